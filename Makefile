@@ -1,0 +1,71 @@
+# The front door. Every target builds what it needs in .venv and build/ and nothing else.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEEDS ?= 100
+FROM ?= 0
+ROUNDS ?= 10
+HOURS ?= 1
+PART ?= all
+WORKERS ?= 2
+
+STAMP := $(VENV)/.installed
+KERNELS := build/.kernels
+
+.PHONY: help demo test check interop sim chaos soak bench up clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Millstream needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Millstream and its tools into $(VENV) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@touch $@
+
+$(KERNELS): $(STAMP) $(wildcard src/millstream/kernels/_compiled/*.py)
+	@mkdir -p build
+	@$(BIN)/python setup.py --quiet build_ext --inplace >build/kernels.log 2>&1 \
+	  || { cat build/kernels.log; exit 1; }
+	@touch $@
+
+demo: $(KERNELS) ## the main job end to end, checks itself
+	@$(BIN)/python examples/log_tour.py
+
+test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
+	@$(BIN)/python -m pytest -n $(WORKERS) -m "not interop" tests
+
+check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, docs
+	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/python -m millstream.testing.stubs
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/mkdocs build --quiet --strict --site-dir build/site
+
+interop: $(KERNELS) ## foreign peers: Apache Kafka and its tools
+	@$(BIN)/python -m pytest -n $(WORKERS) -m interop tests/interop
+
+sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator
+	@$(BIN)/python -m millstream.testing.simulate --seeds $(SEEDS) --from $(FROM)
+
+chaos: $(KERNELS) ## ROUNDS of a real process killed while it writes
+	@$(BIN)/python -m millstream.testing.chaos --rounds $(ROUNDS)
+
+soak: $(KERNELS) ## HOURS of simulation and chaos in turn
+	@$(BIN)/python -m millstream.testing.soak --hours $(HOURS)
+
+bench: $(KERNELS) ## one PART (log) or all, ours and the peer in one run
+	@$(BIN)/python -m bench --part $(PART)
+
+up: $(KERNELS) ## a cluster of three with data in ./data
+	@$(BIN)/millstream up --brokers 3 --data-dir data
+
+clean: ## remove what the targets built
+	rm -rf build $(VENV) src/millstream/kernels/_compiled/*.so src/*.egg-info

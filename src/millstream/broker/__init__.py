@@ -1,0 +1,1 @@
+"""Composition of one broker: server, dispatch, one handler file per API. Not built yet."""

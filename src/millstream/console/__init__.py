@@ -1,0 +1,1 @@
+"""The web console: cluster, topics, messages, groups, pipelines. Not built yet."""

@@ -1,0 +1,1 @@
+"""Pure cluster decisions (election, assignment, ISR) and their shell. Not built yet."""

@@ -1,0 +1,1 @@
+"""Cython sources, imported only as built extension modules; `.pyi` files stand one level up."""

@@ -1,0 +1,36 @@
+"""The one error that malformed record bytes raise, and the reasons it can carry."""
+
+from enum import IntEnum
+
+
+class Reason(IntEnum):
+    """Why a batch was refused. Kernels return these as plain numbers."""
+
+    NONE = 0
+    SHORT = 1
+    """The buffer ends inside the batch: more bytes could complete it."""
+    LENGTH = 2
+    """The claimed length is below a header or above the limit."""
+    MAGIC = 3
+    CRC = 4
+    OFFSETS = 5
+    """Negative base offset, last offset delta out of range, or deltas not as they must be."""
+    COUNT = 6
+    """Record count negative, or not what the batch holds."""
+    CODEC = 7
+    """Unknown compression type."""
+    RECORD = 8
+    """A record's own bytes are wrong: varint, length, key, value or header out of bounds."""
+    COMPRESSION = 9
+    """The compressed bytes do not decompress."""
+    TOO_LARGE = 10
+    """Decompressed size above the limit."""
+
+
+class MalformedRecords(ValueError):
+    """Bytes that are no valid record batch. Whoever sent or stored them is at fault."""
+
+    def __init__(self, reason: Reason, *, position: int = 0, detail: str = "") -> None:
+        self.reason = reason
+        self.position = position
+        super().__init__(f"{reason.name} at byte {position}{': ' + detail if detail else ''}")

@@ -1,0 +1,1 @@
+"""Value types, ids, named limits, the error taxonomy and executable invariants."""

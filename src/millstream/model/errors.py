@@ -1,0 +1,93 @@
+"""What can go wrong while operating, as types that carry what the caller needs to recover.
+
+These are operating errors, not bugs (bugs are `InvariantViolated`). One place in the broker turns
+them into wire codes.
+"""
+
+from millstream.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
+
+
+class OperatingError(Exception):
+    """Base of every error that the outside world, not our code, is the cause of."""
+
+
+class OffsetOutOfRange(OperatingError):
+    """A read below the log's start or above its end."""
+
+    def __init__(self, *, asked: Offset, start: Offset, end: Offset) -> None:
+        self.asked, self.start, self.end = asked, start, end
+        super().__init__(f"offset {asked} is outside [{start}, {end}]")
+
+
+class CorruptRecords(OperatingError):
+    """A batch that does not verify: refused on append, cut off in recovery."""
+
+
+class InvalidRecords(OperatingError):
+    """A batch that verifies but breaks a rule: offsets, timestamps, missing keys, counts."""
+
+
+class BatchTooLarge(OperatingError):
+    """A batch above `max.message.bytes` or above the segment's size."""
+
+    def __init__(self, *, size_bytes: int, limit_bytes: int) -> None:
+        self.size_bytes, self.limit_bytes = size_bytes, limit_bytes
+        super().__init__(f"batch of {size_bytes} bytes, the limit is {limit_bytes}")
+
+
+class OutOfOrderSequence(OperatingError):
+    """A gap in a producer's sequence numbers: accepting it would lose or reorder records."""
+
+
+class StaleProducerEpoch(OperatingError):
+    """A batch or marker of an older incarnation of the producer (I-21)."""
+
+    def __init__(
+        self, *, producer_id: ProducerId, ours: ProducerEpoch, theirs: ProducerEpoch
+    ) -> None:
+        self.producer_id, self.ours, self.theirs = producer_id, ours, theirs
+        super().__init__(f"producer {producer_id}: epoch {theirs} is older than {ours}")
+
+
+class InvalidTransactionState(OperatingError):
+    """A transactional batch or marker that does not fit the producer's state."""
+
+
+class UnexpectedAppendOffset(OperatingError):
+    """A follower was handed batches that do not continue its log."""
+
+    def __init__(self, *, expected: Offset, got: Offset) -> None:
+        self.expected, self.got = expected, got
+        super().__init__(f"log ends at {expected}, batch starts at {got}")
+
+
+class FencedLeaderEpoch(OperatingError):
+    """A request of an older leader epoch than ours."""
+
+    def __init__(self, *, ours: LeaderEpoch, theirs: LeaderEpoch) -> None:
+        self.ours, self.theirs = ours, theirs
+        super().__init__(f"leader epoch {theirs} is older than {ours}")
+
+
+class StorageFailed(OperatingError):
+    """The log directory of this partition failed; the partition is offline on this broker."""
+
+    def __init__(self, directory: str, cause: str) -> None:
+        self.directory, self.cause = directory, cause
+        super().__init__(f"log directory {directory} failed: {cause}")
+
+
+class UnknownPartition(OperatingError):
+    """No such partition on this broker."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        super().__init__(f"{partition} is not on this broker")
+
+
+class InconsistentTopicId(OperatingError):
+    """A partition directory belongs to another incarnation of the topic."""
+
+
+class LogDirectoryLocked(OperatingError):
+    """Another process uses the log directory."""

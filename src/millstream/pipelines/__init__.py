@@ -1,0 +1,1 @@
+"""Everything that touches PySpark: data source, sink, pipelines, mirroring. Not built yet."""

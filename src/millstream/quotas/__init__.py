@@ -1,0 +1,1 @@
+"""Token buckets for bytes, requests and connections. Not built yet."""

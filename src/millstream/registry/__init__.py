@@ -1,0 +1,1 @@
+"""The schema registry and its REST interface. Not built yet."""

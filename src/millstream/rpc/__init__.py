@@ -1,0 +1,1 @@
+"""The pipelined request connection shared by brokers and clients. Not built yet."""

@@ -1,0 +1,136 @@
+"""The disk seam: everything storage asks of a file system, and nothing else.
+
+Rules both implementations keep (the simulated one checks that they suffice):
+- Writes are positional; a file has no cursor.
+- Data is durable after `File.sync`, a created, renamed or removed name after `sync_directory`
+  of the directory that holds it.
+- Every failure is an `OSError` with an errno (ENOSPC, EIO, ENOENT, ...).
+"""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+ReadableBuffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def descriptor(self) -> int | None:
+        """The operating system's number, for sendfile and RWF_NOWAIT; None when simulated."""
+
+    def size(self) -> int: ...
+
+    def write_at(self, position: int, data: ReadableBuffer) -> None:
+        """Write all of `data`, or raise; after an error the range's content is undefined."""
+
+    def write_all_at(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
+        """`write_at` of the buffers one after the other, in one system call where possible."""
+
+    def read_at(self, position: int, size_max: int) -> bytes:
+        """At most `size_max` bytes; fewer only at the end of the file."""
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        """Fill `buffer`, return the bytes read; fewer than asked only at the end of the file."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Make content and size durable (fdatasync). After a failure nothing may be trusted."""
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class DirectoryLock(Protocol):
+    """Held while a process owns a log directory; freed by `release` or by the process's end."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system."""
+
+    def open_read(self, path: str) -> File:
+        """Open an existing file for reading; ENOENT when missing."""
+
+    def open_write(self, path: str) -> File:
+        """Open for reading and writing, created empty when missing, never truncated."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int:
+        """Size of the file at `path` in bytes; ENOENT when missing."""
+
+    def list_directory(self, path: str) -> list[str]:
+        """Names in the directory, sorted."""
+
+    def make_directories(self, path: str) -> None:
+        """Create the directory and its parents; no error when it exists."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file; ENOENT when missing."""
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces a file at `target`. Works on directories too."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make the names in the directory durable."""
+
+    def lock_directory(self, path: str) -> DirectoryLock:
+        """Take the directory's `.lock` file; raises BlockingIOError when another holds it."""
+
+    def free_bytes(self, path: str) -> int: ...
+
+
+def read_whole(disk: Disk, path: str) -> bytes:
+    """All bytes of a small file."""
+    with disk.open_read(path) as file:
+        return file.read_at(0, file.size())
+
+
+def write_atomically(disk: Disk, path: str, data: ReadableBuffer) -> None:
+    """Replace the file so that a crash leaves the old or the new content, never a mixture."""
+    directory = path.rpartition("/")[0]
+    temporary = path + ".tmp"
+    with disk.open_write(temporary) as file:
+        file.truncate(0)
+        file.write_at(0, data)
+        file.sync()
+    disk.rename(temporary, path)
+    disk.sync_directory(directory)
+
+
+def remove_tree(disk: Disk, path: str) -> None:
+    """Remove a directory and everything in it."""
+    for name in disk.list_directory(path):
+        child = f"{path}/{name}"
+        if disk.is_directory(child):
+            remove_tree(disk, child)
+        else:
+            disk.remove(child)
+    disk.remove_directory(path)
+
+
+def close_all(files: Iterable[File]) -> None:
+    """Close every file, also when one of them fails to."""
+    for file in files:
+        file.close()

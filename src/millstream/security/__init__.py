@@ -1,0 +1,1 @@
+"""TLS, SASL and authorisation. Not built yet."""
