@@ -33,9 +33,7 @@ def _is_built(name: str) -> bool:
     # The Cython source run interpreted is ten times slower than the twin and unchecked: only a
     # real extension module counts.
     spec = importlib.util.find_spec(f"millstream.kernels._compiled.{name}")
-    return spec is not None and isinstance(
-        spec.loader, importlib.machinery.ExtensionFileLoader
-    )
+    return spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
 
 
 def _say_plain_once() -> None:

@@ -1,6 +1,7 @@
 """Record batches v2 walked, checked and stamped in place. One description for both twins.
 
 A walk gives one row of `ROW_FIELDS` int64 numbers per batch, all rows in one flat array.
+A range or rows outside the buffer are the caller's error: ValueError.
 """
 
 from array import array
@@ -9,10 +10,26 @@ from typing import Final
 from typing_extensions import Buffer
 
 __all__ = [
-    "BASE_OFFSET", "ATTRIBUTES", "BASE_SEQUENCE", "BASE_TIMESTAMP", "HEADER_BYTES", "LAST_OFFSET",
-    "LEADER_EPOCH", "MAX_TIMESTAMP", "POSITION", "PRODUCER_EPOCH", "PRODUCER_ID", "RECORD_COUNT",
-    "ROW_FIELDS", "SIZE", "assign_offsets", "find_offset", "find_timestamp", "set_append_time",
-    "set_leader_epoch", "walk",
+    "ATTRIBUTES",
+    "BASE_OFFSET",
+    "BASE_SEQUENCE",
+    "BASE_TIMESTAMP",
+    "HEADER_BYTES",
+    "LAST_OFFSET",
+    "LEADER_EPOCH",
+    "MAX_TIMESTAMP",
+    "POSITION",
+    "PRODUCER_EPOCH",
+    "PRODUCER_ID",
+    "RECORD_COUNT",
+    "ROW_FIELDS",
+    "SIZE",
+    "assign_offsets",
+    "find_offset",
+    "find_timestamp",
+    "set_append_time",
+    "set_leader_epoch",
+    "walk",
 ]
 
 HEADER_BYTES: Final = 61
@@ -38,27 +55,30 @@ def walk(
     """Rows of the valid batches in buffer[start:stop], where validity ends, and why (a Reason).
 
     Stops at the first batch that is short, longer than `size_max`, of another magic, with a bad
-    CRC (when asked), a negative base offset or last offset delta, a negative record count or one
-    above last offset delta + 1, or an unknown codec. Reason 0 means every byte was valid.
+    CRC (when asked), a negative base offset or last offset delta (or both beyond int64 together),
+    a negative record count or one above last offset delta + 1, or an unknown codec, in this
+    order. Reason 0 means every byte was valid. The CRC of a long batch is taken without the GIL.
     """
 
 def assign_offsets(buffer: Buffer, rows: array[int], base_offset: int, leader_epoch: int) -> int:
     """Stamp consecutive offsets and the epoch into the walked batches, in place (rows too).
 
-    Returns the offset after the last one. The CRC does not cover these fields.
+    Returns the offset after the last one. The CRC does not cover these fields. Offsets beyond
+    int64 raise MalformedRecords(OFFSETS) and change nothing.
     """
 
 def set_leader_epoch(buffer: Buffer, rows: array[int], leader_epoch: int) -> None:
     """Stamp the epoch alone."""
 
 def set_append_time(buffer: Buffer, rows: array[int], timestamp_ms: int) -> None:
-    """Mark the batches LogAppendTime with this timestamp and renew their CRCs, in place."""
+    """Mark the batches LogAppendTime with this max timestamp (rows too) and renew their CRCs."""
 
 def find_offset(buffer: Buffer, start: int, stop: int, offset: int) -> tuple[int, int]:
     """(position, size) of the first batch whose last offset is >= `offset`, by headers alone.
 
-    A negative size means that it was not found before the buffer ended: -1 with the position at
-    which the next header begins (it may lie beyond `stop`), -2 when a header is malformed there.
+    The batch may end beyond `stop`. A negative size means that it was not found: -1 with the
+    position of the first header that is not there as a whole (it may itself lie beyond `stop`),
+    -2 with the position of a malformed header.
     """
 
 def find_timestamp(buffer: Buffer, start: int, stop: int, timestamp_ms: int) -> tuple[int, int]:

@@ -91,3 +91,15 @@ class InconsistentTopicId(OperatingError):
 
 class LogDirectoryLocked(OperatingError):
     """Another process uses the log directory."""
+
+
+class InvalidTimestamp(OperatingError):
+    """A record's timestamp is too far from the broker's clock for this topic."""
+
+
+class DiskFull(OperatingError):
+    """No room for the append. Nothing was changed; it works again once space is there."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(f"no space left in log directory {directory}")

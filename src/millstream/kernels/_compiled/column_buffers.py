@@ -1,0 +1,114 @@
+"""Memory of the column kernels: buffers held while read, and buffers that grow while written.
+
+Not a kernel of its own: the C layout is in `column_buffers.pxd`, and only the compiled column
+kernels use it.
+"""
+
+import cython
+from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.bytearray import (
+    PyByteArray_AS_STRING,
+    PyByteArray_FromStringAndSize,
+    PyByteArray_Resize,
+)
+from cython.cimports.libc.stdint import int32_t, uint8_t
+from cython.cimports.libc.string import memcpy, memset
+
+from millstream.kernels.column_types import BinaryColumn
+
+__all__ = ["Binary", "Growing", "Held"]
+
+p_u8 = cython.typedef(cython.pointer[uint8_t])
+p_i32 = cython.typedef(cython.pointer[int32_t])
+
+
+@cython.cclass
+class Held:
+    """A buffer held as long as its pointer is used."""
+
+    def __cinit__(self, source):
+        PyObject_GetBuffer(source, cython.address(self.raw), PyBUF_SIMPLE)
+        self.data = cython.cast(p_u8, self.raw.buf)
+
+    def __dealloc__(self):
+        PyBuffer_Release(cython.address(self.raw))
+
+
+@cython.cclass
+class Growing:
+    """A bytearray that is filled through a pointer and handed over without a copy.
+
+    What is reserved and never written costs address space, not memory.
+    """
+
+    def __cinit__(self):
+        self.held = PyByteArray_FromStringAndSize(cython.NULL, 0)
+        self.at = cython.cast(p_u8, PyByteArray_AS_STRING(self.held))
+        self.used = 0
+        self.capacity = 0
+
+    def fit(self, size):
+        if size > self.capacity:
+            self.capacity = max(size, 2 * self.capacity)
+            PyByteArray_Resize(self.held, self.capacity)
+            self.at = cython.cast(p_u8, PyByteArray_AS_STRING(self.held))
+        return 0
+
+    def fit_bits(self, rows):
+        # Bits start as valid; a null clears its own.
+        before: cython.Py_ssize_t = self.capacity
+        self.fit((rows >> 3) + 1)
+        if self.capacity > before:
+            memset(self.at + before, 0xFF, self.capacity - before)
+        return 0
+
+    def take(self, size):
+        PyByteArray_Resize(self.held, size)
+        return self.held
+
+    def take_bits(self, rows, nulls):
+        if nulls == 0:
+            return None
+        if rows & 7:
+            self.at[rows >> 3] &= (1 << (rows & 7)) - 1
+        return self.take((rows + 7) >> 3)
+
+
+@cython.cclass
+class Binary:
+    """A variable-size column under construction."""
+
+    def __cinit__(self):
+        self.offsets = Growing()
+        self.data = Growing()
+        self.bits = Growing()
+        self.nulls = 0
+
+    def fit(self, rows, data_bytes):
+        is_new: cython.bint = self.offsets.capacity == 0
+        self.offsets.fit(4 * (rows + 1))
+        if is_new:
+            cython.cast(p_i32, self.offsets.at)[0] = 0
+        self.bits.fit_bits(rows)
+        self.data.fit(data_bytes)
+        return 0
+
+    def append(self, row, source, size):
+        # For headers, which are rare; the loop over records does this with local pointers.
+        self.fit(row + 1, self.data.used + max(size, 0))
+        if size < 0:
+            self.bits.at[row >> 3] &= ~(1 << (row & 7))
+            self.nulls += 1
+        elif size > 0:
+            memcpy(self.data.at + self.data.used, source, size)
+            self.data.used += size
+        cython.cast(p_i32, self.offsets.at)[row + 1] = cython.cast(int32_t, self.data.used)
+        return 0
+
+    def column(self, rows):
+        self.fit(rows, 0)
+        return BinaryColumn(
+            offsets=self.offsets.take(4 * (rows + 1)),
+            data=self.data.take(self.data.used),
+            validity=self.bits.take_bits(rows, self.nulls),
+        )

@@ -1,0 +1,295 @@
+"""Single records inside one batch's payload, checked, located and filtered; see `records.pyi`.
+
+A record is read through a cursor that stops at the record's own end, so no length inside it,
+however wrong, leads out of it. Numbers stand where the plain twin has names: C needs constants.
+"""
+
+from array import array as _array
+
+import cython
+from cython.cimports.cpython.array import array, clone
+from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cython.cimports.libc.string import memcpy
+
+from millstream.kernels.errors import MalformedRecords, Reason
+
+__all__ = [
+    "KEY_BYTES", "KEY_START", "OFFSET_DELTA", "SPAN_FIELDS", "START", "STOP", "TIMESTAMP_DELTA",
+    "VALUE_BYTES", "inspect", "locate", "retain",
+]  # fmt: skip
+
+SPAN_FIELDS = 7
+START, STOP, OFFSET_DELTA, TIMESTAMP_DELTA, KEY_START, KEY_BYTES, VALUE_BYTES = range(SPAN_FIELDS)
+
+_EMPTY = cython.declare(array, _array("q"))
+
+# Where the next byte is read, where the bytes end; `failed` is set by the first wrong varint.
+_Cursor = cython.struct(at=cython.p_uchar, end=cython.p_uchar, failed=cython.bint)
+
+# What the checks need of one record; `key` is null for a null key.
+_Record = cython.struct(
+    timestamp_delta=cython.longlong,
+    offset_delta=cython.longlong,
+    key=cython.p_uchar,
+    key_bytes=cython.longlong,
+    value_bytes=cython.longlong,
+)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _varint_slow(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.longlong:
+    value: cython.ulonglong = 0
+    byte: cython.uchar
+    index: cython.int
+    for index in range(bytes_max):
+        if cursor.at >= cursor.end:
+            break
+        byte = cursor.at[0]
+        cursor.at += 1
+        value |= cython.cast(cython.ulonglong, byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            # Kafka drops the bits that an int cannot hold; so every reader sees the same number.
+            if bytes_max == 5:
+                value = cython.cast(cython.uint, value)
+            return cython.cast(cython.longlong, (value >> 1) ^ (0 - (value & 1)))
+    cursor.failed = True
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _varint(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.longlong:
+    byte: cython.uint
+    if cursor.at < cursor.end and cursor.at[0] < 0x80:
+        byte = cursor.at[0]
+        cursor.at += 1
+        return cython.cast(cython.int, (byte >> 1) ^ (0 - (byte & 1)))
+    return _varint_slow(cursor, bytes_max)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _skip(cursor: cython.pointer(_Cursor), least: cython.longlong) -> cython.longlong:
+    """Read a length and pass that many bytes; -1 stands for null where `least` allows it."""
+    size: cython.longlong = _varint(cursor, 5)
+    if size < least or size > cursor.end - cursor.at:
+        cursor.failed = True
+    elif size > 0:
+        cursor.at += size
+    return size
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _skip_headers(cursor: cython.pointer(_Cursor)) -> cython.void:
+    count: cython.longlong = _varint(cursor, 5)
+    if count < 0 or count > cursor.end - cursor.at:
+        cursor.failed = True
+    while count > 0 and not cursor.failed:
+        _skip(cursor, 0)
+        if not cursor.failed:
+            _skip(cursor, -1)
+        count -= 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _read(payload: cython.pointer(_Cursor), record: cython.pointer(_Record)) -> cython.bint:
+    """Read one record and move `payload` behind it; False when its bytes are wrong."""
+    body: _Cursor
+    size: cython.longlong = _varint(payload, 5)
+    if payload.failed or size < 0 or size > payload.end - payload.at:
+        return False
+    body.at = payload.at
+    body.end = payload.at + size
+    body.failed = size == 0
+    body.at += 1  # attributes: no bit of them is in use
+    payload.at += size
+    if body.failed:
+        return False
+    record.timestamp_delta = _varint(cython.address(body), 10)
+    record.offset_delta = _varint(cython.address(body), 5)
+    record.key_bytes = _skip(cython.address(body), -1)
+    if body.failed:
+        return False
+    record.key = body.at - record.key_bytes if record.key_bytes >= 0 else cython.NULL
+    record.value_bytes = _skip(cython.address(body), -1)
+    if body.failed:
+        return False
+    _skip_headers(cython.address(body))
+    return not body.failed and body.at == body.end
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _take(
+    payload, view: cython.pointer(Py_buffer), start: cython.Py_ssize_t, stop: cython.Py_ssize_t
+) -> cython.int:
+    PyObject_GetBuffer(payload, view, PyBUF_SIMPLE)
+    if not 0 <= start <= stop <= view.len:
+        PyBuffer_Release(view)
+        raise ValueError(f"range [{start}, {stop}) is outside the payload")
+    return 0
+
+
+@cython.cfunc
+def _inspect(cursor: _Cursor, count: cython.longlong, contiguous: cython.bint) -> tuple:
+    record: _Record
+    index: cython.longlong
+    expected: cython.longlong = 0
+    oldest: cython.longlong = 0
+    newest: cython.longlong = 0
+    newest_at: cython.longlong = -1
+    null_keys: cython.longlong = 0
+    if count < 0:
+        return 6, 0, 0, -1, 0
+    for index in range(count):
+        if cursor.at == cursor.end:
+            return 6, 0, 0, -1, 0
+        if not _read(cython.address(cursor), cython.address(record)):
+            return 8, 0, 0, -1, 0
+        if record.offset_delta < expected or (contiguous and record.offset_delta != expected):
+            return 5, 0, 0, -1, 0
+        expected = record.offset_delta + 1
+        null_keys += record.key_bytes < 0
+        if index == 0 or record.timestamp_delta < oldest:
+            oldest = record.timestamp_delta
+        if index == 0 or record.timestamp_delta > newest:
+            newest = record.timestamp_delta
+            newest_at = record.offset_delta
+    if cursor.at != cursor.end:
+        return 6, 0, 0, -1, 0
+    return 0, oldest, newest, newest_at, null_keys
+
+
+def inspect(
+    payload,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    count: cython.longlong,
+    *,
+    contiguous: cython.bint,
+):
+    view: Py_buffer
+    cursor: _Cursor
+    _take(payload, cython.address(view), start, stop)
+    try:
+        cursor.at = cython.cast(cython.p_uchar, view.buf) + start
+        cursor.end = cython.cast(cython.p_uchar, view.buf) + stop
+        cursor.failed = False
+        return _inspect(cursor, count, contiguous)
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+@cython.cfunc
+def _locate(
+    data: cython.p_uchar, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, count: cython.longlong
+) -> array:
+    cursor: _Cursor
+    record: _Record
+    begin: cython.p_uchar
+    index: cython.longlong
+    expected: cython.longlong = 0
+    spans: array
+    span: cython.p_longlong
+    # Seven bytes are the least that a record has: the claimed count is not trusted with memory.
+    if count < 0 or count > (stop - start) // 7:
+        raise MalformedRecords(Reason.COUNT, position=start, detail=f"{count} records")
+    spans = clone(_EMPTY, count * 7, False)
+    cursor.at, cursor.end, cursor.failed = data + start, data + stop, False
+    for index in range(count):
+        begin = cursor.at
+        if begin == cursor.end:
+            raise MalformedRecords(Reason.COUNT, position=stop, detail=f"{count} records")
+        if not _read(cython.address(cursor), cython.address(record)):
+            raise MalformedRecords(Reason.RECORD, position=begin - data)
+        if record.offset_delta < expected:
+            raise MalformedRecords(Reason.OFFSETS, position=begin - data)
+        expected = record.offset_delta + 1
+        span = spans.data.as_longlongs + index * 7
+        span[0] = begin - data
+        span[1] = cursor.at - data
+        span[2] = record.offset_delta
+        span[3] = record.timestamp_delta
+        span[4] = record.key - data if record.key_bytes >= 0 else -1
+        span[5] = record.key_bytes
+        span[6] = record.value_bytes
+    if cursor.at != cursor.end:
+        raise MalformedRecords(Reason.COUNT, position=cursor.at - data, detail=f"{count} records")
+    return spans
+
+
+def locate(payload, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, count: cython.longlong):
+    view: Py_buffer
+    _take(payload, cython.address(view), start, stop)
+    try:
+        return _locate(cython.cast(cython.p_uchar, view.buf), start, stop, count)
+    finally:
+        PyBuffer_Release(cython.address(view))
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _kept_bytes(
+    spans: array, keep: cython.p_uchar, payload_bytes: cython.longlong
+) -> cython.longlong:
+    """Bytes of the kept spans, after proof that they ascend inside the payload."""
+    span: cython.p_longlong = spans.data.as_longlongs
+    index: cython.Py_ssize_t
+    total: cython.longlong = 0
+    floor: cython.longlong = 0
+    for index in range(len(spans) // 7):
+        if not floor <= span[0] <= span[1] <= payload_bytes:
+            raise ValueError(f"span {index} lies outside the payload")
+        floor = span[1]
+        if keep[index]:
+            total += span[1] - span[0]
+        span += 7
+    return total
+
+
+@cython.cfunc
+def _retain(
+    data: cython.p_uchar, spans: array, keep: cython.p_uchar, total: cython.longlong
+) -> bytes:
+    kept: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
+    into: cython.p_char = PyBytes_AS_STRING(kept)
+    span: cython.p_longlong = spans.data.as_longlongs
+    index: cython.Py_ssize_t
+    for index in range(len(spans) // 7):
+        if keep[index]:
+            memcpy(into, data + span[0], span[1] - span[0])
+            into += span[1] - span[0]
+        span += 7
+    return kept
+
+
+def retain(payload, spans: array, keep):
+    view: Py_buffer
+    flags: Py_buffer
+    total: cython.longlong
+    if spans.ob_descr.itemsize != 8 or len(spans) % 7 != 0:
+        raise ValueError("spans must be an array('q') of whole spans")
+    PyObject_GetBuffer(payload, cython.address(view), PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(keep, cython.address(flags), PyBUF_SIMPLE)
+        try:
+            if flags.len != len(spans) // 7:
+                raise ValueError(f"{flags.len} flags for {len(spans) // 7} records")
+            total = _kept_bytes(spans, cython.cast(cython.p_uchar, flags.buf), view.len)
+            return _retain(
+                cython.cast(cython.p_uchar, view.buf),
+                spans,
+                cython.cast(cython.p_uchar, flags.buf),
+                total,
+            )
+        finally:
+            PyBuffer_Release(cython.address(flags))
+    finally:
+        PyBuffer_Release(cython.address(view))

@@ -1,0 +1,233 @@
+"""The disk seam over the operating system's own calls.
+
+`write_at`, `write_all_at` and `read_into` are on the hot path: one system call each and no layer
+between, the loops for short transfers run only when one happened. A file must not be closed while
+another thread is inside one of its calls: the number could already belong to a new file.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Final, Self
+
+from millstream.runtime.disk import File, ReadableBuffer
+
+_CLOSED: Final = 2**31 - 1
+"""No kernel gives this number out, so every call on it answers EBADF (-1 is a ValueError)."""
+
+_BUFFERS_PER_CALL_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
+"""More buffers than this in one vectored call is EINVAL."""
+
+_FILE_MODE: Final = 0o644
+LOCK_NAME: Final = ".lock"
+
+
+class OsFile:
+    """A descriptor and the path it was opened by."""
+
+    __slots__ = ("_descriptor", "path")
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    @property
+    def descriptor(self) -> int | None:
+        return self._descriptor if self._descriptor != _CLOSED else None
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def write_at(self, position: int, data: ReadableBuffer) -> None:
+        try:
+            written = os.pwrite(self._descriptor, data, position)
+            if written != len(data):
+                self._write_rest(position + written, memoryview(data).cast("B")[written:])
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def write_all_at(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
+        # To the vectored calls -1 is not an error but "at the cursor", which nobody moves here.
+        if position < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+        try:
+            if len(buffers) > _BUFFERS_PER_CALL_MAX:
+                self._write_in_groups(position, buffers)
+                return
+            written = os.pwritev(self._descriptor, buffers, position)
+            if written != sum(map(len, buffers)):
+                self._write_rest_of_all(position, buffers, written)
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def _write_in_groups(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
+        for first in range(0, len(buffers), _BUFFERS_PER_CALL_MAX):
+            group = buffers[first : first + _BUFFERS_PER_CALL_MAX]
+            self.write_all_at(position, group)
+            position += sum(memoryview(buffer).nbytes for buffer in group)
+
+    def _write_rest_of_all(
+        self, position: int, buffers: Sequence[ReadableBuffer], written: int
+    ) -> None:
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            if written < len(view):
+                self._write_rest(position + written, view[written:])
+                written = len(view)
+            position += len(view)
+            written -= len(view)
+
+    def _write_rest(self, position: int, view: memoryview) -> None:
+        while view:
+            written = os.pwrite(self._descriptor, view, position)
+            if not written:
+                raise OSError(errno.EIO, "the disk takes no more bytes and gives no reason")
+            position += written
+            view = view[written:]
+
+    def read_at(self, position: int, size_max: int) -> bytes:
+        data = os.pread(self._descriptor, size_max, position)
+        while len(data) < size_max:
+            # A short read is the end of the file or a transfer above the kernel's limit; only an
+            # empty read tells the two apart.
+            more = os.pread(self._descriptor, size_max - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def read_into(self, position: int, buffer: memoryview) -> int:
+        if position < 0:  # as in write_all_at
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
+        size = os.preadv(self._descriptor, (buffer,), position)
+        while size < buffer.nbytes:
+            more = os.preadv(self._descriptor, (buffer.cast("B")[size:],), position + size)
+            if not more:
+                break
+            size += more
+        return size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            error.filename = self.path
+            raise
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        if descriptor != _CLOSED:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class OsDirectoryLock:
+    """An advisory lock on the directory's `.lock` file; the kernel frees it when the process ends.
+
+    The file stays: removing it would let a third process lock a new file of the same name while
+    a second still holds the old one.
+    """
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        if descriptor != _CLOSED:
+            # Unlocked by name and not only by closing: a forked child may share the description.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+
+class OsDisk:
+    """The machine's file system."""
+
+    __slots__ = ()
+
+    def open_read(self, path: str) -> File:
+        descriptor = os.open(path, os.O_RDONLY)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return OsFile(path, descriptor)
+
+    def open_write(self, path: str) -> File:
+        return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE))
+
+    def exists(self, path: str) -> bool:
+        return _status(path) is not None
+
+    def is_directory(self, path: str) -> bool:
+        status = _status(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list_directory(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directories(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_directory(self, path: str) -> None:
+        os.rmdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock_directory(self, path: str) -> OsDirectoryLock:
+        descriptor = os.open(f"{path}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT, _FILE_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            error.filename = path
+            raise
+        return OsDirectoryLock(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+
+def _status(path: str) -> os.stat_result | None:
+    """None when there is no such name.
+
+    Any other failure is raised: a broken disk that answers "no such file" would make recovery
+    start an empty log.
+    """
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None

@@ -1,0 +1,64 @@
+"""The randomness seam: every random decision comes from here, so that a seed replays a run."""
+
+import os
+import random
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Randomness(Protocol):
+    """A source of random decisions; not for secrets."""
+
+    def between(self, low: float, high: float) -> float:
+        """A number in [low, high]; the jitter of time-outs."""
+
+    def integer(self, low: int, high: int) -> int:
+        """A whole number in [low, high)."""
+
+    def chance(self, probability: float) -> bool:
+        """True with the given probability."""
+
+    def choice(self, options: Sequence[T]) -> T:
+        """One of the options, which must not be empty."""
+
+    def bytes(self, size: int) -> bytes:
+        """`size` random bytes; for ids that must not collide."""
+
+
+class SeededRandomness:
+    """A stream that depends on its seed alone, also across processes and hash seeds."""
+
+    __slots__ = ("_source", "seed")
+
+    def __init__(self, seed: int | str | bytes) -> None:
+        self.seed = seed
+        self._source = random.Random(seed)  # noqa: S311 - decisions, not secrets
+
+    def between(self, low: float, high: float) -> float:
+        return self._source.uniform(low, high)
+
+    def integer(self, low: int, high: int) -> int:
+        return self._source.randrange(low, high)
+
+    def chance(self, probability: float) -> bool:
+        return self._source.random() < probability
+
+    def choice(self, options: Sequence[T]) -> T:
+        return self._source.choice(options)
+
+    def bytes(self, size: int) -> bytes:
+        return self._source.randbytes(size)
+
+    def fork(self, name: str) -> "SeededRandomness":
+        """A stream of its own for one component.
+
+        What one component draws then never shifts what another one gets.
+        """
+        return SeededRandomness(f"{self.seed!r}/{name}")
+
+
+def system_randomness() -> SeededRandomness:
+    """The real source: a seed of its own for every process."""
+    return SeededRandomness(os.urandom(32))

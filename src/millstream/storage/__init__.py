@@ -1,0 +1,5 @@
+"""Partition logs on disk: segments, indexes, recovery, producer state, retention, compaction.
+
+Start at `log.py` (one partition) and `manager.py` (all partitions of a broker). One thread owns a
+log; work that blocks is cut into jobs that run elsewhere and are completed by the owner.
+"""

@@ -1,0 +1,236 @@
+"""Opening the log of one partition: from a clean stop in moments, from a crash with recovery.
+
+Rebuilt or cut to fit, in this order: leftovers and interrupted swaps (`tidy.py`), segments below
+the log start, segments above the recovery point (`recovery.py`), leader epochs at both ends, stray
+snapshots, producer state.
+"""
+
+from dataclasses import dataclass
+
+from millstream.kernels.errors import Reason
+from millstream.model.ids import NO_LEADER_EPOCH, Offset
+from millstream.storage import names
+from millstream.storage.checkpoints import CorruptCheckpoint
+from millstream.storage.config import LogConfig
+from millstream.storage.epochs import LeaderEpochs
+from millstream.storage.log import Log, LogHome, LogState
+from millstream.storage.producer_log import ProducerLog
+from millstream.storage.recovery import Recovered, recover_segment
+from millstream.storage.segment import Segment, SegmentContext
+from millstream.storage.segments import Segments
+from millstream.storage.sparse_index import IndexDamaged
+from millstream.storage.tidy import PartitionFiles, tidy
+
+
+@dataclass(slots=True)
+class LoadReport:
+    """What opening the log had to do, for the operator."""
+
+    finished_swaps: int = 0
+    recovered_segments: int = 0
+    recovered_bytes: int = 0
+    cut_bytes: int = 0
+    cut_reason: Reason = Reason.NONE
+    dropped_segments: int = 0
+    is_epoch_file_rebuilt: bool = False
+
+
+def load_log(
+    home: LogHome, config: LogConfig, *, is_clean: bool, report: LoadReport | None = None
+) -> Log:
+    """Open the log in `home.directory`, created empty where it is missing. Raises OSError."""
+    loading = _Loading(home, config, report or LoadReport())
+    home.owner.disk.make_directories(home.directory)
+    return Log(home, config, loading.run(is_clean=is_clean))
+
+
+class _Loading:
+    """One run through the steps; holds what they pass on to each other."""
+
+    def __init__(self, home: LogHome, config: LogConfig, report: LoadReport) -> None:
+        self._home = home
+        self._disk = home.owner.disk
+        self._report = report
+        self._context = SegmentContext(
+            home.directory, home.files, home.cache, config.index_interval_bytes
+        )
+        self._producers = ProducerLog(self._disk, home.directory)
+        self._epochs = LeaderEpochs()
+        self._is_epoch_file_lost = False
+
+    def run(self, *, is_clean: bool) -> LogState:
+        files = tidy(self._disk, self._home.directory)
+        self._report.finished_swaps = files.finished_swaps
+        self._producers.adopt_snapshots(files.snapshots)
+        self._load_epochs()
+        segments = self._open_segments(files)
+        stored_start = self._stored(names.LOG_STARTS)
+        segments = self._drop_below(segments, stored_start)
+        first = segments[0].base_offset if segments else stored_start
+        log_start = max(stored_start, first)
+        if not segments:
+            return self._empty(log_start)
+        number, is_trusted = self._trusted_count(segments, is_clean=is_clean)
+        if is_trusted:
+            log_end = self._open_tail(segments)
+        else:
+            segments, log_end = self._recover(segments, number)
+        if log_end < log_start:
+            # The log starts after everything that survived: nothing of it may be read again.
+            self._drop(segments)
+            return self._empty(log_start)
+        return self._finish(segments, log_start, log_end, is_clean=is_clean)
+
+    def _stored(self, name: str) -> Offset:
+        return self._home.owner.stored(name, self._home.partition) or Offset(0)
+
+    def _load_epochs(self) -> None:
+        path = f"{self._home.directory}/{names.LEADER_EPOCHS}"
+        try:
+            self._epochs = LeaderEpochs.load(self._disk, path)
+        except CorruptCheckpoint:
+            self._is_epoch_file_lost = True
+        if not len(self._epochs) and not self._disk.exists(path):
+            self._is_epoch_file_lost = True
+
+    def _open_segments(self, files: PartitionFiles) -> list[Segment]:
+        segments = []
+        for base in sorted(files.log_sizes):
+            segment = Segment(self._context, base)
+            segment.size_bytes = files.log_sizes[base]
+            segments.append(segment)
+        return segments
+
+    def _drop_below(self, segments: list[Segment], log_start: Offset) -> list[Segment]:
+        """Retention stored the new start before it removed files: finish what it began."""
+        keep = 0
+        while keep + 1 < len(segments) and segments[keep + 1].base_offset <= log_start:
+            keep += 1
+        self._drop(segments[:keep])
+        return segments[keep:]
+
+    def _drop(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            for path in segment.file_paths():
+                if self._disk.exists(path):
+                    self._disk.remove(path)
+            segment.forget()
+            self._report.dropped_segments += 1
+
+    # -- trust or recover ------------------------------------------------------------------
+
+    def _trusted_count(self, segments: list[Segment], *, is_clean: bool) -> tuple[int, bool]:
+        """(number of the first segment to recover, whether none has to be)."""
+        last = len(segments) - 1
+        if is_clean and self._is_tail_sound(segments[last]) and not self._is_epoch_file_lost:
+            return last, True
+        if self._is_epoch_file_lost:
+            return 0, False
+        if is_clean:
+            return last, False
+        recovery_point = self._stored(names.RECOVERY_POINTS)
+        return Segments(segments).number_at(recovery_point), False
+
+    def _is_tail_sound(self, segment: Segment) -> bool:
+        """Whether the newest segment ends with a whole batch, as a clean stop leaves it."""
+        if not segment.size_bytes:
+            segment.start_indexes()
+            return True
+        try:
+            segment.offset_index.start_writing()
+            segment.time_index.start_writing()
+            segment.largest_timestamp()
+        except (IndexDamaged, FileNotFoundError):
+            return False
+        position = segment.offset_index.last_position()
+        if position >= segment.size_bytes:
+            return False
+        walk = segment.walk(position)
+        for _ in walk:
+            continue
+        return walk.reason is Reason.NONE and walk.valid_end == segment.size_bytes
+
+    def _open_tail(self, segments: list[Segment]) -> Offset:
+        newest = segments[-1]
+        end = newest.base_offset
+        if newest.size_bytes:
+            for step in newest.walk(newest.offset_index.last_position()):
+                end = Offset(step.last_offset + 1)
+        return end
+
+    def _recover(self, segments: list[Segment], number: int) -> tuple[list[Segment], Offset]:
+        start = segments[number].base_offset
+        if self._is_epoch_file_lost:
+            self._report.is_epoch_file_rebuilt = True
+        self._epochs.truncate_from_end(start)
+        self._producers.rebuild(Segments(segments[: number + 1]), Offset(0), start)
+        end = start
+        for position, segment in enumerate(segments[number:], number):
+            outcome = recover_segment(
+                segment,
+                max(end, segment.base_offset),
+                epochs=self._epochs,
+                producers=self._producers,
+            )
+            self._note(segment, outcome)
+            end = outcome.end_offset
+            if outcome.bytes_cut:
+                self._drop_newest_first(segments[position + 1 :])
+                segments = segments[: position + 1]
+                break
+            if position + 1 < len(segments):
+                segment.stop_writing()
+        return segments, end
+
+    def _drop_newest_first(self, segments: list[Segment]) -> None:
+        for segment in reversed(segments):
+            self._drop([segment])
+            self._disk.sync_directory(self._home.directory)
+
+    def _note(self, segment: Segment, outcome: Recovered) -> None:
+        self._report.recovered_segments += 1
+        self._report.recovered_bytes += segment.size_bytes
+        self._report.cut_bytes += outcome.bytes_cut
+        self._report.cut_reason = outcome.reason or self._report.cut_reason
+
+    # -- the rest --------------------------------------------------------------------------
+
+    def _empty(self, start: Offset) -> LogState:
+        self._epochs.clear()
+        self._producers.delete_all_snapshots()
+        segment = Segment.create(self._context, start)
+        return LogState(
+            Segments([segment]),
+            self._epochs,
+            self._producers,
+            log_start=start,
+            log_end=start,
+            recovery_point=start,
+            high_watermark=start,
+        )
+
+    def _finish(
+        self, segments: list[Segment], log_start: Offset, log_end: Offset, *, is_clean: bool
+    ) -> LogState:
+        ordered = Segments(segments)
+        self._epochs.truncate_from_end(log_end)
+        self._epochs.truncate_from_start(log_start)
+        self._save_epochs()
+        self._producers.remove_stray_snapshots(ordered, log_end)
+        if not self._report.recovered_segments:
+            self._producers.rebuild(ordered, log_start, log_end)
+        recovery_point = log_end if is_clean else self._stored(names.RECOVERY_POINTS)
+        high_watermark = self._stored(names.HIGH_WATERMARKS)
+        return LogState(
+            ordered,
+            self._epochs,
+            self._producers,
+            log_start=log_start,
+            log_end=log_end,
+            recovery_point=max(log_start, min(recovery_point, log_end)),
+            high_watermark=max(log_start, min(high_watermark, log_end)),
+        )
+
+    def _save_epochs(self) -> None:
+        if self._epochs.dirty and self._epochs.latest != NO_LEADER_EPOCH:
+            self._epochs.save(self._disk, f"{self._home.directory}/{names.LEADER_EPOCHS}")

@@ -1,0 +1,194 @@
+"""Reading a log: by offset in byte-limited slices, by timestamp, never past what may be seen."""
+
+import errno
+from enum import Enum
+from typing import NamedTuple
+
+from millstream.kernels import batches, records
+from millstream.kernels.batches import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    HEADER_BYTES,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    RECORD_COUNT,
+)
+from millstream.kernels.compression import Codec, decompress
+from millstream.kernels.errors import MalformedRecords
+from millstream.kernels.records import OFFSET_DELTA, SPAN_FIELDS, TIMESTAMP_DELTA
+from millstream.model.errors import CorruptRecords
+from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
+from millstream.model.invariant import invariant
+from millstream.storage.files import PooledFile
+from millstream.storage.segment import BatchPlace, Segment
+from millstream.storage.segments import Segments
+from millstream.storage.sparse_index import IndexDamaged
+from millstream.storage.txn_index import AbortedTransaction
+from millstream.storage.validation import CODEC_MASK, LOG_APPEND_TIME_BIT, walk_whole
+
+
+class Isolation(Enum):
+    """How far a reader may see."""
+
+    LOG_END = "log end"
+    """Followers: everything that was appended."""
+    HIGH_WATERMARK = "read_uncommitted"
+    COMMITTED = "read_committed"
+
+
+class ReadSlice:
+    """A range of a segment file: whole batches, except that a byte limit may cut the last one.
+
+    Pin the file before control returns to the event loop, unpin when the bytes are sent.
+    """
+
+    __slots__ = ("file", "position", "size_bytes")
+
+    def __init__(self, file: PooledFile | None, position: int, size_bytes: int) -> None:
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+
+    def read(self) -> bytes:
+        """The bytes, in one read."""
+        if self.file is None:
+            return b""
+        data = self.file.open().read_at(self.position, self.size_bytes)
+        if len(data) != self.size_bytes:
+            raise OSError(errno.EIO, "segment file is shorter than its batches", self.file.path)
+        return data
+
+
+EMPTY_SLICE = ReadSlice(None, 0, 0)
+
+
+class RecordPlace(NamedTuple):
+    """A record found by time."""
+
+    offset: Offset
+    timestamp_ms: TimestampMs
+    leader_epoch: LeaderEpoch
+
+
+def read_slice(
+    segments: Segments, start: Offset, *, limit: Offset, log_end: Offset, size_max: int
+) -> ReadSlice:
+    """Batches from the one that holds `start` on, below `limit`; at least one whole batch."""
+    for segment in segments.from_number(segments.number_at(start)):
+        if segment.base_offset >= limit:
+            break
+        place = segment.find_offset(start)
+        if place is None:
+            continue  # the rest of this segment was compacted away
+        end = _end_position(segments, segment, limit=limit, log_end=log_end)
+        if place.position >= end:
+            break
+        size = max(min(size_max, end - place.position), place.size_bytes)
+        invariant(
+            place.position + size <= end,
+            "I-07 a slice reaches beyond what its reader may see",
+            position=place.position,
+            size=size,
+            end=end,
+        )
+        return ReadSlice(segment.log, place.position, size)
+    return EMPTY_SLICE
+
+
+def _end_position(segments: Segments, segment: Segment, *, limit: Offset, log_end: Offset) -> int:
+    segment_end = segments.end_of(segment)
+    if limit >= (log_end if segment_end is None else segment_end):
+        return segment.size_bytes
+    place = segment.find_offset(limit)
+    return segment.size_bytes if place is None else place.position
+
+
+def aborted_between(segments: Segments, start: Offset, end: Offset) -> list[AbortedTransaction]:
+    """Aborted transactions with records in [start, end), in the order of their first offset."""
+    found: list[AbortedTransaction] = []
+    for segment in segments.from_number(segments.number_at(start)):
+        search = segment.txn_index.collect(start, end)
+        found += search.transactions
+        if search.is_complete:
+            break
+    return sorted(found, key=lambda aborted: aborted.first_offset)
+
+
+def find_by_timestamp(
+    segments: Segments, timestamp_ms: int, *, log_start: Offset
+) -> RecordPlace | None:
+    """The first record at or after `log_start` whose timestamp is at least the asked one."""
+    for segment in segments.from_number(segments.number_at(log_start)):
+        if not segment.size_bytes or segment.largest_timestamp().timestamp_ms < timestamp_ms:
+            continue
+        from_offset = log_start
+        while (place := _find_batch(segment, timestamp_ms, from_offset)) is not None:
+            batch = OpenBatch(segment.read(place))
+            found = batch.first_at(timestamp_ms, from_offset=from_offset)
+            if found is not None:
+                return found
+            from_offset = Offset(batch.last_offset + 1)
+    return None
+
+
+def find_max_timestamp(segments: Segments, *, log_start: Offset) -> RecordPlace | None:
+    """The first record that has the largest timestamp in the log."""
+    best: Segment | None = None
+    for segment in segments.from_number(segments.number_at(log_start)):
+        if segment.size_bytes and (
+            best is None
+            or segment.largest_timestamp().timestamp_ms > best.largest_timestamp().timestamp_ms
+        ):
+            best = segment
+    if best is None or best.largest_timestamp().timestamp_ms < 0:
+        return None
+    newest = best.largest_timestamp()
+    place = best.find_offset(newest.offset)
+    if place is None:
+        return None
+    return OpenBatch(best.read(place)).first_at(newest.timestamp_ms, from_offset=log_start)
+
+
+def _find_batch(segment: Segment, timestamp_ms: int, from_offset: Offset) -> BatchPlace | None:
+    try:
+        return segment.find_timestamp(timestamp_ms, from_offset=from_offset)
+    except (IndexDamaged, FileNotFoundError):
+        segment.rebuild_indexes()
+        return segment.find_timestamp(timestamp_ms, from_offset=from_offset)
+
+
+class OpenBatch:
+    """One stored batch, opened to look at its records."""
+
+    __slots__ = ("payload", "rows", "spans")
+
+    def __init__(self, data: bytes, *, size_max: int = 2**31 - 1) -> None:
+        self.rows = walk_whole(data, check_crc=True)
+        codec = Codec(self.rows[ATTRIBUTES] & CODEC_MASK)
+        body = memoryview(data)[HEADER_BYTES:]
+        try:
+            # Our own disk: bounded when it was appended, so no second bound is needed here.
+            self.payload = body if codec is Codec.NONE else decompress(codec, body, size_max)
+            self.spans = records.locate(self.payload, 0, len(self.payload), self.rows[RECORD_COUNT])
+        except MalformedRecords as error:
+            raise CorruptRecords(str(error)) from error
+
+    @property
+    def last_offset(self) -> Offset:
+        return Offset(self.rows[batches.LAST_OFFSET])
+
+    def first_at(self, timestamp_ms: int, *, from_offset: Offset) -> RecordPlace | None:
+        """The first record from `from_offset` on with at least that timestamp."""
+        rows, spans = self.rows, self.spans
+        is_append_time = rows[ATTRIBUTES] & LOG_APPEND_TIME_BIT
+        for span in range(0, len(spans), SPAN_FIELDS):
+            offset = rows[BASE_OFFSET] + spans[span + OFFSET_DELTA]
+            stamp = rows[BASE_TIMESTAMP] + spans[span + TIMESTAMP_DELTA]
+            if is_append_time:
+                stamp = rows[MAX_TIMESTAMP]
+            if stamp >= timestamp_ms and offset >= from_offset:
+                return RecordPlace(
+                    Offset(offset), TimestampMs(stamp), LeaderEpoch(rows[LEADER_EPOCH])
+                )
+        return None

@@ -1,0 +1,354 @@
+"""All logs of a broker over its log directories: start, create, delete, upkeep, stop.
+
+A directory that fails takes only its own partitions offline. Upkeep is a set of plain methods that
+the broker calls from its timers; what blocks goes through the background seam.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from millstream.model.errors import (
+    InconsistentTopicId,
+    OperatingError,
+    StorageFailed,
+    UnknownPartition,
+)
+from millstream.model.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    Offset,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+from millstream.model.limits import INDEX_CACHE_BYTES_MAX, OPEN_FILES_MAX
+from millstream.runtime.background import Background
+from millstream.runtime.clock import Clock
+from millstream.runtime.disk import Disk, remove_tree
+from millstream.runtime.randomness import Randomness
+from millstream.storage import clean_shutdown, names
+from millstream.storage.config import LogConfig
+from millstream.storage.files import OpenFiles
+from millstream.storage.flush import FlushDone, GroupCommit
+from millstream.storage.loader import LoadReport, load_log
+from millstream.storage.log import Log, LogHome
+from millstream.storage.log_directory import LogDirectory
+from millstream.storage.partition_metadata import (
+    CorruptPartitionMetadata,
+    read_topic_id,
+    write_topic_id,
+)
+from millstream.storage.sparse_index import IndexCache
+
+ConfigOf = Callable[[TopicPartition, TopicId | None], LogConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What the manager borrows from the process."""
+
+    disk: Disk
+    clock: Clock
+    randomness: Randomness
+    background: Background
+
+
+@dataclass(slots=True)
+class StartReport:
+    """What the start found, per partition and per directory."""
+
+    loaded: dict[TopicPartition, LoadReport] = field(default_factory=dict)
+    unclean_directories: list[str] = field(default_factory=list)
+    failed_directories: dict[str, str] = field(default_factory=dict)
+    unusable_partitions: dict[TopicPartition, str] = field(default_factory=dict)
+    last_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+    """As the last clean stop left it, in every directory; else NO_BROKER_EPOCH."""
+
+
+class LogManager:
+    """Owns the log directories and every log in them."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        directories: Sequence[str],
+        *,
+        open_files_max: int = OPEN_FILES_MAX,
+        index_cache_bytes_max: int = INDEX_CACHE_BYTES_MAX,
+    ) -> None:
+        self._seams = seams
+        self._directories = [LogDirectory(seams.disk, path) for path in directories]
+        self._commits = {
+            directory.path: GroupCommit(directory, seams.background)
+            for directory in self._directories
+        }
+        self.files = OpenFiles(seams.disk, open_max=open_files_max)
+        self._cache = IndexCache(bytes_max=index_cache_bytes_max)
+        self._logs: dict[TopicPartition, Log] = {}
+
+    # -- start and stop --------------------------------------------------------------------
+
+    def start(self, config_of: ConfigOf) -> StartReport:
+        """Lock the directories and open every log in them.
+
+        Raises LogDirectoryLocked, or StorageFailed when no directory is usable.
+        """
+        report = StartReport()
+        epochs = []
+        for directory in self._directories:
+            try:
+                epochs.append(self._start_directory(directory, config_of, report))
+            except StorageFailed as failure:
+                report.failed_directories[directory.path] = failure.cause
+        if len(report.failed_directories) == len(self._directories):
+            first = self._directories[0].path
+            raise StorageFailed(first, report.failed_directories[first])
+        if epochs and all(epoch == epochs[0] for epoch in epochs) and epochs[0] is not None:
+            report.last_broker_epoch = epochs[0]
+        return report
+
+    def close(self, *, broker_epoch: BrokerEpoch = NO_BROKER_EPOCH) -> None:
+        """Flush and close every log, store the checkpoints, leave the marker of a clean stop."""
+        for directory in self._directories:
+            if directory.failure is None:
+                self._close_directory(directory, broker_epoch)
+            directory.close()
+        self._logs.clear()
+        self.files.close()
+
+    def _start_directory(
+        self, directory: LogDirectory, config_of: ConfigOf, report: StartReport
+    ) -> BrokerEpoch | None:
+        directory.open()
+        disk = self._seams.disk
+        try:
+            marker = clean_shutdown.read_and_remove(disk, directory.path)
+            if marker is None:
+                report.unclean_directories.append(directory.path)
+            for name in disk.list_directory(directory.path):
+                path = f"{directory.path}/{name}"
+                if name.endswith(names.DELETED_DIRECTORY) and disk.is_directory(path):
+                    remove_tree(disk, path)
+                    continue
+                partition = names.parse_partition_directory(name)
+                if partition is None or partition.topic == names.CLUSTER_METADATA_TOPIC:
+                    continue
+                if not disk.is_directory(path):
+                    continue
+                self._load(directory, partition, config_of, report, is_clean=marker is not None)
+        except OSError as error:
+            raise directory.failed(error) from error
+        return marker.broker_epoch if marker is not None else None
+
+    def _load(
+        self,
+        directory: LogDirectory,
+        partition: TopicPartition,
+        config_of: ConfigOf,
+        report: StartReport,
+        *,
+        is_clean: bool,
+    ) -> None:
+        if partition in self._logs:
+            other = self._logs[partition].owner.path
+            raise OperatingError(f"{partition} is both in {other} and in {directory.path}")
+        path = f"{directory.path}/{names.partition_directory(partition)}"
+        try:
+            topic_id = read_topic_id(self._seams.disk, f"{path}/{names.PARTITION_METADATA}")
+        except CorruptPartitionMetadata as error:
+            report.unusable_partitions[partition] = str(error)
+            return
+        outcome = report.loaded[partition] = LoadReport()
+        home = self._home(directory, partition, topic_id)
+        self._logs[partition] = load_log(
+            home, config_of(partition, topic_id), is_clean=is_clean, report=outcome
+        )
+
+    def _close_directory(self, directory: LogDirectory, broker_epoch: BrokerEpoch) -> None:
+        try:
+            for log in self._in(directory):
+                log.close()
+            self._store_all(directory)
+            clean_shutdown.write(directory.disk, directory.path, broker_epoch)
+        except OSError as error:
+            directory.failed(error)
+        except StorageFailed:
+            pass  # without the marker the next start recovers
+
+    # -- logs ------------------------------------------------------------------------------
+
+    def get(self, partition: TopicPartition) -> Log:
+        """The partition's log; raises UnknownPartition, or StorageFailed when it is offline."""
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownPartition(partition)
+        log.owner.check_usable()
+        return log
+
+    def __iter__(self) -> Iterator[Log]:
+        """All logs that are online."""
+        return (log for log in list(self._logs.values()) if log.owner.failure is None)
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    @property
+    def offline_partitions(self) -> list[TopicPartition]:
+        """Partitions whose directory failed."""
+        return [name for name, log in self._logs.items() if log.owner.failure is not None]
+
+    @property
+    def directories(self) -> list[LogDirectory]:
+        return list(self._directories)
+
+    def create(self, partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
+        """A new, empty log in the directory with the fewest; the existing one when it matches."""
+        existing = self._logs.get(partition)
+        if existing is not None:
+            existing.owner.check_usable()
+            if existing.home.topic_id != topic_id:
+                raise InconsistentTopicId(
+                    f"{partition} has topic id {existing.home.topic_id}, not {topic_id}"
+                )
+            return existing
+        if not names.is_legal_topic(partition.topic):
+            raise OperatingError(f"illegal topic name {partition.topic!r}")
+        directory = self._emptiest()
+        home = self._home(directory, partition, topic_id)
+        try:
+            self._seams.disk.make_directories(home.directory)
+            metadata = f"{home.directory}/{names.PARTITION_METADATA}"
+            write_topic_id(self._seams.disk, metadata, topic_id)
+            log = load_log(home, config, is_clean=True)
+            self._seams.disk.sync_directory(directory.path)
+        except OSError as error:
+            raise directory.failed(error) from error
+        self._logs[partition] = log
+        return log
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Remove the partition: renamed at once, its files later and off the loop."""
+        log = self.get(partition)
+        del self._logs[partition]
+        log.release()
+        directory = log.owner
+        unique = UUID(bytes=self._seams.randomness.bytes(16)).hex
+        # Kafka's form. A long topic name gives way: the directory must stay within 255 bytes.
+        room = 255 - len(unique) - len(names.DELETED_DIRECTORY) - 1
+        base = names.partition_directory(partition)[:room]
+        doomed = f"{directory.path}/{base}.{unique}{names.DELETED_DIRECTORY}"
+        try:
+            self._seams.disk.rename(log.home.directory, doomed)
+            self._seams.disk.sync_directory(directory.path)
+            directory.forget(partition)
+        except OSError as error:
+            raise directory.failed(error) from error
+        self._seams.background.submit(
+            lambda: remove_tree(self._seams.disk, doomed),
+            lambda outcome: self._after_removal(directory, outcome.error),
+            name=f"delete {partition}",
+        )
+
+    def _after_removal(self, directory: LogDirectory, error: BaseException | None) -> None:
+        if isinstance(error, OSError):
+            directory.failed(error)
+        elif error is not None:
+            raise error
+
+    # -- upkeep ----------------------------------------------------------------------------
+
+    def store_checkpoints(self) -> None:
+        """Recovery points, high watermarks and log starts of every directory to their files."""
+        for directory in self._usable():
+            try:
+                self._store_all(directory)
+            except StorageFailed:
+                continue  # noted in the directory; its partitions are offline now
+
+    def run_retention(self) -> int:
+        """Remove what retention allows; returns the number of segments."""
+        now_ms = TimestampMs(self._seams.clock.wall_ms())
+        removed = 0
+        for directory in self._usable():
+            try:
+                removed += self._run_retention_in(directory, now_ms)
+                directory.empty_rubbish(self._seams.clock.monotonic_s())
+            except OSError as error:
+                directory.failed(error)
+            except StorageFailed:
+                continue
+        return removed
+
+    def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
+        """Move the log start up, durably; returns it. Raises OffsetOutOfRange beyond the HW."""
+        log = self.get(partition)
+        log.advance_log_start(before)
+        log.owner.store(names.LOG_STARTS, {partition: log.log_start})
+        log.remove_segments_below_start()
+        return log.log_start
+
+    def flush(self, log: Log, done: FlushDone) -> None:
+        """Group commit: `done` is called when everything appended so far is durable."""
+        self._commits[log.owner.path].request(log, done)
+
+    def flush_due(self) -> None:
+        """Start the flushes that `flush.messages`, `flush.ms` or a roll ask for."""
+        now_s = self._seams.clock.monotonic_s()
+        for log in self:
+            is_late = (now_s - log.last_flush_s) * 1000 >= log.config.flush_ms
+            if log.is_flush_due or (is_late and log.recovery_point < log.log_end):
+                self.flush(log, lambda _: None)
+
+    def expire_producers(self) -> int:
+        """Forget idle producers everywhere; returns how many."""
+        now_ms = TimestampMs(self._seams.clock.wall_ms())
+        return sum(
+            log.producers.states.expire(now_ms, log.config.producer_expiration_ms) for log in self
+        )
+
+    def _run_retention_in(self, directory: LogDirectory, now_ms: TimestampMs) -> int:
+        moved: dict[TopicPartition, Offset] = {}
+        for log in self._in(directory):
+            plan = log.plan_retention(now_ms)
+            if plan.reasons:
+                log.begin_retention(plan)
+                moved[log.partition] = log.log_start
+        directory.store(names.LOG_STARTS, moved)
+        return sum(self._logs[partition].remove_segments_below_start() for partition in moved)
+
+    def _store_all(self, directory: LogDirectory) -> None:
+        logs = self._in(directory)
+        directory.store(names.RECOVERY_POINTS, {log.partition: log.recovery_point for log in logs})
+        directory.store(names.HIGH_WATERMARKS, {log.partition: log.high_watermark for log in logs})
+        directory.store(names.LOG_STARTS, {log.partition: log.log_start for log in logs})
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _home(
+        self, directory: LogDirectory, partition: TopicPartition, topic_id: TopicId | None
+    ) -> LogHome:
+        return LogHome(
+            partition,
+            topic_id,
+            directory,
+            f"{directory.path}/{names.partition_directory(partition)}",
+            self.files,
+            self._cache,
+            self._seams.clock,
+        )
+
+    def _usable(self) -> list[LogDirectory]:
+        return [directory for directory in self._directories if directory.failure is None]
+
+    def _in(self, directory: LogDirectory) -> list[Log]:
+        return [log for log in self._logs.values() if log.owner is directory]
+
+    def _emptiest(self) -> LogDirectory:
+        usable = self._usable()
+        if not usable:
+            self._directories[0].check_usable()
+        counts = {directory.path: 0 for directory in usable}
+        for log in self:
+            counts[log.owner.path] += 1
+        return min(usable, key=lambda directory: counts[directory.path])

@@ -1,0 +1,74 @@
+"""Kafka's file and directory names for partitions, segments and leftovers."""
+
+import re
+from typing import Final
+
+from millstream.model.ids import Offset, TopicPartition
+from millstream.model.limits import TOPIC_NAME_LENGTH_MAX
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+
+DELETED: Final = ".deleted"
+"""Renamed away, to be removed after a delay; removed at start."""
+CLEANED: Final = ".cleaned"
+"""Being written by compaction; worthless after a crash."""
+SWAP: Final = ".swap"
+"""Complete output of compaction, about to replace its inputs; finished at start."""
+TEMPORARY: Final = ".tmp"
+
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+
+DELETED_DIRECTORY: Final = "-delete"
+"""Suffix of a partition directory whose topic is gone."""
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+"""Kafka's own Raft log: found in its directories, never ours to serve."""
+
+_OFFSET_DIGITS: Final = 20
+_SEGMENT_FILE: Final = re.compile(
+    r"(?P<base>\d{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<state>\.\w+)?"
+)
+_LEGAL_TOPIC: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_LENGTH_MAX}}}")
+_PARTITION_DIRECTORY: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d{1,10})")
+
+
+def segment_path(directory: str, base_offset: Offset, suffix: str) -> str:
+    """Path of one file of the segment, e.g. `.../00000000000000000042.log`."""
+    return f"{directory}/{base_offset:0{_OFFSET_DIGITS}d}{suffix}"
+
+
+def parse_segment_file(name: str) -> tuple[Offset, str, str] | None:
+    """(base offset, kind, state) of a segment's file name; state is '' or e.g. '.swap'."""
+    match = _SEGMENT_FILE.fullmatch(name)
+    if match is None:
+        return None
+    return Offset(int(match["base"])), match["kind"], match["state"] or ""
+
+
+def is_legal_topic(topic: str) -> bool:
+    """Whether Kafka allows the name; it is also what keeps paths inside the log directory."""
+    return _LEGAL_TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+def partition_directory(partition: TopicPartition) -> str:
+    """Name of the partition's directory inside a log directory."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """The partition a directory belongs to, or None when it is something else."""
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None or not is_legal_topic(match["topic"]):
+        return None
+    return TopicPartition(match["topic"], int(match["partition"]))

@@ -1,0 +1,111 @@
+"""After a crash: read what lies above the recovery point, keep the valid prefix, rebuild the rest.
+
+Offsets must grow and leader epochs must not fall from batch to batch (I-03, I-10): after a power
+loss the bytes behind the first bad batch can be anything, also whole batches of an older life.
+"""
+
+from array import array
+from typing import NamedTuple
+
+from millstream.kernels.batches import (
+    BASE_OFFSET,
+    LAST_OFFSET,
+    LEADER_EPOCH,
+    POSITION,
+    ROW_FIELDS,
+    SIZE,
+)
+from millstream.kernels.errors import Reason
+from millstream.model.errors import InvalidRecords
+from millstream.model.ids import LeaderEpoch, Offset
+from millstream.model.limits import SEGMENT_OFFSET_SPAN_MAX
+from millstream.storage.epochs import LeaderEpochs
+from millstream.storage.file_walk import WalkStep
+from millstream.storage.producer_log import ProducerLog
+from millstream.storage.segment import Segment
+
+
+class Recovered(NamedTuple):
+    """How a segment came out."""
+
+    end_offset: Offset
+    bytes_cut: int
+    reason: Reason
+    """Why the rest was cut off; NONE when nothing was."""
+
+
+def recover_segment(
+    segment: Segment, start_offset: Offset, *, epochs: LeaderEpochs, producers: ProducerLog
+) -> Recovered:
+    """Walk the segment with all checks, rebuild its indexes, cut it at the first bad byte.
+
+    `epochs` and `producers` describe the log before the segment and follow it. The walk and the
+    checks are the same whether it is the first recovery or a repetition (I-11).
+    """
+    segment.start_indexes()
+    segment.txn_index.reset()
+    size_before = segment.size_bytes
+    end_offset, valid_end = start_offset, 0
+    walk = segment.walk(check_crc=True)
+    reason = Reason.NONE
+    for step in walk:
+        good = _believable(step.rows, segment, end_offset, epochs.latest)
+        try:
+            _follow(segment, step, good, epochs=epochs, producers=producers)
+        except InvalidRecords:
+            reason = Reason.RECORD
+            break
+        if good:
+            end_offset = Offset(good[LAST_OFFSET - ROW_FIELDS] + 1)
+            valid_end = step.shift + good[POSITION - ROW_FIELDS] + good[SIZE - ROW_FIELDS]
+        if len(good) < len(step.rows):
+            reason = Reason.OFFSETS
+            break
+    if valid_end < size_before:
+        _cut(segment, valid_end)
+        reason = reason or walk.reason
+    segment.save_indexes()
+    return Recovered(end_offset, size_before - valid_end, reason)
+
+
+def _believable(
+    rows: "array[int]", segment: Segment, expected: Offset, epoch: LeaderEpoch
+) -> "array[int]":
+    """The leading rows whose offsets and epochs continue the log."""
+    next_offset, base = int(expected), segment.base_offset
+    latest = int(epoch)
+    for row in range(0, len(rows), ROW_FIELDS):
+        is_next = next_offset <= rows[row + BASE_OFFSET]
+        is_inside = rows[row + LAST_OFFSET] - base <= SEGMENT_OFFSET_SPAN_MAX
+        if not is_next or not is_inside or rows[row + LEADER_EPOCH] < latest:
+            return rows[:row]
+        next_offset = rows[row + LAST_OFFSET] + 1
+        latest = rows[row + LEADER_EPOCH]
+    return rows
+
+
+def _follow(
+    segment: Segment,
+    step: WalkStep,
+    rows: "array[int]",
+    *,
+    epochs: LeaderEpochs,
+    producers: ProducerLog,
+) -> None:
+    aborted = producers.apply(step.buffer, rows)
+    segment.index(rows, step.shift)
+    for transaction in aborted:
+        segment.txn_index.append(transaction)
+    latest = epochs.latest
+    for row in range(0, len(rows), ROW_FIELDS):
+        if rows[row + LEADER_EPOCH] != latest:
+            epoch = LeaderEpoch(rows[row + LEADER_EPOCH])
+            epochs.assign(epoch, Offset(rows[row + BASE_OFFSET]))
+            latest = epochs.latest
+
+
+def _cut(segment: Segment, end: int) -> None:
+    file = segment.log.open()
+    file.truncate(end)
+    file.sync()
+    segment.size_bytes = end

@@ -1,0 +1,321 @@
+"""One segment of a log: a file of record batches and the indexes that lead into it."""
+
+import errno
+from array import array
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from millstream.kernels import batches
+from millstream.kernels.batches import (
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    POSITION,
+    ROW_FIELDS,
+    SIZE,
+)
+from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
+from millstream.model.limits import (
+    KIB,
+    SEGMENT_OFFSET_SPAN_MAX,
+    SEGMENT_POSITION_MAX,
+)
+from millstream.runtime.disk import File, ReadableBuffer
+from millstream.storage import names
+from millstream.storage.file_walk import FileWalk
+from millstream.storage.files import OpenFiles
+from millstream.storage.sparse_index import (
+    IndexCache,
+    IndexDamaged,
+    OffsetIndex,
+    TimeIndex,
+    TimeIndexEntry,
+)
+from millstream.storage.txn_index import TransactionIndex
+
+SEARCH_BYTES: Final = 8 * KIB
+"""One read of a look-up: an index interval and the header that follows it."""
+
+Finder = Callable[[bytes, int, int, int], tuple[int, int]]
+
+
+_MAX_TIMESTAMP: Final = Struct(">q")
+
+
+class BatchPlace(NamedTuple):
+    """Where a batch lies in its segment."""
+
+    position: int
+    size_bytes: int
+
+
+class SegmentContext(NamedTuple):
+    """What every segment of a log shares."""
+
+    directory: str
+    files: OpenFiles
+    cache: IndexCache
+    index_interval_bytes: int
+
+
+class Segment:
+    """Batches from `base_offset` on. Only the active segment of a log is appended to."""
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_context",
+        "base_offset",
+        "first_batch_timestamp",
+        "log",
+        "max_timestamp",
+        "offset_index",
+        "size_bytes",
+        "state",
+        "time_index",
+        "txn_index",
+    )
+
+    def __init__(self, context: SegmentContext, base_offset: Offset, *, state: str = "") -> None:
+        self._context = context
+        self.base_offset = base_offset
+        self.state = state
+        disk, cache = context.files.disk, context.cache
+        self.log = context.files.file(self.path(names.LOG))
+        self.offset_index = OffsetIndex(
+            disk, self.path(names.OFFSET_INDEX), base_offset, cache=cache
+        )
+        self.time_index = TimeIndex(disk, self.path(names.TIME_INDEX), base_offset, cache=cache)
+        self.txn_index = TransactionIndex(disk, self.path(names.TXN_INDEX))
+        self.size_bytes = 0
+        self.max_timestamp: TimeIndexEntry | None = None
+        """Largest timestamp so far; None until known (closed segments read it from their index)."""
+        self.first_batch_timestamp: TimestampMs | None = None
+        self._bytes_since_index = 0
+
+    @classmethod
+    def create(cls, context: SegmentContext, base_offset: Offset, *, state: str = "") -> "Segment":
+        """A new, empty, active segment."""
+        segment = cls(context, base_offset, state=state)
+        segment.log = context.files.create(segment.path(names.LOG))
+        segment.start_indexes()
+        return segment
+
+    def path(self, suffix: str) -> str:
+        """Path of one of the segment's files."""
+        return names.segment_path(self._context.directory, self.base_offset, suffix) + self.state
+
+    def start_indexes(self) -> None:
+        """Begin with empty indexes, for a new segment or to rebuild them."""
+        self.offset_index.start_empty()
+        self.time_index.start_empty()
+        self.max_timestamp = TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
+        self.first_batch_timestamp = None
+        self._bytes_since_index = 0
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def append(self, data: ReadableBuffer, rows: "array[int]") -> None:
+        """Write walked batches at the end. On an error the file is as before, or unusable."""
+        position = self.size_bytes
+        file = self.log.open()
+        try:
+            file.write_at(position, data)
+        except OSError:
+            self._cut_partial_write(file, position)
+            raise
+        if not position:
+            self.first_batch_timestamp = TimestampMs(rows[MAX_TIMESTAMP])
+        self.index(rows, position - rows[POSITION])
+        self.size_bytes = position + len(data)
+
+    def index(self, rows: "array[int]", shift: int) -> None:
+        """Note walked batches in the indexes; `shift` turns a row's position into the file's."""
+        interval = self._context.index_interval_bytes
+        newest = self.max_timestamp or self._load_max_timestamp()
+        since = self._bytes_since_index
+        for row in range(0, len(rows), ROW_FIELDS):
+            last_offset = Offset(rows[row + LAST_OFFSET])
+            if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms:
+                newest = TimeIndexEntry(TimestampMs(rows[row + MAX_TIMESTAMP]), last_offset)
+            if since > interval:
+                self.offset_index.append(
+                    last_offset=last_offset, position=rows[row + POSITION] + shift
+                )
+                self.time_index.append_if_later(newest)
+                since = 0
+            since += rows[row + SIZE]
+        self._bytes_since_index = since
+        self.max_timestamp = newest
+
+    def has_room_for(self, *, last_offset: Offset, size_bytes: int) -> bool:
+        """Whether the batches can be addressed by this segment's 32-bit indexes."""
+        return (
+            last_offset - self.base_offset <= SEGMENT_OFFSET_SPAN_MAX
+            and self.size_bytes + size_bytes <= SEGMENT_POSITION_MAX
+        )
+
+    def stop_writing(self) -> None:
+        """The segment is closed: its indexes get their last entries and go to their files."""
+        if self.max_timestamp is not None:
+            self.time_index.append_if_later(self.max_timestamp)
+        self.offset_index.stop_writing(sync=False)
+        self.time_index.stop_writing(sync=False)
+
+    def save_indexes(self) -> None:
+        """Bring the index files up to date while the segment stays active."""
+        if self.max_timestamp is not None:
+            self.time_index.append_if_later(self.max_timestamp)
+        self.offset_index.save(sync=False)
+        self.time_index.save(sync=False)
+
+    def truncate(self, *, end_offset: Offset, end_position: int) -> None:
+        """Cut off everything from `end_offset` on, durably."""
+        self.offset_index.start_writing()
+        self.time_index.start_writing()
+        file = self.log.open()
+        file.truncate(end_position)
+        file.sync()
+        self.size_bytes = end_position
+        self.offset_index.truncate(end_offset=end_offset, end_position=end_position)
+        self.time_index.truncate(end_offset=end_offset)
+        self.txn_index.truncate_to(end_offset)
+        self._bytes_since_index = 0
+        self.max_timestamp = None
+        if not end_position:
+            self.start_indexes()
+        self.save_indexes()
+
+    # -- finding ---------------------------------------------------------------------------
+
+    def find_offset(self, offset: Offset) -> BatchPlace | None:
+        """The first batch whose last offset is at least `offset`; None when there is none."""
+        try:
+            position = self.offset_index.position_at_or_before(offset)
+            return self._search(position, offset)
+        except (IndexDamaged, FileNotFoundError):
+            self.rebuild_indexes()
+            return self._search(self.offset_index.position_at_or_before(offset), offset)
+
+    def find_timestamp(self, timestamp_ms: int, *, from_offset: Offset) -> BatchPlace | None:
+        """The first batch from `from_offset` on whose max timestamp is at least the asked one."""
+        entry = self.time_index.at_or_before(timestamp_ms - 1)
+        offset = max(from_offset, entry.offset if entry else self.base_offset)
+        place = self.find_offset(Offset(offset))
+        if place is None:
+            return None
+        return self._scan(batches.find_timestamp, place.position, timestamp_ms)
+
+    def rolling_timestamp(self) -> TimestampMs | None:
+        """Timestamp of the first batch, from which the age for `segment.ms` counts."""
+        if self.first_batch_timestamp is None and self.size_bytes:
+            header = self.log.open().read_at(0, batches.HEADER_BYTES)
+            self.first_batch_timestamp = TimestampMs(_MAX_TIMESTAMP.unpack_from(header, 35)[0])
+        return self.first_batch_timestamp
+
+    def largest_timestamp(self) -> TimeIndexEntry:
+        """Largest timestamp in the segment (-1 when none) and the last offset of its batch."""
+        return self.max_timestamp or self._load_max_timestamp()
+
+    def read(self, place: BatchPlace) -> bytes:
+        """The bytes of one batch."""
+        data = self.log.open().read_at(place.position, place.size_bytes)
+        if len(data) != place.size_bytes:
+            raise OSError(errno.EIO, "segment file is shorter than its batches", self.log.path)
+        return data
+
+    # -- walking ---------------------------------------------------------------------------
+
+    def walk(self, position: int = 0, *, check_crc: bool = False) -> FileWalk:
+        """All batches from `position` on, many at a time."""
+        return FileWalk(self.log.open(), start=position, stop=self.size_bytes, check_crc=check_crc)
+
+    def rebuild_indexes(self) -> None:
+        """Write the offset and time index anew from the batches."""
+        was_active = self.offset_index.is_writable
+        self.start_indexes()
+        for step in self.walk():
+            self.index(step.rows, step.shift)
+        if was_active:
+            self.save_indexes()
+        else:
+            self.stop_writing()
+
+    # -- leaving ---------------------------------------------------------------------------
+
+    def file_paths(self) -> list[str]:
+        """Every file the segment may have; some may not exist."""
+        return [self.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
+
+    def change_state(self, state: str) -> list[str]:
+        """Rename all files to another state (e.g. '.deleted'), the log last; the new paths."""
+        new = self.rename_indexes(state)
+        target = names.segment_path(self._context.directory, self.base_offset, names.LOG) + state
+        self._context.files.disk.rename(self.log.path, target)
+        self.adopt_state(state)
+        return [*new, target]
+
+    def rename_indexes(self, state: str) -> list[str]:
+        """The first half of `change_state`, for a caller that syncs between the halves."""
+        disk = self._context.files.disk
+        old = [path for path in self.file_paths()[1:] if disk.exists(path)]
+        new = [path.removesuffix(self.state) + state for path in old]
+        for source, target in zip(old, new, strict=True):
+            disk.rename(source, target)
+        return new
+
+    def adopt_state(self, state: str) -> None:
+        """Follow a renaming that was done."""
+        self.state = state
+        self.log.path = self.path(names.LOG)
+        self.offset_index.path = self.path(names.OFFSET_INDEX)
+        self.time_index.path = self.path(names.TIME_INDEX)
+        self.txn_index.path = self.path(names.TXN_INDEX)
+
+    def forget(self) -> None:
+        """Let go of memory and descriptors; the files stay."""
+        self.offset_index.forget()
+        self.time_index.forget()
+        self.log.forget()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _cut_partial_write(self, file: File, position: int) -> None:
+        # A part may be there: cut it off, or the next append would leave it in the middle.
+        try:
+            file.truncate(position)
+        except OSError as error:
+            detail = "a failed append could not be undone"
+            raise OSError(errno.EIO, detail, self.log.path) from error
+
+    def _load_max_timestamp(self) -> TimeIndexEntry:
+        try:
+            last = self.time_index.last()
+        except (IndexDamaged, FileNotFoundError):
+            self.rebuild_indexes()
+            last = self.time_index.last()
+        self.max_timestamp = last or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
+        return self.max_timestamp
+
+    def _search(self, position: int, offset: Offset) -> BatchPlace | None:
+        if position > 0 and position >= self.size_bytes:
+            raise IndexDamaged(f"{self.offset_index.path}: position {position} is past the end")
+        place = self._scan(batches.find_offset, position, offset)
+        if position and place and place.position == position:
+            # A damaged entry may lead past the batch that was meant: its base offset tells.
+            header = self.log.open().read_at(position, 8)
+            if int.from_bytes(header, "big", signed=True) > offset:
+                raise IndexDamaged(f"{self.offset_index.path}: entry leads past offset {offset}")
+        return place
+
+    def _scan(self, find: Finder, position: int, wanted: int) -> BatchPlace | None:
+        file = self.log.open()
+        while position < self.size_bytes:
+            size = min(SEARCH_BYTES, self.size_bytes - position)
+            chunk = file.read_at(position, size)
+            at, found = find(chunk, 0, len(chunk), wanted)
+            if 0 <= found <= self.size_bytes - position - at:
+                return BatchPlace(position + at, found)
+            if found != -1 or (at == 0 and size < SEARCH_BYTES):
+                raise IndexDamaged(f"{self.log.path}: no batch at position {position + at}")
+            position += at
+        return None

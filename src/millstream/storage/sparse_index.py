@@ -1,0 +1,260 @@
+"""Sparse indexes of a segment: offset to file position, timestamp to offset.
+
+Entries live in memory while the segment is active and are written when it is flushed, rolled or
+closed: an index that a crash loses is rebuilt from the log above the recovery point, so it never
+costs a system call on the append path. Closed segments load theirs on first use, through a cache
+bounded in bytes.
+"""
+
+from collections import OrderedDict
+from struct import Struct
+from typing import Final, NamedTuple
+
+from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
+from millstream.runtime.disk import Disk, File, read_whole
+
+_OFFSET_ENTRY: Final = Struct(">ii")
+_TIME_ENTRY: Final = Struct(">qi")
+
+
+class IndexDamaged(Exception):
+    """The index file cannot be what we wrote; the segment rebuilds it from its log."""
+
+
+class IndexCache:
+    """Indexes of closed segments in memory, at most `bytes_max` of them."""
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._kept: OrderedDict[SparseIndex, int] = OrderedDict()
+
+    @property
+    def size_bytes(self) -> int:
+        return self._bytes
+
+    def used(self, index: "SparseIndex", size_bytes: int) -> None:
+        """Note a use; evict others when the bound is passed."""
+        if index in self._kept:
+            self._kept.move_to_end(index)
+            return
+        self._kept[index] = size_bytes
+        self._bytes += size_bytes
+        while self._bytes > self._bytes_max and len(self._kept) > 1:
+            oldest, freed = self._kept.popitem(last=False)
+            self._bytes -= freed
+            oldest.unload()
+
+    def forget(self, index: "SparseIndex") -> None:
+        self._bytes -= self._kept.pop(index, 0)
+
+
+class SparseIndex:
+    """What both indexes share: fixed-size entries, memory first, file later."""
+
+    __slots__ = (
+        "_cache",
+        "_disk",
+        "_entries",
+        "_entry",
+        "_saved_bytes",
+        "_writable",
+        "base",
+        "path",
+    )
+
+    def __init__(
+        self, disk: Disk, path: str, base: Offset, *, entry: Struct, cache: IndexCache
+    ) -> None:
+        self.path = path
+        self.base = base
+        self._disk = disk
+        self._entry = entry
+        self._cache = cache
+        self._entries: bytearray | None = None
+        self._saved_bytes = 0
+        self._writable = False
+
+    def start_empty(self) -> None:
+        """Begin anew in memory; the file is replaced when saved."""
+        self._entries = bytearray()
+        self._saved_bytes = -1
+        self._writable = True
+
+    def start_writing(self) -> None:
+        """Load all entries and keep them in memory, for the active segment."""
+        self._loaded()
+        self._cache.forget(self)
+        self._writable = True
+
+    def save(self, *, sync: bool) -> None:
+        """Write what the file does not have yet."""
+        entries = self._entries
+        if entries is None or not self._writable:
+            return
+        if not sync and self._saved_bytes == len(entries):
+            return
+        with self._disk.open_write(self.path) as file:
+            self._write_missing(file, entries)
+            if sync:
+                file.sync()
+        self._saved_bytes = len(entries)
+
+    def stop_writing(self, *, sync: bool) -> None:
+        """The segment is closed: the file is complete, memory becomes a cache."""
+        self.save(sync=sync)
+        self._writable = False
+        if self._entries is not None:
+            self._cache.used(self, len(self._entries))
+
+    def unload(self) -> None:
+        """Called by the cache: forget the entries, the file has them."""
+        if not self._writable:
+            self._entries = None
+
+    def forget(self) -> None:
+        """The segment leaves the log."""
+        self._cache.forget(self)
+        self._entries = None
+        self._writable = False
+
+    @property
+    def is_writable(self) -> bool:
+        return self._writable
+
+    @property
+    def entry_count(self) -> int:
+        return len(self._loaded()) // self._entry.size
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._loaded())
+
+    def _write_missing(self, file: File, entries: bytearray) -> None:
+        if self._saved_bytes < 0:
+            file.truncate(0)
+            self._saved_bytes = 0
+        if file.size() != self._saved_bytes:
+            file.truncate(self._saved_bytes)
+        if self._saved_bytes < len(entries):
+            file.write_at(self._saved_bytes, bytes(memoryview(entries)[self._saved_bytes :]))
+
+    def _loaded(self) -> bytearray:
+        entries = self._entries
+        if entries is None:
+            entries = bytearray(read_whole(self._disk, self.path))
+            self._check(entries)
+            self._entries = entries
+            self._saved_bytes = len(entries)
+        if not self._writable:
+            self._cache.used(self, len(entries))
+        return entries
+
+    def _check(self, entries: bytearray) -> None:
+        if len(entries) % self._entry.size:
+            raise IndexDamaged(f"{self.path}: {len(entries)} bytes is no whole number of entries")
+
+    def _add(self, *fields: int) -> None:
+        entries = self._loaded()
+        entries += self._entry.pack(*fields)
+
+    def _cut(self, entry_count: int) -> None:
+        entries = self._loaded()
+        size = entry_count * self._entry.size
+        if size < len(entries):
+            del entries[size:]
+            self._saved_bytes = min(self._saved_bytes, size)
+
+    def _count_at_most(self, wanted: int, field: int) -> int:
+        """Entries, from the first on, whose `field` is at most `wanted`."""
+        entries, entry = self._loaded(), self._entry
+        low, high = 0, len(entries) // entry.size
+        while low < high:
+            middle = (low + high) >> 1
+            if entry.unpack_from(entries, middle * entry.size)[field] <= wanted:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _entry_at(self, number: int) -> tuple[int, ...]:
+        return self._entry.unpack_from(self._loaded(), number * self._entry.size)
+
+
+class OffsetIndex(SparseIndex):
+    """(offset relative to the base, file position) of every few kilobytes of batches."""
+
+    __slots__ = ()
+
+    def __init__(self, disk: Disk, path: str, base: Offset, *, cache: IndexCache) -> None:
+        super().__init__(disk, path, base, entry=_OFFSET_ENTRY, cache=cache)
+
+    def append(self, *, last_offset: Offset, position: int) -> None:
+        self._add(last_offset - self.base, position)
+
+    def position_at_or_before(self, offset: Offset) -> int:
+        """Where to begin looking for the batch with `offset`."""
+        number = self._count_at_most(offset - self.base, 0)
+        return self._entry_at(number - 1)[1] if number else 0
+
+    def last_position(self) -> int:
+        """Position of the last indexed batch."""
+        count = self.entry_count
+        return self._entry_at(count - 1)[1] if count else 0
+
+    def truncate(self, *, end_offset: Offset, end_position: int) -> None:
+        """Forget entries of batches that are no longer in the log."""
+        count = self._count_at_most(end_offset - self.base - 1, 0)
+        self._cut(min(count, self._count_at_most(end_position - 1, 1)))
+
+    def _check(self, entries: bytearray) -> None:
+        super()._check(entries)
+        if entries:
+            relative, position = _OFFSET_ENTRY.unpack_from(entries, len(entries) - 8)
+            if relative < 0 or position < 0 or (len(entries) > 8 and not position):
+                raise IndexDamaged(f"{self.path}: last entry is ({relative}, {position})")
+
+
+class TimeIndexEntry(NamedTuple):
+    """Largest timestamp so far and the offset of the batch that brought it."""
+
+    timestamp_ms: TimestampMs
+    offset: Offset
+
+
+class TimeIndex(SparseIndex):
+    """(largest timestamp so far, relative offset), strictly increasing in both."""
+
+    __slots__ = ()
+
+    def __init__(self, disk: Disk, path: str, base: Offset, *, cache: IndexCache) -> None:
+        super().__init__(disk, path, base, entry=_TIME_ENTRY, cache=cache)
+
+    def append_if_later(self, entry: TimeIndexEntry) -> None:
+        """Add it unless the newest entry already has that timestamp or a later one."""
+        last = self.last() or TimeIndexEntry(NO_TIMESTAMP, Offset(self.base - 1))
+        if entry.timestamp_ms > last.timestamp_ms and entry.offset > last.offset:
+            self._add(entry.timestamp_ms, entry.offset - self.base)
+
+    def last(self) -> TimeIndexEntry | None:
+        count = self.entry_count
+        return self._typed(count - 1) if count else None
+
+    def at_or_before(self, timestamp_ms: int) -> TimeIndexEntry | None:
+        """Newest entry whose timestamp is at most the asked one."""
+        count = self._count_at_most(timestamp_ms, 0)
+        return self._typed(count - 1) if count else None
+
+    def truncate(self, *, end_offset: Offset) -> None:
+        self._cut(self._count_at_most(end_offset - self.base - 1, 1))
+
+    def _typed(self, number: int) -> TimeIndexEntry:
+        timestamp_ms, relative = self._entry_at(number)
+        return TimeIndexEntry(TimestampMs(timestamp_ms), Offset(self.base + relative))
+
+    def _check(self, entries: bytearray) -> None:
+        super()._check(entries)
+        if entries:
+            timestamp_ms, relative = _TIME_ENTRY.unpack_from(entries, len(entries) - 12)
+            if relative < 0 or timestamp_ms < -1:
+                raise IndexDamaged(f"{self.path}: last entry is ({timestamp_ms}, {relative})")

@@ -1,0 +1,86 @@
+"""Transactions that still hold back read_committed readers of a partition, by their offsets.
+
+Two kinds: those without a marker, and those whose marker is above the high watermark. A new leader
+may lack such a marker, so it decides nothing yet.
+"""
+
+from bisect import bisect_left, insort
+from collections import deque
+
+from millstream.model.ids import Offset
+from millstream.model.invariant import invariant
+
+
+class UndecidedTransactions:
+    """First offsets, ascending; one transaction begins at one offset."""
+
+    __slots__ = ("_marked", "_marked_firsts", "_open_firsts")
+
+    def __init__(self) -> None:
+        self._open_firsts: list[Offset] = []
+        self._marked: deque[tuple[Offset, Offset]] = deque()
+        """(marker, first offset) of those with an unreplicated marker, in marker order."""
+        self._marked_firsts: list[Offset] = []
+
+    @property
+    def first_open(self) -> Offset | None:
+        """Where the oldest transaction without a marker begins."""
+        return self._open_firsts[0] if self._open_firsts else None
+
+    @property
+    def first(self) -> Offset | None:
+        """Where the oldest transaction of either kind begins."""
+        if not self._marked_firsts:
+            return self._open_firsts[0] if self._open_firsts else None
+        if not self._open_firsts:
+            return self._marked_firsts[0]
+        return min(self._open_firsts[0], self._marked_firsts[0])
+
+    @property
+    def is_marked_empty(self) -> bool:
+        return not self._marked
+
+    def begin(self, first_offset: Offset) -> None:
+        """A transaction began at the end of the log."""
+        invariant(
+            not self._open_firsts or first_offset > self._open_firsts[-1],
+            "I-03 transactions out of order",
+            first_offset=first_offset,
+        )
+        self._open_firsts.append(first_offset)
+
+    def load(self, first_offset: Offset) -> None:
+        """A snapshot names an open transaction; snapshots are not in offset order."""
+        insort(self._open_firsts, first_offset)
+
+    def mark(self, first_offset: Offset, marker_offset: Offset) -> None:
+        """The transaction's marker is in the log."""
+        _remove(self._open_firsts, first_offset)
+        invariant(
+            not self._marked or marker_offset > self._marked[-1][0],
+            "I-03 markers out of order",
+            marker_offset=marker_offset,
+        )
+        self._marked.append((marker_offset, first_offset))
+        insort(self._marked_firsts, first_offset)
+
+    def release_below(self, offset: Offset) -> None:
+        """Markers below the high watermark (or the log start) are with every possible leader."""
+        while self._marked and self._marked[0][0] < offset:
+            _marker_offset, first_offset = self._marked.popleft()
+            _remove(self._marked_firsts, first_offset)
+
+    def clear(self) -> None:
+        self._open_firsts.clear()
+        self._marked.clear()
+        self._marked_firsts.clear()
+
+
+def _remove(ascending: list[Offset], offset: Offset) -> None:
+    at = bisect_left(ascending, offset)
+    invariant(
+        at < len(ascending) and ascending[at] == offset,
+        "I-24 a transaction ended that had not begun",
+        offset=offset,
+    )
+    del ascending[at]

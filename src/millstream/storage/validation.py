@@ -1,0 +1,196 @@
+"""What a leader checks and changes in a producer's batches before they enter the log.
+
+The bytes are kept as sent unless the topic asks for something else: LogAppendTime is stamped in
+place, another `compression.type` means that the payload is compressed anew. Every record is looked
+at, because a batch that claims three records and holds two would break every consumer.
+"""
+
+from array import array
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from millstream.kernels import batches, records
+from millstream.kernels.batches import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    HEADER_BYTES,
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    POSITION,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    ROW_FIELDS,
+    SIZE,
+)
+from millstream.kernels.compression import Codec, compress, decompress
+from millstream.kernels.errors import MalformedRecords, Reason
+from millstream.model.errors import (
+    BatchTooLarge,
+    CorruptRecords,
+    InvalidRecords,
+    InvalidTimestamp,
+)
+from millstream.model.ids import NO_TIMESTAMP
+from millstream.model.limits import BATCH_BYTES_MAX
+from millstream.storage.config import FOREVER, LogConfig, TimestampType
+from millstream.storage.producers import Origin
+
+CODEC_MASK: Final = 0b111
+LOG_APPEND_TIME_BIT: Final = 0b1000
+TRANSACTIONAL_BIT: Final = 0b1_0000
+CONTROL_BIT: Final = 0b10_0000
+
+_CRC_AT: Final = 17
+_ATTRIBUTES_AT: Final = 21
+_LENGTH_AT: Final = 8
+_MAX_TIMESTAMP_AT: Final = 35
+_UINT32: Final = Struct(">I")
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_INT64: Final = Struct(">q")
+
+
+class Prepared:
+    """Batches that may be appended once offsets are assigned."""
+
+    __slots__ = ("buffer", "rows")
+
+    def __init__(self, buffer: bytearray | memoryview, rows: "array[int]") -> None:
+        self.buffer = buffer
+        self.rows = rows
+
+
+def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "array[int]":
+    """Rows of all batches; raises CorruptRecords unless every byte belongs to a valid one."""
+    rows, end, reason = batches.walk(
+        buffer, 0, len(buffer), check_crc=check_crc, size_max=BATCH_BYTES_MAX
+    )
+    if reason or not rows:
+        raise CorruptRecords(f"{Reason(reason).name} at byte {end} of {len(buffer)}")
+    return rows
+
+
+def prepare(
+    buffer: bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
+) -> Prepared:
+    """Check everything a leader must check; stamp and recompress as the topic asks."""
+    rows = walk_whole(buffer, check_crc=True)
+    for row in range(0, len(rows), ROW_FIELDS):
+        _check_header(rows, row, config, origin)
+    prepared = Prepared(buffer, rows)
+    rebuilt: list[bytes | memoryview] | None = None
+    view = memoryview(buffer)
+    for row in range(0, len(rows), ROW_FIELDS):
+        payload = _check_records(view, rows, row, config, now_ms)
+        wanted = config.compression
+        if wanted is not None and wanted != rows[row + ATTRIBUTES] & CODEC_MASK:
+            if rebuilt is None:
+                rebuilt = [view[: rows[row + POSITION]]]
+            rebuilt.append(_recompressed(view, rows, row, payload, config))
+        elif rebuilt is not None:
+            rebuilt.append(_batch(view, rows, row))
+    if rebuilt is not None:
+        whole = bytearray(b"".join(rebuilt))
+        prepared = Prepared(whole, walk_whole(whole, check_crc=False))
+    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        batches.set_append_time(prepared.buffer, prepared.rows, now_ms)
+    return prepared
+
+
+def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origin) -> None:
+    if rows[row + SIZE] > config.max_message_bytes:
+        raise BatchTooLarge(size_bytes=rows[row + SIZE], limit_bytes=config.max_message_bytes)
+    count = rows[row + RECORD_COUNT]
+    if count <= 0 or rows[row + LAST_OFFSET] - rows[row + BASE_OFFSET] + 1 != count:
+        raise InvalidRecords(f"batch of {count} records does not span as many offsets")
+    attributes = rows[row + ATTRIBUTES]
+    if origin is Origin.CLIENT:
+        if attributes & CONTROL_BIT:
+            raise InvalidRecords("clients must not write control batches")
+        if attributes & LOG_APPEND_TIME_BIT:
+            raise InvalidTimestamp("clients must not claim the broker's timestamp")
+        if rows[row + PRODUCER_ID] >= 0 and rows[row + BASE_SEQUENCE] < 0:
+            raise InvalidRecords("a batch with a producer id needs a sequence number")
+    if attributes & TRANSACTIONAL_BIT and rows[row + PRODUCER_ID] < 0:
+        raise InvalidRecords("a transactional batch needs a producer id")
+
+
+def _check_records(
+    view: memoryview, rows: "array[int]", row: int, config: LogConfig, now_ms: int
+) -> memoryview | bytes:
+    """Look at every record of the batch; returns the decompressed payload."""
+    start, stop = rows[row + POSITION] + HEADER_BYTES, rows[row + POSITION] + rows[row + SIZE]
+    codec = rows[row + ATTRIBUTES] & CODEC_MASK
+    payload: memoryview | bytes = view
+    if codec:
+        try:
+            payload = decompress(
+                Codec(codec), view[start:stop], config.decompressed_batch_bytes_max
+            )
+        except MalformedRecords as error:
+            if error.reason is Reason.TOO_LARGE:
+                limit = config.decompressed_batch_bytes_max
+                raise BatchTooLarge(size_bytes=limit + 1, limit_bytes=limit) from error
+            raise CorruptRecords(str(error)) from error
+        start, stop = 0, len(payload)
+    reason, lowest, highest, _, null_keys = records.inspect(
+        payload, start, stop, rows[row + RECORD_COUNT], contiguous=True
+    )
+    if reason:
+        raise InvalidRecords(f"records of the batch are malformed: {Reason(reason).name}")
+    if null_keys and config.cleanup_compact:
+        raise InvalidRecords(f"{null_keys} records without a key in a compacted topic")
+    if config.timestamp_type is TimestampType.CREATE_TIME:
+        _check_timestamps(view, rows, row, (lowest, highest), (config, now_ms))
+    return payload[start:stop]
+
+
+def _check_timestamps(
+    view: memoryview,
+    rows: "array[int]",
+    row: int,
+    deltas: tuple[int, int],
+    limits: tuple[LogConfig, int],
+) -> None:
+    config, now_ms = limits
+    base = rows[row + BASE_TIMESTAMP]
+    lowest, highest = base + deltas[0], base + deltas[1]
+    before, after = config.timestamp_before_max_ms, config.timestamp_after_max_ms
+    if before != FOREVER and lowest != NO_TIMESTAMP and now_ms - lowest > before:
+        raise InvalidTimestamp(f"timestamp {lowest} is more than {before} ms before {now_ms}")
+    if after != FOREVER and highest - now_ms > after:
+        raise InvalidTimestamp(f"timestamp {highest} is more than {after} ms after {now_ms}")
+    if rows[row + MAX_TIMESTAMP] != highest:
+        # Look-ups by time trust the header, so the header must tell what the records say.
+        batch = _batch(view, rows, row)
+        rows[row + MAX_TIMESTAMP] = highest
+        _INT64.pack_into(batch, _MAX_TIMESTAMP_AT, highest)
+        _renew_crc(batch)
+
+
+def _recompressed(
+    view: memoryview, rows: "array[int]", row: int, payload: memoryview | bytes, config: LogConfig
+) -> bytes:
+    codec = config.compression or Codec.NONE
+    body = payload if codec is Codec.NONE else compress(codec, payload, config.compression_level)
+    batch = bytearray(_batch(view, rows, row)[:HEADER_BYTES])
+    batch += body
+    _INT32.pack_into(batch, _LENGTH_AT, len(batch) - 12)
+    attributes = (rows[row + ATTRIBUTES] & ~CODEC_MASK) | codec
+    _INT16.pack_into(batch, _ATTRIBUTES_AT, attributes)
+    _renew_crc(batch)
+    if len(batch) > config.max_message_bytes:
+        raise BatchTooLarge(size_bytes=len(batch), limit_bytes=config.max_message_bytes)
+    return bytes(batch)
+
+
+def _batch(view: memoryview, rows: "array[int]", row: int) -> memoryview:
+    return view[rows[row + POSITION] : rows[row + POSITION] + rows[row + SIZE]]
+
+
+def _renew_crc(batch: bytearray | memoryview) -> None:
+    _UINT32.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[_ATTRIBUTES_AT:]))

@@ -1,0 +1,81 @@
+"""Jars from Maven Central with everything they depend on, once per set of coordinates."""
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from millstream.testing.peers.runtimes import file_lock, find_runtime
+
+COPY_GOAL: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+FETCH_TIMEOUT_S: Final = 900
+STAMP: Final = ".complete"
+
+
+class Artifact(NamedTuple):
+    """What Maven calls coordinates."""
+
+    group: str
+    name: str
+    version: str
+
+
+class FetchFailedError(RuntimeError):
+    """Maven could not bring the jars; the message carries what it said."""
+
+
+def fetch_jars(directory: Path, artifacts: Sequence[Artifact]) -> Path:
+    """`directory`, filled with the jars of `artifacts` and of all they need.
+
+    Safe to call from several processes at once: one downloads, the others wait. A download that
+    was cut short leaves no stamp and is done again.
+    """
+    pom = _project(artifacts)
+    stamp = directory / STAMP
+    wanted = hashlib.sha256(pom.encode()).hexdigest()
+    with file_lock(directory.with_name(directory.name + ".lock")):
+        if not (stamp.exists() and stamp.read_text() == wanted):
+            shutil.rmtree(directory, ignore_errors=True)
+            directory.mkdir(parents=True)
+            (directory / "pom.xml").write_text(pom)
+            _copy_dependencies(directory)
+            stamp.write_text(wanted)
+    return directory
+
+
+def _copy_dependencies(directory: Path) -> None:
+    command = [str(find_runtime("mvn")), "--quiet", "--batch-mode", "--no-transfer-progress"]
+    command += ["-f", str(directory / "pom.xml"), COPY_GOAL, f"-DoutputDirectory={directory}"]
+    done = subprocess.run(  # noqa: S603 - our own arguments
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=FETCH_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise FetchFailedError(f"Maven ended with {done.returncode}:\n{done.stdout[-4000:]}")
+
+
+def _project(artifacts: Sequence[Artifact]) -> str:
+    dependencies = "\n".join(
+        f"    <dependency><groupId>{artifact.group}</groupId>"
+        f"<artifactId>{artifact.name}</artifactId><version>{artifact.version}</version>"
+        "</dependency>"
+        for artifact in artifacts
+    )
+    return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>millstream.peers</groupId>
+  <artifactId>jars</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</project>
+"""

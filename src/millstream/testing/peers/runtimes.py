@@ -1,0 +1,73 @@
+"""Foreign runtimes: found, installed where that is allowed, or named in one clear line."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+APT_PACKAGES: Final = {"java": "openjdk-17-jre-headless", "mvn": "maven"}
+INSTALL_TIMEOUT_S: Final = 600
+
+
+class MissingRuntimeError(RuntimeError):
+    """A program that a peer needs is not on the machine; the message says what to install."""
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Held by one process at a time; freed by the process's end, so no stale lock exists."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def find_runtime(name: str) -> Path:
+    """The program `name`, installed first when it is missing and we are root on a Debian.
+
+    Raises MissingRuntimeError.
+    """
+    found = shutil.which(name)
+    if found is None and name in APT_PACKAGES and _may_install():
+        with file_lock(Path(tempfile.gettempdir()) / "millstream-apt.lock"):
+            found = shutil.which(name) or _install(name)
+    if found is None:
+        package = APT_PACKAGES.get(name, name)
+        raise MissingRuntimeError(f"{name} is not installed (Debian: apt-get install {package})")
+    return Path(found)
+
+
+def require_runtime(*names: str) -> None:
+    """Inside a test: skip with the reason when a program is missing; with CI=true, fail."""
+    import pytest
+
+    try:
+        for name in names:
+            find_runtime(name)
+    except MissingRuntimeError as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))
+
+
+def _may_install() -> bool:
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
+
+
+def _install(name: str) -> str | None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (["update"], ["install", "-y", "--no-install-recommends", APT_PACKAGES[name]]):
+        subprocess.run(  # noqa: S603 - our own arguments
+            ["apt-get", "-q", *arguments],  # noqa: S607 - root's own PATH finds apt-get
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSTALL_TIMEOUT_S,
+            check=False,
+        )
+    return shutil.which(name)

@@ -1,0 +1,40 @@
+"""Both twins of a kernel for the same test: the compiled module and the plain-Python one."""
+
+import importlib
+import importlib.util
+import os
+from importlib.machinery import ExtensionFileLoader
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+def compiled(name: str) -> ModuleType | None:
+    """The compiled kernel, or None where it was not built (its source run interpreted is none)."""
+    spec = importlib.util.find_spec(f"millstream.kernels._compiled.{name}")
+    if spec is None or not isinstance(spec.loader, ExtensionFileLoader):
+        return None
+    return importlib.import_module(spec.name)
+
+
+def plain(name: str) -> ModuleType:
+    return importlib.import_module(f"millstream.kernels._plain.{name}")
+
+
+def twins(name: str) -> list[Any]:
+    """Values for `@pytest.mark.parametrize("kernel", ...)`: the compiled twin, then the plain one.
+
+    A compiled kernel that was not built is a skip with its reason, and a failure with CI=true.
+    """
+    built = compiled(name)
+    marks = []
+    if built is None:
+        reason = f"kernel {name!r} is not compiled; run: make build/.kernels"
+        if os.environ.get("CI") == "true":
+            raise RuntimeError(reason)
+        marks.append(pytest.mark.skip(reason=reason))
+    return [
+        pytest.param(built, id="compiled", marks=marks),
+        pytest.param(plain(name), id="plain"),
+    ]
