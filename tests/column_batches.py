@@ -68,7 +68,7 @@ def record_bytes(record: Record, *, offset_delta: int, base_timestamp: int = 0) 
 
 
 def batch_bytes(payload: bytes, **fields: int) -> bytes:
-    """A batch around a payload; fields not named are those of a plain batch of `record_count` records."""
+    """A batch around a payload; fields not named are those of a plain batch."""
     count = fields.get("record_count", 1)
     header = Header(
         base_offset=0, length=HEADER.size - 12 + len(payload), leader_epoch=-1, magic=2, crc=0,

@@ -22,19 +22,21 @@ def plain(name: str) -> ModuleType:
     return importlib.import_module(f"millstream.kernels._plain.{name}")
 
 
+def needs_compiled(*names: str) -> pytest.MarkDecorator:
+    """Skips, with the reason, where one of the kernels was not built; fails with CI=true."""
+    missing = [name for name in names if compiled(name) is None]
+    reason = f"not compiled: {', '.join(missing)}; run: make build/.kernels"
+    if missing and os.environ.get("CI") == "true":
+        raise RuntimeError(reason)
+    return pytest.mark.skipif(bool(missing), reason=reason)
+
+
 def twins(name: str) -> list[Any]:
     """Values for `@pytest.mark.parametrize("kernel", ...)`: the compiled twin, then the plain one.
 
     A compiled kernel that was not built is a skip with its reason, and a failure with CI=true.
     """
-    built = compiled(name)
-    marks = []
-    if built is None:
-        reason = f"kernel {name!r} is not compiled; run: make build/.kernels"
-        if os.environ.get("CI") == "true":
-            raise RuntimeError(reason)
-        marks.append(pytest.mark.skip(reason=reason))
     return [
-        pytest.param(built, id="compiled", marks=marks),
+        pytest.param(compiled(name), id="compiled", marks=needs_compiled(name)),
         pytest.param(plain(name), id="plain"),
     ]

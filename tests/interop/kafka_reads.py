@@ -1,7 +1,6 @@
 """Kafka's own judgement of a partition directory: its dump tool, and a broker that serves it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -87,23 +86,17 @@ def read_through_kafka(
         if not is_clean:
             (kafka.data_directory / ".kafka_cleanshutdown").unlink()
         kafka.start()
-        with _admin(kafka) as admin:
-            wanted = {topic: dict(config) for topic in partitions}
-            return read_reference(kafka.bootstrap_servers, admin, wanted)
+        wanted = {topic: dict(config) for topic in partitions}
+        return read_reference(kafka.bootstrap_servers, wanted)
 
 
 def _create_topics(
     kafka: ApacheKafka, partitions: Mapping[str, Path], config: dict[str, str]
 ) -> None:
-    with _admin(kafka) as admin:
-        wanted = [NewTopic(topic, 1, 1, config=config) for topic in partitions]
-        for future in admin.create_topics(wanted).values():
-            future.result(TIMEOUT_S)
-
-
-@contextmanager
-def _admin(kafka: ApacheKafka) -> Iterator[AdminClient]:
-    yield AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+    wanted = [NewTopic(topic, 1, 1, config=config) for topic in partitions]
+    for future in admin.create_topics(wanted).values():
+        future.result(TIMEOUT_S)
 
 
 def _replace_files(target: Path, source: Path) -> None:

@@ -11,14 +11,25 @@ from confluent_kafka import (
     Consumer,
     IsolationLevel,
     KafkaError,
+    KafkaException,
     Message,
     TopicPartition,
 )
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
+from waiting import wait_for
 
 TIMEOUT_S: Final = 30.0
 TIMES_ASKED: Final = 8
+
+PASSING_ERRORS: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+"""A broker says that it started before it leads all its partitions."""
 
 OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # has no types
 
@@ -58,14 +69,15 @@ Reference = dict[str, PartitionReference]
 """By directory name: topic-partition."""
 
 
-def read_reference(
-    bootstrap_servers: str, admin: AdminClient, topics: Mapping[str, dict[str, str]]
-) -> Reference:
+def read_reference(bootstrap_servers: str, topics: Mapping[str, dict[str, str]]) -> Reference:
     """Read all topics (one partition each) with real clients."""
-    partitions = [TopicPartition(topic, 0) for topic in topics]
-    starts = _offsets(admin, partitions, OffsetSpec.earliest())
-    ends = _offsets(admin, partitions, OffsetSpec.latest())
-    stable = _offsets(admin, partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+    # A client that lived through a restart would go on with the old leader epochs.
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    starts = _offsets(admin, dict.fromkeys(topics, OffsetSpec.earliest()))
+    ends = _offsets(admin, dict.fromkeys(topics, OffsetSpec.latest()))
+    stable = _offsets(
+        admin, dict.fromkeys(topics, OffsetSpec.latest()), IsolationLevel.READ_COMMITTED
+    )
     uncommitted = _consume(bootstrap_servers, topics, "read_uncommitted")
     committed = _consume(bootstrap_servers, topics, "read_committed")
     lookups = _lookups(admin, uncommitted)
@@ -85,13 +97,23 @@ def read_reference(
 
 def _offsets(
     admin: AdminClient,
-    partitions: Iterable[TopicPartition],
-    spec: Any,
+    specs: Mapping[str, Any],
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[str, tuple[int, int]]:
-    asked = admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=isolation)
-    answers = {partition.topic: future.result(TIMEOUT_S) for partition, future in asked.items()}
-    return {topic: (answer.offset, answer.timestamp) for topic, answer in answers.items()}
+    """(offset, timestamp) per topic, asked again while the broker is still taking over."""
+
+    def attempt() -> dict[str, tuple[int, int]] | None:
+        asked = {TopicPartition(topic, 0): spec for topic, spec in specs.items()}
+        futures = admin.list_offsets(asked, isolation_level=isolation)
+        try:
+            answers = {key.topic: future.result(TIMEOUT_S) for key, future in futures.items()}
+        except KafkaException as failure:
+            if failure.args[0].code() in PASSING_ERRORS:
+                return None
+            raise
+        return {topic: (answer.offset, answer.timestamp) for topic, answer in answers.items()}
+
+    return wait_for("offsets of all topics", attempt)
 
 
 def _consume(
@@ -146,20 +168,15 @@ def _lookups(
     """Ask for times before, between and after the records of each topic."""
     asked_of = {}
     for topic, read in records.items():
-        times = sorted({record.timestamp_ms for record in read}) or [0]
+        times = sorted({record.timestamp_ms for record in read}) or [1]
         between = [times[len(times) * n // TIMES_ASKED] for n in range(TIMES_ASKED)]
         asked_of[topic] = [times[0] - 1, *between, times[-1], times[-1] + 1]
     found: dict[str, list[TimeLookup]] = {topic: [] for topic in records}
     for turn in range(TIMES_ASKED + 3):
-        specs = {
-            TopicPartition(topic, 0): OffsetSpec.for_timestamp(times[turn])
-            for topic, times in asked_of.items()
-        }
-        for partition, future in admin.list_offsets(specs).items():
-            answer = future.result(TIMEOUT_S)
-            asked_ms = asked_of[partition.topic][turn]
-            lookup = TimeLookup(asked_ms, answer.offset, answer.timestamp)
-            found[partition.topic].append(lookup)
+        asked = {topic: times[turn] for topic, times in asked_of.items()}
+        specs = {topic: OffsetSpec.for_timestamp(at_ms) for topic, at_ms in asked.items()}
+        for topic, answer in _offsets(admin, specs).items():
+            found[topic].append(TimeLookup(asked[topic], *answer))
     return found
 
 

@@ -8,8 +8,6 @@ import hashlib
 import inspect
 import shutil
 import subprocess
-import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,13 +18,10 @@ import kafka_workload
 from confluent_kafka.admin import AdminClient
 from kafka_reference import Reference, load_reference, read_reference, save_reference
 from kafka_workload import COMPACTED_TOPICS, DELETED_UP_TO, TOPICS, Workload
+from waiting import wait_until
 
-from millstream.runtime.clock import SystemClock
 from millstream.testing.peers.kafka import KAFKA_VERSION, ApacheKafka
 from millstream.testing.peers.runtimes import file_lock
-
-WAIT_TIMEOUT_S: Final = 60.0
-POLL_INTERVAL_S: Final = 0.02
 
 SETTINGS: Final = {
     "log.retention.ms": "-1",  # the records are dated 2023
@@ -76,17 +71,6 @@ def copy_tree(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)
 
 
-def wait_until(what: str, holds: Callable[[], bool]) -> None:
-    """Poll a condition of another process."""
-    clock = SystemClock()
-    deadline_s = clock.monotonic_s() + WAIT_TIMEOUT_S
-    pause = threading.Event()
-    while not holds():
-        if clock.monotonic_s() > deadline_s:
-            raise TimeoutError(f"waited {WAIT_TIMEOUT_S} s: {what}")
-        pause.wait(POLL_INTERVAL_S)
-
-
 def _fingerprint() -> str:
     modules: list[ModuleType] = [kafka_workload, kafka_reference]
     this = inspect.getmodule(_fingerprint)
@@ -102,27 +86,22 @@ def _build(building: Path, jars: Path) -> None:
     building.mkdir(parents=True)
     kafka = ApacheKafka(building / "kafka", jars=jars, settings=SETTINGS)
     with kafka:
-        admin = _admin(kafka)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
         first = Workload(kafka.bootstrap_servers)
         first.create_topics(admin)
         first.write_everything()
         first.delete_records(admin)
         wait_until("deleted segments gone", lambda: _is_deleted(kafka.data_directory))
         wait_until("cleaner done", lambda: _is_cleaned(kafka.data_directory))
-        reference = read_reference(kafka.bootstrap_servers, admin, TOPICS)
+        reference = read_reference(kafka.bootstrap_servers, TOPICS)
         kafka.stop()
         _keep(building / "clean", kafka, reference)
         kafka.start()
         Workload(kafka.bootstrap_servers, phase=2).write_more()
-        admin = _admin(kafka)  # the first one remembers the old leader epochs
-        reference = read_reference(kafka.bootstrap_servers, admin, TOPICS)
+        reference = read_reference(kafka.bootstrap_servers, TOPICS)
         kafka.kill()
         _keep(building / "unclean", kafka, reference)
     shutil.rmtree(kafka.directory)
-
-
-def _admin(kafka: ApacheKafka) -> AdminClient:
-    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
 
 
 def _keep(target: Path, kafka: ApacheKafka, reference: Reference) -> None:

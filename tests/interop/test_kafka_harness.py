@@ -37,8 +37,7 @@ def write_one(kafka: ApacheKafka, value: str) -> None:
 
 
 def values(kafka: ApacheKafka) -> list[bytes | None]:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    reference = read_reference(kafka.bootstrap_servers, admin, {"kept": {}})
+    reference = read_reference(kafka.bootstrap_servers, {"kept": {}})
     return [record.value for record in reference["kept-0"].uncommitted]
 
 

@@ -278,8 +278,12 @@ GOOD = record_bytes(A, offset_delta=0)[1:]
         pytest.param(b"\0\0\0\x01\x01" + varint(2**31 - 1), Reason.RECORD, id="many headers"),
         pytest.param(b"\0\0\0\x01\x01\x02\x01\x01", Reason.RECORD, id="header without key"),
         pytest.param(b"\0\0\0\x01\x01\x02\0\x03", Reason.RECORD, id="header value size -2"),
-        pytest.param(b"\0" + b"\x80" * 10 + b"\0\x01\x01\0", Reason.RECORD, id="long varlong"),
-        pytest.param(b"\0\0" + b"\x80" * 5 + b"\x01\x01\0", Reason.RECORD, id="long varint"),
+        pytest.param(
+            b"\0" + b"\x80" * 10 + b"\0" + b"\0\x01\x01\0", Reason.RECORD, id="long varlong"
+        ),
+        pytest.param(
+            b"\0\0" + b"\x80" * 5 + b"\0" + b"\x01\x01\0", Reason.RECORD, id="long varint"
+        ),
         pytest.param(b"\0\0\x01\x01\x01\0", Reason.OFFSETS, id="offset delta -1"),
         pytest.param(b"\0\0\x02\x01\x01\0", Reason.OFFSETS, id="offset delta beyond the last"),
         pytest.param(
@@ -387,10 +391,10 @@ def test_wrong_arguments_are_the_callers_error(kernel: Any) -> None:
             kernel.decode(b"abc", start, stop)
     with pytest.raises(ValueError, match="contiguous"):
         kernel.decode(memoryview(b"abcdef")[::2], 0, 3)
-    wrong: dict[str, Any]
+    options: Any = DecodeOptions
     for wrong in (
         {"first_offset": -1}, {"end_offset": -1}, {"bytes_max": COLUMN_BYTES_MAX + 1},
         {"batch_bytes_max": 2**31}, {"first_offset": 2**63},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="outside"):
-            DecodeOptions(**wrong)
+            options(**wrong)

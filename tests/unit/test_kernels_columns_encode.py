@@ -208,10 +208,10 @@ def test_the_offsets_of_a_null_are_not_looked_at(kernel: Any) -> None:
 
 
 def test_batch_options_out_of_range_are_refused() -> None:
-    wrong: dict[str, Any]
+    options: Any = BatchOptions
     for wrong in (
         {"codec": 5}, {"base_offset": -1}, {"producer_epoch": 2**15}, {"base_sequence": -2},
         {"leader_epoch": 2**31}, {"producer_id": 2**63}, {"append_time_ms": 2**63},
     ):  # fmt: skip
         with pytest.raises(ValueError, match="outside"):
-            BatchOptions(**wrong)
+            options(**wrong)

@@ -90,7 +90,8 @@ def contents(states: list[CrashState]) -> set[bytes]:
 def test_systematic_states_have_each_write_lost_torn_and_kept() -> None:
     disk = three_appends()
     assert disk.storage.recording is not None
-    found = contents(list(crash_states(disk.storage.recording, limit=400)))
+    states = list(crash_states(disk.storage.recording, limit=400))
+    found = contents(states)
     one, two, three = (bytes([65 + number]) * 600 for number in range(3))
     for expected in (
         b"",
@@ -104,6 +105,11 @@ def test_systematic_states_have_each_write_lost_torn_and_kept() -> None:
         one + two[:300] + bytes(300),
     ):
         assert expected in found, expected
+    told = {state.description.partition(": ")[2] for state in states}
+    for position in (0, 600, 1200):
+        assert f"write /d/log@{position}+600 lost" in told
+        assert f"only write /d/log@{position}+600 kept" in told
+    assert "content of /d/log lost" not in told  # nothing else is pending: it is "nothing kept"
 
 
 def test_marks_tell_what_was_promised_and_synced_bytes_are_in_every_later_state() -> None:
@@ -117,6 +123,21 @@ def test_marks_tell_what_was_promised_and_synced_bytes_are_in_every_later_state(
         if promised:
             assert len(read_whole(state.disk, "/d/log")) >= promised, state.description
     assert set(promised_counts) == {0, 600, 1200, 1800}
+
+
+def test_what_is_promised_too_early_is_tried_without_its_bytes() -> None:
+    disk = SimDisk(directories=["/d"])
+    recording = disk.record()
+    with disk.open_write("/d/log") as file:
+        for number in range(3):
+            file.write_at(number, b"x")
+            disk.mark(number)
+    bare = [
+        state.synced_mark
+        for state in crash_states(recording, limit=200)
+        if state.description.endswith("nothing unsynced kept")
+    ]
+    assert bare == [None, 0, 1, 2]
 
 
 def test_the_limit_is_kept_and_one_seed_gives_one_list() -> None:

@@ -77,6 +77,16 @@ def test_collects_what_touches_the_range(
     assert search == ([ENTRIES[number] for number in found], is_complete)
 
 
+def test_more_entries_than_one_read_brings(tmp_path: Path) -> None:
+    """An incomplete list would show aborted records as committed (I-23)."""
+    entries = [aborted(1, 2 * n, 2 * n + 1, 2 * n) for n in range(500)]
+    path = tmp_path / "0.txnindex"
+    path.write_bytes(b"".join(entry.encode() for entry in entries))
+    index = index_at(path)
+    assert index.entries() == entries
+    assert index.collect(Offset(100), Offset(5000)).transactions == entries[50:]
+
+
 @given(data=st.data())
 def test_collect_agrees_with_a_plain_scan(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

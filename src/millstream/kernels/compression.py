@@ -262,13 +262,17 @@ def _unzstd(payload: memoryview, size_max: int) -> bytes:
 
     output = _Output(size_max)
     try:
-        window_bytes = _zstd_scan(payload, size_max)
+        window_bytes, size_claimed = _zstd_scan(payload, size_max)
         reader = _zstd_decompressor(window_bytes).stream_reader(payload, read_across_frames=True)
         while piece := reader.read(output.ask()):
             output.add(piece)
     except ZstdError as error:
         raise _broken(error) from None
-    return output.joined()
+    joined = output.joined()
+    # The library itself misses a wrong claim where the last block is empty.
+    if size_claimed not in (len(joined), None):
+        raise _broken(f"{len(joined)} bytes in zstd frames that claim {size_claimed}")
+    return joined
 
 
 def _zstd_decompressor(window_bytes: int) -> Any:
@@ -281,36 +285,44 @@ def _zstd_decompressor(window_bytes: int) -> Any:
     return _kept.zstd
 
 
-def _zstd_scan(payload: memoryview, size_max: int) -> int:
-    """The largest window of all frames, after proof that they are whole.
+def _zstd_scan(payload: memoryview, size_max: int) -> tuple[int, int | None]:
+    """The largest window of all frames and the size they claim, after proof that they are whole.
 
     The library's bounded reader takes a cut stream for a finished one, and its other readers
     bound the input but not the output; block headers tell where each frame must end.
     """
     window_bytes = 0
+    sizes: list[int | None] = []
     position = 0
     for _ in range(_FRAMES_MAX):
-        window_here, position = _zstd_frame(payload, position, size_max)
+        window_here, size, position = _zstd_frame(payload, position)
         window_bytes = max(window_bytes, window_here)
-        if position == len(payload):
-            return window_bytes
+        sizes.append(size)
         if position > len(payload):
             raise _broken("zstd ends early")
+        if sum(size or 0 for size in sizes) > size_max:
+            raise MalformedRecords(Reason.TOO_LARGE, detail="decompressed size above the limit")
+        if position == len(payload):
+            known = [size for size in sizes if size is not None]
+            return window_bytes, sum(known) if len(known) == len(sizes) else None
     raise _broken(f"more than {_FRAMES_MAX} zstd frames")
 
 
-def _zstd_frame(payload: memoryview, start: int, size_max: int) -> tuple[int, int]:
-    """Window and end of the frame at `start`; the end may lie beyond the payload."""
+def _zstd_frame(payload: memoryview, start: int) -> tuple[int, int | None, int]:
+    """Window, claimed size and end of the frame at `start`; the end may lie beyond the payload."""
     from zstandard import frame_header_size, get_frame_parameters
 
     head = payload[start : start + _ZSTD_FRAME_HEADER_BYTES_MAX]
     if int.from_bytes(head[:4], "little") & 0xFFFF_FFF0 == _ZSTD_SKIPPABLE:
-        return 0, start + 8 + int.from_bytes(head[4:8], "little")
+        return 0, 0, start + 8 + int.from_bytes(head[4:8], "little")
     parameters = get_frame_parameters(head)
-    if size_max < parameters.content_size != _ZSTD_SIZE_UNKNOWN:
-        raise MalformedRecords(Reason.TOO_LARGE, detail="decompressed size above the limit")
+    size = parameters.content_size
     end = _zstd_blocks_end(payload, start + frame_header_size(head))
-    return parameters.window_size, end + 4 * parameters.has_checksum
+    return (
+        parameters.window_size,
+        None if size == _ZSTD_SIZE_UNKNOWN else size,
+        end + 4 * parameters.has_checksum,
+    )
 
 
 def _zstd_blocks_end(payload: memoryview, position: int) -> int:

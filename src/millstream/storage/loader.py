@@ -40,7 +40,10 @@ def load_log(
 ) -> Log:
     """Open the log in `home.directory`, created empty where it is missing. Raises OSError."""
     loading = _Loading(home, config, report or LoadReport())
-    home.owner.disk.make_directories(home.directory)
+    disk = home.owner.disk
+    if not disk.exists(home.directory):
+        disk.make_directories(home.directory)
+        disk.sync_directory(home.owner.path)
     return Log(home, config, loading.run(is_clean=is_clean))
 
 
@@ -122,6 +125,8 @@ class _Loading:
     def _trusted_count(self, segments: list[Segment], *, is_clean: bool) -> tuple[int, bool]:
         """(number of the first segment to recover, whether none has to be)."""
         last = len(segments) - 1
+        if not any(segment.size_bytes for segment in segments):
+            self._is_epoch_file_lost = False  # there was nothing to note yet
         if is_clean and self._is_tail_sound(segments[last]) and not self._is_epoch_file_lost:
             return last, True
         if self._is_epoch_file_lost:
@@ -166,6 +171,11 @@ class _Loading:
         self._producers.rebuild(Segments(segments[: number + 1]), Offset(0), start)
         end = start
         for position, segment in enumerate(segments[number:], number):
+            if position > number and self._is_after_hole(segment, end):
+                self._report.cut_reason = Reason.OFFSETS
+                self._drop_newest_first(segments[position:])
+                segments = segments[:position]
+                break
             outcome = recover_segment(
                 segment,
                 max(end, segment.base_offset),
@@ -178,9 +188,24 @@ class _Loading:
                 self._drop_newest_first(segments[position + 1 :])
                 segments = segments[: position + 1]
                 break
-            if position + 1 < len(segments):
-                segment.stop_writing()
+            segment.stop_writing()
+        segments[-1].reopen_for_writing()
         return segments, end
+
+    def _is_after_hole(self, segment: Segment, end: Offset) -> bool:
+        """Whether what should lie before the segment was lost with the power.
+
+        A segment begins where the one before it ended. After a crash the kernel may have kept a
+        newer segment and lost the end, or the name, of an older one. Compaction leaves gaps too,
+        but only below the stored recovery point and the cleaner's checkpoint.
+        """
+        stored = self._home.owner.stored(names.RECOVERY_POINTS, self._home.partition)
+        pristine_from = max(stored or Offset(0), self._stored(names.CLEANER_OFFSETS))
+        return (
+            stored is not None
+            and segment.base_offset > pristine_from
+            and segment.base_offset > max(end, self._stored(names.LOG_STARTS))
+        )
 
     def _drop_newest_first(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):
@@ -198,7 +223,10 @@ class _Loading:
     def _empty(self, start: Offset) -> LogState:
         self._epochs.clear()
         self._producers.delete_all_snapshots()
+        self._lower_stored_watermark(start)
         segment = Segment.create(self._context, start)
+        # If a crash lost this name but kept a later segment's, the log would start there.
+        self._disk.sync_directory(self._home.directory)
         return LogState(
             Segments([segment]),
             self._epochs,
@@ -219,6 +247,7 @@ class _Loading:
         self._producers.remove_stray_snapshots(ordered, log_end)
         if not self._report.recovered_segments:
             self._producers.rebuild(ordered, log_start, log_end)
+        self._lower_stored_watermark(log_end)
         recovery_point = log_end if is_clean else self._stored(names.RECOVERY_POINTS)
         high_watermark = self._stored(names.HIGH_WATERMARKS)
         return LogState(
@@ -230,6 +259,11 @@ class _Loading:
             recovery_point=max(log_start, min(recovery_point, log_end)),
             high_watermark=max(log_start, min(high_watermark, log_end)),
         )
+
+    def _lower_stored_watermark(self, log_end: Offset) -> None:
+        """What was lost must not count as replicated again when other records take its place."""
+        if self._stored(names.HIGH_WATERMARKS) > log_end:
+            self._home.owner.store(names.HIGH_WATERMARKS, {self._home.partition: log_end})
 
     def _save_epochs(self) -> None:
         if self._epochs.dirty and self._epochs.latest != NO_LEADER_EPOCH:

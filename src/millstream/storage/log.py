@@ -144,6 +144,16 @@ class Log:
         return self._recovery_point
 
     @property
+    def recovery_start(self) -> Offset:
+        """What the recovery-point checkpoint stores: never inside the active segment.
+
+        Data is flushed in the middle of a segment, its indexes only after it is closed. If the
+        checkpoint said the former, a crash after the next roll would trust indexes that never
+        reached the disk.
+        """
+        return max(self._log_start, min(self._recovery_point, self._segments.active.base_offset))
+
+    @property
     def high_watermark(self) -> Offset:
         return self._high_watermark
 
@@ -294,14 +304,22 @@ class Log:
             self._segments.remove([active])
             self._discard(active)
             return True
+        self._before_roll()
         # What can fail comes first: on a full disk the active segment must stay as it is.
         active.save_indexes()
         self.producers.save_snapshot(self._log_end)
         self._segments.add(Segment.create(self._segment_context(), self._log_end))
         active.stop_writing()
         self._are_names_synced = False
+        self._recovery_point = max(self._log_start, min(self._recovery_point, active.base_offset))
         self._active_since_s = self._home.clock.monotonic_s()
         return True
+
+    def _before_roll(self) -> None:
+        """Recovery tells a hole from compaction's gaps by the stored recovery point."""
+        owner = self._home.owner
+        if owner.stored(names.RECOVERY_POINTS, self.partition) is None:
+            owner.store(names.RECOVERY_POINTS, {self.partition: self.recovery_start})
 
     def _segment_context(self) -> SegmentContext:
         home = self._home
@@ -425,18 +443,19 @@ class Log:
 
     def _cut_point(self, segment: Segment, end_offset: Offset) -> tuple[Offset, int]:
         place = segment.find_offset(end_offset)
-        if place is None:
-            return end_offset, segment.size_bytes
-        header = segment.log.open().read_at(place.position, 8)
-        base = Offset(int.from_bytes(header, "big", signed=True))
-        return max(self._log_start, min(end_offset, base)), place.position
+        position = segment.size_bytes if place is None else place.position
+        # Not simply `end_offset`: it may lie inside a batch, which goes as a whole, or in a gap.
+        return max(self._log_start, segment.end_before(position)), position
 
     def _before_truncation(self, new_end: Offset) -> None:
-        """After a crash, recovery must look at everything that the truncation touches."""
+        """After a crash, recovery must look at everything that the truncation touches, and what
+        goes must not count as replicated when other records take its place.
+        """
         self._truncations += 1
-        stored = self._home.owner.stored(names.RECOVERY_POINTS, self.partition)
-        if stored is not None and stored > new_end:
-            self._home.owner.store(names.RECOVERY_POINTS, {self.partition: new_end})
+        for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS):
+            stored = self._home.owner.stored(name, self.partition)
+            if stored is not None and stored > new_end:
+                self._home.owner.store(name, {self.partition: new_end})
 
     def _remove_newest_first(self, last_kept: Segment) -> None:
         disk, directory = self._home.owner.disk, self._home.directory

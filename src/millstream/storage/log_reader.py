@@ -12,7 +12,10 @@ from millstream.kernels.batches import (
     HEADER_BYTES,
     LEADER_EPOCH,
     MAX_TIMESTAMP,
+    POSITION,
     RECORD_COUNT,
+    ROW_FIELDS,
+    SIZE,
 )
 from millstream.kernels.compression import Codec, decompress
 from millstream.kernels.errors import MalformedRecords
@@ -133,21 +136,34 @@ def find_by_timestamp(
 
 
 def find_max_timestamp(segments: Segments, *, log_start: Offset) -> RecordPlace | None:
-    """The first record that has the largest timestamp in the log."""
-    best: Segment | None = None
+    """The first record that has the largest timestamp among those from `log_start` on."""
+    best: RecordPlace | None = None
     for segment in segments.from_number(segments.number_at(log_start)):
-        if segment.size_bytes and (
-            best is None
-            or segment.largest_timestamp().timestamp_ms > best.largest_timestamp().timestamp_ms
-        ):
-            best = segment
-    if best is None or best.largest_timestamp().timestamp_ms < 0:
-        return None
-    newest = best.largest_timestamp()
-    place = best.find_offset(newest.offset)
-    if place is None:
-        return None
-    return OpenBatch(best.read(place)).first_at(newest.timestamp_ms, from_offset=log_start)
+        if segment.base_offset < log_start:
+            best = _max_timestamp_from(segment, log_start)
+            continue
+        newest = segment.largest_timestamp() if segment.size_bytes else None
+        if newest is not None and newest.timestamp_ms > (best.timestamp_ms if best else -1):
+            place = segment.find_offset(newest.offset)
+            if place is not None:
+                batch = OpenBatch(segment.read(place))
+                best = batch.first_at(newest.timestamp_ms, from_offset=log_start)
+    return best
+
+
+def _max_timestamp_from(segment: Segment, log_start: Offset) -> RecordPlace | None:
+    """As above for the segment that the log start may cut: its index also counts what is gone."""
+    best: RecordPlace | None = None
+    place = segment.find_offset(log_start) if segment.size_bytes else None
+    for step in segment.walk(place.position) if place is not None else ():
+        rows = step.rows
+        for row in range(0, len(rows), ROW_FIELDS):
+            if rows[row + MAX_TIMESTAMP] <= (best.timestamp_ms if best else -1):
+                continue
+            at = rows[row + POSITION]
+            batch = OpenBatch(bytes(step.buffer[at : at + rows[row + SIZE]]))
+            best = batch.newest(from_offset=log_start) or best
+    return best
 
 
 def _find_batch(segment: Segment, timestamp_ms: int, from_offset: Offset) -> BatchPlace | None:
@@ -177,6 +193,19 @@ class OpenBatch:
     @property
     def last_offset(self) -> Offset:
         return Offset(self.rows[batches.LAST_OFFSET])
+
+    def newest(self, *, from_offset: Offset) -> RecordPlace | None:
+        """The first record from `from_offset` on with the largest timestamp among those."""
+        rows, spans = self.rows, self.spans
+        stamps = [
+            rows[BASE_TIMESTAMP] + spans[span + TIMESTAMP_DELTA]
+            for span in range(0, len(spans), SPAN_FIELDS)
+            if rows[BASE_OFFSET] + spans[span + OFFSET_DELTA] >= from_offset
+        ]
+        if not stamps:
+            return None
+        largest = rows[MAX_TIMESTAMP] if rows[ATTRIBUTES] & LOG_APPEND_TIME_BIT else max(stamps)
+        return self.first_at(largest, from_offset=from_offset)
 
     def first_at(self, timestamp_ms: int, *, from_offset: Offset) -> RecordPlace | None:
         """The first record from `from_offset` on with at least that timestamp."""

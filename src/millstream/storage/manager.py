@@ -319,7 +319,7 @@ class LogManager:
 
     def _store_all(self, directory: LogDirectory) -> None:
         logs = self._in(directory)
-        directory.store(names.RECOVERY_POINTS, {log.partition: log.recovery_point for log in logs})
+        directory.store(names.RECOVERY_POINTS, {log.partition: log.recovery_start for log in logs})
         directory.store(names.HIGH_WATERMARKS, {log.partition: log.high_watermark for log in logs})
         directory.store(names.LOG_STARTS, {log.partition: log.log_start for log in logs})
 

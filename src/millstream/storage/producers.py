@@ -132,6 +132,7 @@ class CompletedTransaction(NamedTuple):
 KeptBatch = tuple[int, int, int, int, int]
 """First and last sequence, base and last offset, timestamp: plain, one is built per append."""
 _KEPT_LAST_SEQUENCE: Final = 1
+_KEPT_BASE_OFFSET: Final = 2
 _KEPT_LAST_OFFSET: Final = 3
 
 
@@ -210,17 +211,22 @@ class ProducerStates:
         entry = self._producers.get(batch.producer_id)
         if entry is None:
             return None
-        epoch = batch.epoch
-        if epoch == entry.epoch:
-            if is_client and batch.base_sequence != _next_sequence(entry):
-                return _duplicate_or_gap(entry, batch)
-        elif epoch < entry.epoch:
-            raise StaleProducerEpoch(producer_id=entry.producer_id, ours=entry.epoch, theirs=epoch)
-        elif is_client and batch.base_sequence != 0:
-            raise OutOfOrderSequence(
-                f"producer {entry.producer_id}: epoch {epoch} begins with sequence "
-                f"{batch.base_sequence}, not 0"
-            )
+        epoch, ours = batch.epoch, entry.epoch
+        if epoch < ours:
+            raise StaleProducerEpoch(producer_id=entry.producer_id, ours=ours, theirs=epoch)
+        if is_client:
+            kept = entry.batches if epoch == ours else ()
+            for known in kept:
+                if known[0] == batch.base_sequence and _is_same_range(known, batch):
+                    return Duplicate._make(known[_KEPT_BASE_OFFSET:])
+            # 0 follows the highest sequence, begins an epoch, and comes after a marker that is
+            # all that is known of its epoch.
+            expected = (kept[-1][_KEPT_LAST_SEQUENCE] + 1) & SEQUENCE_MAX if kept else 0
+            if batch.base_sequence != expected:
+                raise OutOfOrderSequence(
+                    f"producer {entry.producer_id}: sequence {batch.base_sequence} of epoch "
+                    f"{epoch}, {expected} comes next"
+                )
         if entry.transaction_first_offset >= 0 and not batch.is_transactional:
             raise InvalidTransactionState(
                 f"producer {entry.producer_id}: batch outside its open transaction"
@@ -374,18 +380,7 @@ class ProducerStates:
         return len(expired)
 
 
-def _next_sequence(entry: ProducerEntry) -> int:
-    """0 after the highest one, and 0 where only a marker is known of the epoch."""
-    kept = entry.batches
-    return (kept[-1][_KEPT_LAST_SEQUENCE] + 1) & SEQUENCE_MAX if kept else 0
-
-
-def _duplicate_or_gap(entry: ProducerEntry, batch: ProducerBatch) -> Duplicate:
+def _is_same_range(known: KeptBatch, batch: ProducerBatch) -> bool:
+    """Whether batches with the same first sequence also have the same last one."""
     delta = batch.last_offset - batch.base_offset
-    last_sequence = (batch.base_sequence + delta) & SEQUENCE_MAX
-    for first, last, base_offset, last_offset, timestamp_ms in entry.batches:
-        if first == batch.base_sequence and last == last_sequence:
-            return Duplicate(Offset(base_offset), Offset(last_offset), TimestampMs(timestamp_ms))
-    raise OutOfOrderSequence(
-        f"producer {entry.producer_id}: sequence {batch.base_sequence} after {entry.last_sequence}"
-    )
+    return known[_KEPT_LAST_SEQUENCE] == (batch.base_sequence + delta) & SEQUENCE_MAX

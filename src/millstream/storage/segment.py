@@ -161,6 +161,11 @@ class Segment:
         self.offset_index.stop_writing(sync=False)
         self.time_index.stop_writing(sync=False)
 
+    def reopen_for_writing(self) -> None:
+        """Make a closed segment the active one again."""
+        self.offset_index.start_writing()
+        self.time_index.start_writing()
+
     def save_indexes(self) -> None:
         """Bring the index files up to date while the segment stays active."""
         if self.max_timestamp is not None:
@@ -170,8 +175,7 @@ class Segment:
 
     def truncate(self, *, end_offset: Offset, end_position: int) -> None:
         """Cut off everything from `end_offset` on, durably."""
-        self.offset_index.start_writing()
-        self.time_index.start_writing()
+        self.reopen_for_writing()
         file = self.log.open()
         file.truncate(end_position)
         file.sync()
@@ -180,8 +184,9 @@ class Segment:
         self.time_index.truncate(end_offset=end_offset)
         self.txn_index.truncate_to(end_offset)
         self._bytes_since_index = 0
-        self.max_timestamp = None
-        if not end_position:
+        if end_position:
+            self.max_timestamp = self._rescan_max_timestamp()
+        else:
             self.start_indexes()
         self.save_indexes()
 
@@ -195,6 +200,22 @@ class Segment:
         except (IndexDamaged, FileNotFoundError):
             self.rebuild_indexes()
             return self._search(self.offset_index.position_at_or_before(offset), offset)
+
+    def end_before(self, position: int) -> Offset:
+        """The offset after the last batch that begins before `position`, a batch's own."""
+        end = self.base_offset
+        if position:
+            start = self.offset_index.position_at_or_before(Offset(self._offset_at(position) - 1))
+            walk = FileWalk(self.log.open(), start=start, stop=position, check_crc=False)
+            for step in walk:
+                end = Offset(step.last_offset + 1)
+        return end
+
+    def _offset_at(self, position: int) -> Offset:
+        if position >= self.size_bytes:
+            return Offset(self.base_offset + SEGMENT_OFFSET_SPAN_MAX)
+        header = self.log.open().read_at(position, 8)
+        return Offset(int.from_bytes(header, "big", signed=True))
 
     def find_timestamp(self, timestamp_ms: int, *, from_offset: Offset) -> BatchPlace | None:
         """The first batch from `from_offset` on whose max timestamp is at least the asked one."""
@@ -237,8 +258,10 @@ class Segment:
             self.index(step.rows, step.shift)
         if was_active:
             self.save_indexes()
-        else:
-            self.stop_writing()
+            return
+        self.time_index.append_if_later(self.largest_timestamp())
+        self.offset_index.replace_file()
+        self.time_index.replace_file()
 
     # -- leaving ---------------------------------------------------------------------------
 
@@ -286,6 +309,19 @@ class Segment:
         except OSError as error:
             detail = "a failed append could not be undone"
             raise OSError(errno.EIO, detail, self.log.path) from error
+
+    def _rescan_max_timestamp(self) -> TimeIndexEntry:
+        """Largest timestamp of what a truncation left: the index knows it only in steps."""
+        newest = self.time_index.last() or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
+        for rows in (step.rows for step in self.walk(self._position_of(newest))):
+            for row in range(0, len(rows), ROW_FIELDS):
+                if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms:
+                    stamp = TimestampMs(rows[row + MAX_TIMESTAMP])
+                    newest = TimeIndexEntry(stamp, Offset(rows[row + LAST_OFFSET]))
+        return newest
+
+    def _position_of(self, entry: TimeIndexEntry) -> int:
+        return self.offset_index.position_at_or_before(entry.offset)
 
     def _load_max_timestamp(self) -> TimeIndexEntry:
         try:

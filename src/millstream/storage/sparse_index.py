@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
-from millstream.runtime.disk import Disk, File, read_whole
+from millstream.runtime.disk import Disk, File, read_whole, write_atomically
 
 _OFFSET_ENTRY: Final = Struct(">ii")
 _TIME_ENTRY: Final = Struct(">qi")
@@ -54,6 +54,7 @@ class SparseIndex:
 
     __slots__ = (
         "_cache",
+        "_has_stale_end",
         "_disk",
         "_entries",
         "_entry",
@@ -73,6 +74,8 @@ class SparseIndex:
         self._cache = cache
         self._entries: bytearray | None = None
         self._saved_bytes = 0
+        self._has_stale_end = False
+        """The file is longer than what counts of it: entries were cut since it was written."""
         self._writable = False
 
     def start_empty(self) -> None:
@@ -92,13 +95,14 @@ class SparseIndex:
         entries = self._entries
         if entries is None or not self._writable:
             return
-        if not sync and self._saved_bytes == len(entries):
+        if not sync and not self._has_stale_end and self._saved_bytes == len(entries):
             return
         with self._disk.open_write(self.path) as file:
             self._write_missing(file, entries)
             if sync:
                 file.sync()
         self._saved_bytes = len(entries)
+        self._has_stale_end = False
 
     def stop_writing(self, *, sync: bool) -> None:
         """The segment is closed: the file is complete, memory becomes a cache."""
@@ -106,6 +110,18 @@ class SparseIndex:
         self._writable = False
         if self._entries is not None:
             self._cache.used(self, len(self._entries))
+
+    def replace_file(self) -> None:
+        """Put the rebuilt entries of a closed segment in place, durably and at once.
+
+        Nobody looks at a trusted segment's index after a crash: a part of one would stay.
+        """
+        entries = self._loaded()
+        write_atomically(self._disk, self.path, bytes(entries))
+        self._saved_bytes = len(entries)
+        self._has_stale_end = False
+        self._writable = False
+        self._cache.used(self, len(entries))
 
     def unload(self) -> None:
         """Called by the cache: forget the entries, the file has them."""
@@ -163,6 +179,7 @@ class SparseIndex:
         size = entry_count * self._entry.size
         if size < len(entries):
             del entries[size:]
+            self._has_stale_end |= self._saved_bytes > size
             self._saved_bytes = min(self._saved_bytes, size)
 
     def _count_at_most(self, wanted: int, field: int) -> int:

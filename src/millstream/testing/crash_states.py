@@ -7,18 +7,19 @@ change), then at random from the seed. Recovery is run on each by the caller, wh
 `marks_before` what had been promised by then.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.crash_fates import by_table, random_fate, tears_of
+from millstream.testing.crash_fates import by_table, keep_all, keep_none, random_fate, tears_of
 from millstream.testing.durability import (
     DROP,
     KEEP,
     Change,
     Durability,
     Fate,
+    FateChooser,
     Mark,
     Step,
     Truncate,
@@ -55,13 +56,13 @@ class CrashState:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to build at one crash point: `default` for all pending changes but the exceptions."""
+    """What to build at one crash point; `what` and `subject` tell apart, `choose` decides."""
 
     crash_point: int
     rank: int
     what: str
-    default: Fate
-    exceptions: tuple[tuple[int, Fate], ...] = ()
+    choose: FateChooser
+    subject: int = 0
     random_seed: str = ""
 
 
@@ -90,7 +91,13 @@ def _random_plans(
     step_count: int, count: int, seed: int | str, randomness: SeededRandomness
 ) -> list[_Plan]:
     return [
-        _Plan(randomness.integer(0, step_count + 1), 9, "random", DROP, (), f"{seed}/{number}")
+        _Plan(
+            randomness.integer(0, step_count + 1),
+            rank=9,
+            what="random",
+            choose=keep_none,
+            random_seed=f"{seed}/{number}",
+        )
         for number in range(count)
     ]
 
@@ -106,27 +113,25 @@ class _Planner:
     def plan_at(self, crash_point: int, model: Durability, mark_count: int) -> None:
         pending = model.pending()
         moment = (model.version, mark_count)
-        for change in pending:
-            self._born.setdefault(change.number, moment)
         newest = pending[-1].number if pending else 0
-        for plan in _plans_for(crash_point, pending):
-            key = (moment, plan.default, plan.exceptions, plan.default is DROP or newest)
+        for change in reversed(pending):
+            if change.number in self._born:
+                break
+            self._born[change.number] = moment
+        self._add(_plans_keeping_little(crash_point, pending), moment)
+        self._add(_plans_keeping_most(crash_point, pending), (moment, newest))
+        # A history cut behind a change was "everything kept" when that change was the newest,
+        # unless something was synced or promised since.
+        older = pending[-_CHANGES_SINGLED_OUT_MAX:-1]
+        cuts = [change for change in older if self._born[change.number] != moment]
+        self._add((_history_until(crash_point, change) for change in cuts), moment)
+
+    def _add(self, plans: Iterable[_Plan], moment: object) -> None:
+        for plan in plans:
+            key = (moment, plan.what, plan.subject)
             if key not in self._seen:
                 self._seen.add(key)
                 self.plans.append(plan)
-        for count in range(1, len(pending)):
-            # Cutting the history here was "all kept" when this change was the newest, unless
-            # something was synced or promised since.
-            if self._born[pending[count - 1].number] != moment:
-                self._add_history(crash_point, pending[:count], moment)
-
-    def _add_history(self, crash_point: int, kept: list[Change], moment: tuple[int, int]) -> None:
-        key = (moment, kept[-1].number, len(kept))
-        if key not in self._seen:
-            self._seen.add(key)
-            exceptions = tuple((change.number, KEEP) for change in kept)
-            what = f"history ends with {_told(kept[-1])}"
-            self.plans.append(_Plan(crash_point, 3, what, DROP, exceptions))
 
 
 def _systematic_plans(start: Durability, steps: list[Step]) -> list[_Plan]:
@@ -141,34 +146,61 @@ def _systematic_plans(start: Durability, steps: list[Step]) -> list[_Plan]:
     return planner.plans
 
 
-def _plans_for(crash_point: int, pending: list[Change]) -> Iterator[_Plan]:
-    yield _Plan(crash_point, 0, "nothing unsynced kept", DROP)
+def _plans_keeping_little(crash_point: int, pending: list[Change]) -> Iterator[_Plan]:
+    """States that do not change when more is written after them."""
+    yield _Plan(crash_point, 0, "nothing unsynced kept", keep_none)
+    for change in pending[-_CHANGES_SINGLED_OUT_MAX:]:
+        yield _Plan(
+            crash_point,
+            rank=2,
+            what=f"only {_told(change)} kept",
+            choose=by_table({change.number: KEEP}, default=DROP),
+            subject=change.number,
+        )
+
+
+def _plans_keeping_most(crash_point: int, pending: list[Change]) -> Iterator[_Plan]:
     if not pending:
         return
-    yield _Plan(crash_point, 0, "everything kept", KEEP)
+    yield _Plan(crash_point, 0, "everything kept", keep_all)
     newest = pending[-1]
+    singled_out: list[tuple[Change, Fate, str]] = [
+        (change, DROP, "lost") for change in pending[-_CHANGES_SINGLED_OUT_MAX:]
+    ]
     if isinstance(newest, Write):
-        for tear in tears_of(newest):
-            yield _Plan(crash_point, 1, f"{_told(newest)} {tear}", KEEP, ((newest.number, tear),))
-    for change in pending[-_CHANGES_SINGLED_OUT_MAX:]:
-        yield _Plan(crash_point, 1, f"{_told(change)} lost", KEEP, ((change.number, DROP),))
-        yield _Plan(crash_point, 2, f"only {_told(change)} kept", DROP, ((change.number, KEEP),))
-    yield from _plans_by_group(crash_point, pending)
+        singled_out += [(newest, tear, str(tear)) for tear in tears_of(newest)]
+    for change, fate, told in singled_out:
+        yield _Plan(
+            crash_point,
+            rank=1,
+            what=f"{_told(change)} {told}",
+            choose=by_table({change.number: fate}, default=KEEP),
+            subject=change.number,
+        )
+    groups = dict.fromkeys(map(_group_of, pending))
+    for group in groups if len(groups) > 1 else ():
+        yield _Plan(crash_point, 1, f"{group} lost", _by_group(group, inside=DROP, outside=KEEP))
+        kept = _by_group(group, inside=KEEP, outside=DROP)
+        yield _Plan(crash_point, 2, f"only {group} kept", kept)
 
 
-def _plans_by_group(crash_point: int, pending: list[Change]) -> Iterator[_Plan]:
-    """Whole groups that reach the disk together: one file's content, or all names."""
-    groups: dict[str, list[Change]] = {}
-    for change in pending:
-        group = f"content of {change.path}" if isinstance(change, Write | Truncate) else "names"
-        groups.setdefault(group, []).append(change)
-    if len(groups) < 2:
-        return
-    for group, changes in groups.items():
-        lost = tuple((change.number, DROP) for change in changes)
-        yield _Plan(crash_point, 1, f"{group} lost", KEEP, lost)
-        kept = tuple((change.number, KEEP) for change in changes)
-        yield _Plan(crash_point, 2, f"only {group} kept", DROP, kept)
+def _group_of(change: Change) -> str:
+    """What reaches the disk together: one file's content, or all names."""
+    return f"content of {change.path}" if isinstance(change, Write | Truncate) else "names"
+
+
+def _by_group(group: str, *, inside: Fate, outside: Fate) -> FateChooser:
+    return lambda change: inside if _group_of(change) == group else outside
+
+
+def _history_until(crash_point: int, last: Change) -> _Plan:
+    return _Plan(
+        crash_point,
+        rank=3,
+        what=f"history ends with {_told(last)}",
+        choose=lambda change: KEEP if change.number <= last.number else DROP,
+        subject=last.number,
+    )
 
 
 def _build(
@@ -184,14 +216,15 @@ def _build(
             if isinstance(step, Mark):
                 marks.append(step.value)
         done = max(done, plan.crash_point)
-        fates, what = dict(plan.exceptions), plan.what
+        choose, what = plan.choose, plan.what
         if plan.random_seed:
             fates, what = _drawn(model.pending(), SeededRandomness(plan.random_seed))
             key = (done, tuple(fates.items()))
             if key in seen_random:
                 continue
             seen_random.add(key)
-        tree = model.after_power_loss(by_table(fates, default=plan.default))
+            choose = by_table(fates, default=DROP)
+        tree = model.after_power_loss(choose)
         yield CrashState(
             disk=SimDisk(storage=SimStorage(tree, randomness.fork(what), Trace())),
             crash_point=plan.crash_point,

@@ -138,10 +138,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             "threads make a simulated run irreproducible: use the Background seam (SimBackground)"
         )
 
-    async def create_connection(self, *_arguments: Any, **_options: Any) -> NoReturn:  # type: ignore[override]
+    async def create_connection(self, *_arguments: Any, **_options: Any) -> NoReturn:
         raise RuntimeError("the virtual loop has no sockets: use the Network seam (SimNetwork)")
 
-    async def create_server(self, *_arguments: Any, **_options: Any) -> NoReturn:  # type: ignore[override]
+    async def create_server(self, *_arguments: Any, **_options: Any) -> NoReturn:
         raise RuntimeError("the virtual loop has no sockets: use the Network seam (SimNetwork)")
 
 

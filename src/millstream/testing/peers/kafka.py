@@ -26,7 +26,7 @@ TEST_JVM_OPTIONS: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLeve
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
 TOOL_TIMEOUT_S: Final = 240.0
-LOG_TAIL_LINES: Final = 60
+LOG_TAIL_LINES: Final = 40
 STARTED_LINE: Final = b"Kafka Server started"
 
 # Below the range from which the system hands out ports to outgoing connections.
