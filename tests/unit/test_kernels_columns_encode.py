@@ -47,6 +47,17 @@ def test_defaults_make_a_plain_producer_batch(kernel: Any) -> None:
 
 
 @on_both_encoders
+def test_the_level_reaches_the_codec(kernel: Any) -> None:
+    words = columns_of([Record(None, b"%d " % (row * row) * 40, row) for row in range(200)])
+    sizes = [
+        len(kernel.encode(words, 0, 200, BatchOptions(codec=1, level=level))) for level in (1, 9)
+    ]
+    assert sizes[1] < sizes[0]
+    with pytest.raises(ValueError, match="level"):
+        kernel.encode(words, 0, 200, BatchOptions(codec=1, level=77))
+
+
+@on_both_encoders
 def test_control_and_append_time_bits(kernel: Any) -> None:
     options = BatchOptions(is_control=True, append_time_ms=99)
     header, _ = parse_batch(bytes(kernel.encode(columns_of(ABC), 0, 3, options)))

@@ -1,5 +1,28 @@
-"""Entry point of the `millstream` command."""
+"""Entry point of the `millstream` command: puts the commands together, nothing else."""
 
+import typer
 
-def run() -> None:
-    """Placeholder until the first command lands."""
+from millstream.cli import broker, log_dump, log_verify, version
+from millstream.runtime.fatal import guard_thread
+
+app = typer.Typer(
+    name="millstream",
+    help="A distributed, replicated commit log that speaks the Kafka protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+log = typer.Typer(help="Look into the log files of partitions; nothing is changed.")
+log.command("verify")(log_verify.verify)
+log.command("dump")(log_dump.dump)
+app.add_typer(log, name="log", no_args_is_help=True)
+app.command("version")(version.version)
+# The options of a command that is not there yet are anyone's guess: take them all.
+takes_anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command("up", context_settings=takes_anything)(broker.up)
+app.command("broker", context_settings=takes_anything)(broker.broker)
+
+run = guard_thread(app)
+
+if __name__ == "__main__":
+    run()

@@ -23,6 +23,9 @@ OPEN_FILES_MAX: Final = 512
 INDEX_CACHE_BYTES_MAX: Final = 64 * MIB
 """Indexes of closed segments kept in memory; the least recently used go first."""
 
+CLEANER_KEY_MAP_BYTES_MAX: Final = 128 * MIB
+"""Kafka's `log.cleaner.dedupe.buffer.size`: five million keys in one cleaning."""
+
 PRODUCER_BATCHES_KEPT: Final = 5
 """Batches remembered per producer, as `max.in.flight.requests.per.connection` allows (I-20)."""
 

@@ -151,9 +151,11 @@ class _Loading:
         if position >= segment.size_bytes:
             return False
         walk = segment.walk(position)
-        for _ in walk:
-            continue
-        return walk.reason is Reason.NONE and walk.valid_end == segment.size_bytes
+        last_offset = -1
+        for step in walk:
+            last_offset = step.last_offset
+        is_whole = walk.reason is Reason.NONE and walk.valid_end == segment.size_bytes
+        return is_whole and segment.largest_timestamp().offset <= last_offset
 
     def _open_tail(self, segments: list[Segment]) -> Offset:
         newest = segments[-1]
@@ -262,8 +264,9 @@ class _Loading:
 
     def _lower_stored_watermark(self, log_end: Offset) -> None:
         """What was lost must not count as replicated again when other records take its place."""
-        if self._stored(names.HIGH_WATERMARKS) > log_end:
-            self._home.owner.store(names.HIGH_WATERMARKS, {self._home.partition: log_end})
+        for name in (names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
+            if self._stored(name) > log_end:
+                self._home.owner.store(name, {self._home.partition: log_end})
 
     def _save_epochs(self) -> None:
         if self._epochs.dirty and self._epochs.latest != NO_LEADER_EPOCH:

@@ -9,13 +9,22 @@ point leaves a prefix of what was appended, never a hole (I-11):
 
 import errno
 from array import array
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
 
 from millstream.kernels import batches
-from millstream.kernels.batches import BASE_OFFSET, LAST_OFFSET, LEADER_EPOCH, ROW_FIELDS
+from millstream.kernels.batches import (
+    BASE_OFFSET,
+    LAST_OFFSET,
+    LEADER_EPOCH,
+    POSITION,
+    ROW_FIELDS,
+    SIZE,
+)
 from millstream.model.errors import (
     BatchTooLarge,
     DiskFull,
+    FencedLeaderEpoch,
     OffsetOutOfRange,
     OperatingError,
     UnexpectedAppendOffset,
@@ -70,6 +79,14 @@ class LogState(NamedTuple):
     high_watermark: Offset
 
 
+class GivesWay(Protocol):
+    """Compaction of a log, which must not outlive what it works on."""
+
+    def settle(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
 class Appended(NamedTuple):
     """What became of an append."""
 
@@ -109,6 +126,9 @@ class Log:
         self._unflushed_records = 0
         self._active_since_s = home.clock.monotonic_s()
         self.last_flush_s = self._active_since_s
+        self.first_dirty = home.owner.stored(names.CLEANER_OFFSETS, home.partition) or Offset(0)
+        """Where compaction begins next: all below it was compared with all below it."""
+        self.cleaning: GivesWay | None = None
         self.producers.states.on_high_watermark(self._high_watermark)
         self._check()
 
@@ -200,15 +220,18 @@ class Log:
     ) -> Appended:
         """Check the batches, assign offsets in place, write them."""
         self._home.owner.check_usable()
+        if leader_epoch < self._epochs.latest:
+            raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
-        prepared = prepare(records, self.config, now_ms=now_ms, origin=origin)
-        rows = prepared.rows
-        batches.assign_offsets(prepared.buffer, rows, self._log_end, leader_epoch)
-        duplicate = self.producers.check(prepared.buffer, rows, origin)
+        data, rows = prepare(records, self.config, now_ms=now_ms, origin=origin)
+        if len(data) > self.config.segment_bytes:
+            raise BatchTooLarge(size_bytes=len(data), limit_bytes=self.config.segment_bytes)
+        batches.assign_offsets(data, rows, self._log_end, leader_epoch)
+        duplicate = self.producers.check(data, rows, origin)
         if duplicate is not None:
             return Appended(duplicate.base_offset, duplicate.last_offset, None, is_duplicate=True)
         first, last = Offset(rows[BASE_OFFSET]), Offset(rows[LAST_OFFSET - ROW_FIELDS])
-        self._write(prepared.buffer, rows)
+        self._write(data, rows)
         is_append_time = self.config.timestamp_type is TimestampType.LOG_APPEND_TIME
         stamp = TimestampMs(now_ms) if is_append_time else None
         return Appended(first, last, stamp, is_duplicate=False)
@@ -231,17 +254,34 @@ class Log:
             epoch = LeaderEpoch(rows[row + LEADER_EPOCH])
         first = Offset(rows[BASE_OFFSET])
         list(markers(records, rows))  # a marker that cannot be read must not get in
-        self._write(records, rows)
+        for part, part_rows in self._parts(records, rows):
+            self._write(part, part_rows)
         return Appended(first, Offset(expected - 1), None, is_duplicate=False)
 
+    def _parts(
+        self, data: bytes | bytearray | memoryview, rows: "array[int]"
+    ) -> Iterator[tuple[bytes | bytearray | memoryview, "array[int]"]]:
+        """A fetch may bring more than a segment takes: split it between batches."""
+        limit = self.config.segment_bytes
+        if len(data) <= limit:
+            yield data, rows
+            return
+        view = memoryview(data)
+        start = 0
+        while start < len(rows):
+            begin = rows[start + POSITION]
+            stop = start + ROW_FIELDS
+            while stop < len(rows) and rows[stop + POSITION] + rows[stop + SIZE] - begin <= limit:
+                stop += ROW_FIELDS
+            end = rows[stop - ROW_FIELDS + POSITION] + rows[stop - ROW_FIELDS + SIZE]
+            yield view[begin:end], rows[start:stop]
+            start = stop
+
     def _write(self, data: bytes | bytearray | memoryview, rows: "array[int]") -> None:
-        first, last = Offset(rows[BASE_OFFSET]), Offset(rows[LAST_OFFSET - ROW_FIELDS])
-        invariant(
-            first >= self._log_end and last >= first,
-            "I-03 offsets must increase",
-            first=first,
-            log_end=self._log_end,
-        )
+        first, last = rows[BASE_OFFSET], rows[LAST_OFFSET - ROW_FIELDS]
+        log_end = self._log_end
+        if not log_end <= first <= last:  # the call alone would cost as much as the comparison
+            invariant(False, "I-03 offsets must increase", first=first, log_end=log_end)
         try:
             segment = self._segment_for(rows, len(data))
             segment.append(data, rows)
@@ -249,32 +289,33 @@ class Log:
             if error.errno == errno.ENOSPC:
                 raise DiskFull(self._home.owner.path) from error
             raise self._home.owner.failed(error) from error
-        for row in range(0, len(rows), ROW_FIELDS):
-            if rows[row + LEADER_EPOCH] != self._epochs.latest and rows[row + LEADER_EPOCH] >= 0:
-                self._epochs.assign(
-                    LeaderEpoch(rows[row + LEADER_EPOCH]), Offset(rows[row + BASE_OFFSET])
-                )
+        if rows[LEADER_EPOCH - ROW_FIELDS] != self._epochs.latest:
+            self._note_epochs(rows)
         try:
             for aborted in self.producers.apply(data, rows):
                 segment.txn_index.append(aborted)
         except OSError as error:
             raise self._home.owner.failed(error) from error
-        self._unflushed_records += last + 1 - self._log_end
+        self._unflushed_records += last + 1 - log_end
         self._log_end = Offset(last + 1)
+
+    def _note_epochs(self, rows: "array[int]") -> None:
+        for row in range(0, len(rows), ROW_FIELDS):
+            epoch = LeaderEpoch(rows[row + LEADER_EPOCH])
+            if epoch > self._epochs.latest:
+                self._epochs.assign(epoch, Offset(rows[row + BASE_OFFSET]))
 
     def _segment_for(self, rows: "array[int]", size_bytes: int) -> Segment:
         """The active segment, after a roll where one is due."""
         active, config = self._segments.active, self.config
         last = Offset(rows[LAST_OFFSET - ROW_FIELDS])
-        if size_bytes > config.segment_bytes:
-            raise BatchTooLarge(size_bytes=size_bytes, limit_bytes=config.segment_bytes)
         if not active.size_bytes:
             if active.has_room_for(last_offset=last, size_bytes=size_bytes):
                 return active
         elif (
             active.size_bytes + size_bytes <= config.segment_bytes
             and active.has_room_for(last_offset=last, size_bytes=size_bytes)
-            and active.offset_index.size_bytes + 8 <= config.segment_index_bytes
+            and active.offset_index.size_bytes < config.segment_index_bytes
             and not self._is_old(active, rows[batches.MAX_TIMESTAMP - ROW_FIELDS])
         ):
             return active
@@ -283,6 +324,8 @@ class Log:
 
     def _is_old(self, active: Segment, batch_timestamp_ms: int) -> bool:
         limit_ms = self.config.segment_ms - self.config.segment_jitter_ms
+        if self.config.cleanup_compact:  # only a closed segment can be cleaned in time
+            limit_ms = min(limit_ms, self.config.max_compaction_lag_ms)
         if limit_ms >= FOREVER:
             return False
         first_ms = active.rolling_timestamp()
@@ -452,7 +495,10 @@ class Log:
         goes must not count as replicated when other records take its place.
         """
         self._truncations += 1
-        for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS):
+        if self.cleaning is not None:
+            self.cleaning.settle()
+        self.first_dirty = min(self.first_dirty, new_end)
+        for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
             stored = self._home.owner.stored(name, self.partition)
             if stored is not None and stored > new_end:
                 self._home.owner.store(name, {self.partition: new_end})
@@ -593,6 +639,8 @@ class Log:
 
     def release(self) -> None:
         """Let go of memory and descriptors without writing anything."""
+        if self.cleaning is not None:
+            self.cleaning.abandon()
         for segment in self._segments:
             segment.forget()
 

@@ -28,6 +28,7 @@ from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk, remove_tree
 from millstream.runtime.randomness import Randomness
 from millstream.storage import clean_shutdown, names
+from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
 from millstream.storage.files import OpenFiles
 from millstream.storage.flush import FlushDone, GroupCommit
@@ -76,6 +77,7 @@ class LogManager:
         *,
         open_files_max: int = OPEN_FILES_MAX,
         index_cache_bytes_max: int = INDEX_CACHE_BYTES_MAX,
+        cleaner_limits: CleanerLimits = CleanerLimits(),  # noqa: B008 - immutable
     ) -> None:
         self._seams = seams
         self._directories = [LogDirectory(seams.disk, path) for path in directories]
@@ -86,6 +88,13 @@ class LogManager:
         self.files = OpenFiles(seams.disk, open_max=open_files_max)
         self._cache = IndexCache(bytes_max=index_cache_bytes_max)
         self._logs: dict[TopicPartition, Log] = {}
+        self.cleaner = Cleaner(
+            self,
+            clock=seams.clock,
+            randomness=seams.randomness,
+            background=seams.background,
+            limits=cleaner_limits,
+        )
 
     # -- start and stop --------------------------------------------------------------------
 
@@ -109,7 +118,11 @@ class LogManager:
         return report
 
     def close(self, *, broker_epoch: BrokerEpoch = NO_BROKER_EPOCH) -> None:
-        """Flush and close every log, store the checkpoints, leave the marker of a clean stop."""
+        """Flush and close every log, store the checkpoints, leave the marker of a clean stop.
+
+        Background work must have ended: stop the cleaner, close the background, then this.
+        """
+        self.cleaner.stop()
         for directory in self._directories:
             if directory.failure is None:
                 self._close_directory(directory, broker_epoch)
@@ -300,6 +313,10 @@ class LogManager:
             if log.is_flush_due or (is_late and log.recovery_point < log.log_end):
                 self.flush(log, lambda _: None)
 
+    def run_cleaner(self) -> None:
+        """Let the compaction of logs begin or go on; it chains by itself while there is work."""
+        self.cleaner.run_once()
+
     def expire_producers(self) -> int:
         """Forget idle producers everywhere; returns how many."""
         now_ms = TimestampMs(self._seams.clock.wall_ms())
@@ -322,6 +339,9 @@ class LogManager:
         directory.store(names.RECOVERY_POINTS, {log.partition: log.recovery_start for log in logs})
         directory.store(names.HIGH_WATERMARKS, {log.partition: log.high_watermark for log in logs})
         directory.store(names.LOG_STARTS, {log.partition: log.log_start for log in logs})
+        # Late is harmless: a cleaning repeated from an older offset gives the same.
+        dirty = {log.partition: log.first_dirty for log in logs if log.config.cleanup_compact}
+        directory.store(names.CLEANER_OFFSETS, dirty)
 
     # -- inside ----------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Producer state of one log: fed from batches, kept in snapshots, rebuilt by replay."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -9,9 +9,9 @@ from millstream.kernels import records
 from millstream.kernels.batches import (
     ATTRIBUTES,
     BASE_OFFSET,
-    BASE_TIMESTAMP,
     HEADER_BYTES,
     LAST_OFFSET,
+    MAX_TIMESTAMP,
     POSITION,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -115,6 +115,10 @@ class ProducerLog:
     def delete_all_snapshots(self) -> None:
         self._delete(list(self._snapshots))
 
+    def delete_snapshots_at(self, offsets: Iterable[Offset]) -> None:
+        """Remove those of segments that compaction merged into others."""
+        self._delete([offset for offset in offsets if offset in self._snapshots])
+
     def delete_snapshots_below(self, segments: Segments) -> None:
         """Remove those of segments that are gone from the front."""
         first = next(iter(segments)).base_offset
@@ -205,7 +209,7 @@ def read_marker(data: ReadableBuffer, rows: "array[int]", row: int) -> Marker | 
         coordinator_epoch,
         kind == _COMMIT,
         Offset(rows[row + BASE_OFFSET]),
-        TimestampMs(rows[row + BASE_TIMESTAMP]),
+        TimestampMs(rows[row + MAX_TIMESTAMP]),
     )
 
 

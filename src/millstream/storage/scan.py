@@ -103,7 +103,8 @@ def _note_batches(path: str, scan: SegmentScan, step: WalkStep, report: ScanRepo
         scan.last_offset = last
         scan.batch_count += 1
         scan.record_count += rows[row + RECORD_COUNT]
-        scan.max_timestamp_ms = max(scan.max_timestamp_ms, rows[row + MAX_TIMESTAMP])
+        if rows[row + RECORD_COUNT]:  # what compaction emptied has no record to find by time
+            scan.max_timestamp_ms = max(scan.max_timestamp_ms, rows[row + MAX_TIMESTAMP])
         scan.batch_ends[position] = last
         scan.max_timestamps[last] = scan.max_timestamp_ms
 
@@ -157,5 +158,9 @@ def _check_epochs(disk: Disk, directory: str, report: ScanReport) -> None:
     for epoch, start in report.epoch_starts:
         known = epochs.epoch_at(Offset(start))
         # Below the first entry lies what DeleteRecords hid; above the latest what is unflushed.
-        if start >= entries[0].start_offset and epoch <= epochs.latest and known != LeaderEpoch(epoch):
+        if (
+            start >= entries[0].start_offset
+            and epoch <= epochs.latest
+            and known != LeaderEpoch(epoch)
+        ):
             report.problems.append(f"{path}: offset {start} is of epoch {epoch}, not {known}")

@@ -11,6 +11,7 @@ from millstream.kernels.batches import (
     LAST_OFFSET,
     MAX_TIMESTAMP,
     POSITION,
+    RECORD_COUNT,
     ROW_FIELDS,
     SIZE,
 )
@@ -28,6 +29,7 @@ from millstream.storage.sparse_index import (
     IndexCache,
     IndexDamaged,
     OffsetIndex,
+    SparseIndex,
     TimeIndex,
     TimeIndexEntry,
 )
@@ -134,12 +136,13 @@ class Segment:
         newest = self.max_timestamp or self._load_max_timestamp()
         since = self._bytes_since_index
         for row in range(0, len(rows), ROW_FIELDS):
-            last_offset = Offset(rows[row + LAST_OFFSET])
-            if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms:
-                newest = TimeIndexEntry(TimestampMs(rows[row + MAX_TIMESTAMP]), last_offset)
+            if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms and rows[row + RECORD_COUNT]:
+                stamp = TimestampMs(rows[row + MAX_TIMESTAMP])
+                newest = TimeIndexEntry(stamp, Offset(rows[row + LAST_OFFSET]))
             if since > interval:
                 self.offset_index.append(
-                    last_offset=last_offset, position=rows[row + POSITION] + shift
+                    last_offset=Offset(rows[row + LAST_OFFSET]),
+                    position=rows[row + POSITION] + shift,
                 )
                 self.time_index.append_if_later(newest)
                 since = 0
@@ -279,11 +282,17 @@ class Segment:
 
     def rename_indexes(self, state: str) -> list[str]:
         """The first half of `change_state`, for a caller that syncs between the halves."""
-        disk = self._context.files.disk
-        old = [path for path in self.file_paths()[1:] if disk.exists(path)]
-        new = [path.removesuffix(self.state) + state for path in old]
-        for source, target in zip(old, new, strict=True):
-            disk.rename(source, target)
+        disk, directory = self._context.files.disk, self._context.directory
+        indexes: list[SparseIndex | TransactionIndex]
+        indexes = [self.offset_index, self.time_index, self.txn_index]
+        new = []
+        for index, suffix in zip(indexes, names.SEGMENT_SUFFIXES[1:], strict=True):
+            target = names.segment_path(directory, self.base_offset, suffix) + state
+            if disk.exists(index.path):
+                if index.path != target:
+                    disk.rename(index.path, target)
+                new.append(target)
+            index.path = target
         return new
 
     def adopt_state(self, state: str) -> None:
@@ -315,7 +324,7 @@ class Segment:
         newest = self.time_index.last() or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
         for rows in (step.rows for step in self.walk(self._position_of(newest))):
             for row in range(0, len(rows), ROW_FIELDS):
-                if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms:
+                if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms and rows[row + RECORD_COUNT]:
                     stamp = TimestampMs(rows[row + MAX_TIMESTAMP])
                     newest = TimeIndexEntry(stamp, Offset(rows[row + LAST_OFFSET]))
         return newest

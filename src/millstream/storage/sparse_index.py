@@ -54,10 +54,10 @@ class SparseIndex:
 
     __slots__ = (
         "_cache",
-        "_has_stale_end",
         "_disk",
         "_entries",
         "_entry",
+        "_has_stale_end",
         "_saved_bytes",
         "_writable",
         "base",
@@ -144,7 +144,8 @@ class SparseIndex:
 
     @property
     def size_bytes(self) -> int:
-        return len(self._loaded())
+        entries = self._entries
+        return len(entries if entries is not None else self._loaded())
 
     def _write_missing(self, file: File, entries: bytearray) -> None:
         if self._saved_bytes < 0:
@@ -169,10 +170,6 @@ class SparseIndex:
     def _check(self, entries: bytearray) -> None:
         if len(entries) % self._entry.size:
             raise IndexDamaged(f"{self.path}: {len(entries)} bytes is no whole number of entries")
-
-    def _add(self, *fields: int) -> None:
-        entries = self._loaded()
-        entries += self._entry.pack(*fields)
 
     def _cut(self, entry_count: int) -> None:
         entries = self._loaded()
@@ -207,7 +204,8 @@ class OffsetIndex(SparseIndex):
         super().__init__(disk, path, base, entry=_OFFSET_ENTRY, cache=cache)
 
     def append(self, *, last_offset: Offset, position: int) -> None:
-        self._add(last_offset - self.base, position)
+        entries = self._loaded()
+        entries += _OFFSET_ENTRY.pack(last_offset - self.base, position)
 
     def position_at_or_before(self, offset: Offset) -> int:
         """Where to begin looking for the batch with `offset`."""
@@ -249,9 +247,13 @@ class TimeIndex(SparseIndex):
 
     def append_if_later(self, entry: TimeIndexEntry) -> None:
         """Add it unless the newest entry already has that timestamp or a later one."""
-        last = self.last() or TimeIndexEntry(NO_TIMESTAMP, Offset(self.base - 1))
-        if entry.timestamp_ms > last.timestamp_ms and entry.offset > last.offset:
-            self._add(entry.timestamp_ms, entry.offset - self.base)
+        entries = self._loaded()
+        timestamp_ms, offset = entry
+        newest, relative = NO_TIMESTAMP, -1
+        if entries:
+            newest, relative = _TIME_ENTRY.unpack_from(entries, len(entries) - _TIME_ENTRY.size)
+        if timestamp_ms > newest and offset - self.base > relative:
+            entries += _TIME_ENTRY.pack(timestamp_ms, offset - self.base)
 
     def last(self) -> TimeIndexEntry | None:
         count = self.entry_count

@@ -7,7 +7,7 @@ at, because a batch that claims three records and holds two would break every co
 
 from array import array
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -54,14 +54,11 @@ _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 
 
-class Prepared:
+class Prepared(NamedTuple):
     """Batches that may be appended once offsets are assigned."""
 
-    __slots__ = ("buffer", "rows")
-
-    def __init__(self, buffer: bytearray | memoryview, rows: "array[int]") -> None:
-        self.buffer = buffer
-        self.rows = rows
+    buffer: bytearray | memoryview
+    rows: "array[int]"
 
 
 def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "array[int]":
@@ -79,26 +76,24 @@ def prepare(
 ) -> Prepared:
     """Check everything a leader must check; stamp and recompress as the topic asks."""
     rows = walk_whole(buffer, check_crc=True)
+    wanted = config.compression
+    view = memoryview(buffer)
+    rebuilt: list[bytes | memoryview] = []
+    is_rebuilt = False
     for row in range(0, len(rows), ROW_FIELDS):
         _check_header(rows, row, config, origin)
-    prepared = Prepared(buffer, rows)
-    rebuilt: list[bytes | memoryview] | None = None
-    view = memoryview(buffer)
-    for row in range(0, len(rows), ROW_FIELDS):
         payload = _check_records(view, rows, row, config, now_ms)
-        wanted = config.compression
-        if wanted is not None and wanted != rows[row + ATTRIBUTES] & CODEC_MASK:
-            if rebuilt is None:
-                rebuilt = [view[: rows[row + POSITION]]]
-            rebuilt.append(_recompressed(view, rows, row, payload, config))
-        elif rebuilt is not None:
-            rebuilt.append(_batch(view, rows, row))
-    if rebuilt is not None:
-        whole = bytearray(b"".join(rebuilt))
-        prepared = Prepared(whole, walk_whole(whole, check_crc=False))
+        if wanted is not None:
+            is_same = wanted == rows[row + ATTRIBUTES] & CODEC_MASK
+            batch = _batch(view, rows, row)
+            rebuilt.append(batch if is_same else _recompressed(batch, payload, config))
+            is_rebuilt |= not is_same
+    if is_rebuilt:
+        buffer = bytearray(b"".join(rebuilt))
+        rows = walk_whole(buffer, check_crc=False)
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        batches.set_append_time(prepared.buffer, prepared.rows, now_ms)
-    return prepared
+        batches.set_append_time(buffer, rows, now_ms)
+    return Prepared(buffer, rows)
 
 
 def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origin) -> None:
@@ -146,7 +141,7 @@ def _check_records(
         raise InvalidRecords(f"{null_keys} records without a key in a compacted topic")
     if config.timestamp_type is TimestampType.CREATE_TIME:
         _check_timestamps(view, rows, row, (lowest, highest), (config, now_ms))
-    return payload[start:stop]
+    return payload if codec else payload[start:stop]
 
 
 def _check_timestamps(
@@ -172,20 +167,18 @@ def _check_timestamps(
         _renew_crc(batch)
 
 
-def _recompressed(
-    view: memoryview, rows: "array[int]", row: int, payload: memoryview | bytes, config: LogConfig
-) -> bytes:
+def _recompressed(batch: memoryview, payload: memoryview | bytes, config: LogConfig) -> bytes:
     codec = config.compression or Codec.NONE
     body = payload if codec is Codec.NONE else compress(codec, payload, config.compression_level)
-    batch = bytearray(_batch(view, rows, row)[:HEADER_BYTES])
-    batch += body
-    _INT32.pack_into(batch, _LENGTH_AT, len(batch) - 12)
-    attributes = (rows[row + ATTRIBUTES] & ~CODEC_MASK) | codec
-    _INT16.pack_into(batch, _ATTRIBUTES_AT, attributes)
-    _renew_crc(batch)
-    if len(batch) > config.max_message_bytes:
-        raise BatchTooLarge(size_bytes=len(batch), limit_bytes=config.max_message_bytes)
-    return bytes(batch)
+    renewed = bytearray(batch[:HEADER_BYTES])
+    renewed += body
+    _INT32.pack_into(renewed, _LENGTH_AT, len(renewed) - 12)
+    (attributes,) = _INT16.unpack_from(batch, _ATTRIBUTES_AT)
+    _INT16.pack_into(renewed, _ATTRIBUTES_AT, (attributes & ~CODEC_MASK) | codec)
+    _renew_crc(renewed)
+    if len(renewed) > config.max_message_bytes:
+        raise BatchTooLarge(size_bytes=len(renewed), limit_bytes=config.max_message_bytes)
+    return bytes(renewed)
 
 
 def _batch(view: memoryview, rows: "array[int]", row: int) -> memoryview:

@@ -8,7 +8,7 @@ timestamps) is derived from it by the simplest code that can be written.
 from dataclasses import dataclass, field
 
 from millstream.kernels.compression import Codec
-from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
+from millstream.model.ids import LeaderEpoch, Offset, ProducerId, TimestampMs
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
 from millstream.storage.config import LogConfig
@@ -409,7 +409,11 @@ class LogDriver:
 
     def _next_sequence(self, producer_id: int) -> int:
         newest = self.model.last_of(producer_id)
-        return newest.sequence + len(newest.records) if newest else 0
+        if newest is None or newest.first >= self.model.log_start:
+            return newest.sequence + len(newest.records) if newest else 0
+        # Its batches are below the log start: a restart may remember them, a marker, or nothing.
+        entry = self.opened.log.producers.states.get(ProducerId(producer_id))
+        return entry.last_sequence + 1 if entry is not None else 0
 
     def _pairs(self, count: int, size: int) -> list[Pair]:
         return [

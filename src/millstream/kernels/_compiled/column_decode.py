@@ -140,9 +140,11 @@ class Run:
         if self.spent + cost > self.bytes_max and len(self.batches) > 0:
             return FULL
         self.spent += cost
-        self.reserve(size, codec)
+        sink.fit(sink.count, size)
         row_start: cython.Py_ssize_t = sink.rows
         reason: cython.int = sink.add_records(data, size)
+        if reason == OK and codec == 0 and len(self.batches) == 0:
+            self.foresee(size)
         self.describe(row_start)
         return reason
 
@@ -157,13 +159,18 @@ class Run:
             ) from error
 
     @cython.cfunc
-    def reserve(self, size: cython.Py_ssize_t, codec: cython.int) -> cython.int:
-        # The first batch tells how the others will be, so that the columns rarely move; what
-        # compressed ones hold is anyone's guess, and a guess must not become a claim on memory.
-        times: cython.Py_ssize_t = 1
-        if codec == 0 and self.sink.rows == 0:
-            times = min(self.stop - self.position, self.bytes_max) // self.batch_bytes + 1
-        self.sink.fit(self.sink.count * times, size * times)
+    def foresee(self, size: cython.Py_ssize_t) -> cython.int:
+        """Room for the batches to come, as if they were like the first one, now decoded.
+
+        So the columns rarely move. Only uncompressed batches are foreseen: what compressed ones
+        hold is a guess, and a guess must not become a claim on memory.
+        """
+        sink: Sink = self.sink
+        rest: cython.Py_ssize_t = self.stop - self.position
+        times: cython.Py_ssize_t = min(rest, self.bytes_max) // self.batch_bytes + 1
+        sink.fit_rows(sink.rows * times)
+        sink.keys.data.fit(sink.keys.data.used * times + size)
+        sink.values.data.fit(sink.values.data.used * times + size)
         return 0
 
     @cython.cfunc

@@ -16,6 +16,7 @@ p_u8 = cython.typedef(cython.pointer[uint8_t])
 
 HEADER_BYTES = cython.declare(cython.Py_ssize_t, 61)
 LENGTH_END = cython.declare(cython.Py_ssize_t, 12)
+GUESS_BYTES_MAX = cython.declare(int64_t, 1 << 20)
 BATCH_BYTES_MAX = cython.declare(int64_t, 0x7FFFFFFF + 12)
 """The batch length field is an int32 and does not count itself and the base offset."""
 
@@ -91,7 +92,8 @@ class Packer:
     def next_batch(self, size_max: int64_t):
         """(batch, rows); the position moves on."""
         out: Growing = Growing()
-        out.fit(min(size_max, HEADER_BYTES + 128 * (self.stop - self.position)))
+        # A first guess that small records leave mostly untouched and large ones double.
+        out.fit(min(size_max, GUESS_BYTES_MAX, HEADER_BYTES + 128 * (self.stop - self.position)))
         out.used = HEADER_BYTES
         rows: int64_t = self.fill(out, size_max)
         if self.options.codec != 0:

@@ -27,6 +27,7 @@ cdef class Sink:
     cdef int attributes
     cdef int64_t count
 
+    cdef int fit_rows(self, Py_ssize_t rows) except -1
     cdef int fit(self, Py_ssize_t rows, Py_ssize_t data_bytes) except -1
     cdef int add_records(self, uint8_t* data, Py_ssize_t end) except -1
     cdef int add_headers(self, uint8_t* data, Py_ssize_t at, Py_ssize_t end, bint keep) except -1

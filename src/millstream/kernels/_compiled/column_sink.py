@@ -96,17 +96,23 @@ class Sink:
         self.keys, self.values = Binary(), Binary()
         self.header_keys, self.header_values = Binary(), Binary()
 
-    def fit(self, rows, data_bytes):
-        # Room for `rows` more records whose bytes are `data_bytes` together: each of keys and
-        # values may be all of them.
-        rows += self.rows
+    def fit_rows(self, rows):
+        # Room for that many rows in all.
         self.offsets.fit(8 * rows)
         self.timestamps.fit(8 * rows)
         self.flags.fit(rows)
         if self.with_headers:
             self.list_offsets.fit(4 * (rows + 1))
-        self.keys.fit(rows, self.keys.data.used + data_bytes)
-        self.values.fit(rows, self.values.data.used + data_bytes)
+        self.keys.fit(rows, 0)
+        self.values.fit(rows, 0)
+        return 0
+
+    def fit(self, rows, data_bytes):
+        # Room for `rows` more records whose bytes are `data_bytes` together: each of keys and
+        # values may be all of them.
+        self.fit_rows(self.rows + rows)
+        self.keys.data.fit(self.keys.data.used + data_bytes)
+        self.values.data.fit(self.values.data.used + data_bytes)
         return 0
 
     def add_records(self, data, end):
@@ -189,7 +195,7 @@ class Sink:
         return OK if at == end else RECORD
 
     def columns(self):
-        self.fit(0, 0)
+        self.fit_rows(self.rows)
         headers = None
         if self.with_headers:
             cython.cast(p_i32, self.list_offsets.at)[0] = 0

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
-from struct import Struct
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
+from millstream.kernels._plain.column_fields import (
+    CODEC,
+    CRC_END,
+    HEADER_BYTES,
+    INT64_MAX,
+    INT64_MIN,
+    LENGTH_END,
+    LOG_APPEND_TIME,
+    BadRecord,
+    Batch,
+    Value,
+    batch_at,
+    headers_at,
+    value_at,
+    varint_at,
+)  # fmt: skip
 from millstream.kernels.column_types import (
     DECODE_DEFAULTS,
     DECODE_ROW_COST,
-    FLAG_CONTROL,
-    FLAG_LOG_APPEND_TIME,
-    FLAG_TRANSACTIONAL,
     BinaryColumn,
     Decoded,
     DecodeOptions,
@@ -30,54 +42,8 @@ if TYPE_CHECKING:
 
 __all__ = ["decode"]
 
-HEADER: Final = Struct(">qiiBIhiqqqhii")
-"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp,
-max timestamp, producer id, producer epoch, base sequence, record count."""
-
-LENGTH: Final = Struct(">i")
-LENGTH_POSITION: Final = 8
-LENGTH_END: Final = 12
-MAGIC_POSITION: Final = 16
-CRC_END: Final = 21
 RECORD_BYTES_MIN: Final = 7
 CODEC_MAX: Final = 4
-INT64_MAX: Final = 2**63 - 1
-
-Value = bytes | None
-
-
-class _BadRecord(Exception):
-    # Becomes MalformedRecords where the position of the batch is known.
-    def __init__(self, reason: Reason) -> None:
-        self.reason = reason
-
-
-class _Batch(NamedTuple):
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def flags(self) -> int:
-        return (
-            (FLAG_CONTROL if self.attributes & 0x20 else 0)
-            | (FLAG_TRANSACTIONAL if self.attributes & 0x10 else 0)
-            | (FLAG_LOG_APPEND_TIME if self.attributes & 0x08 else 0)
-        )
 
 
 class _Run:
@@ -98,12 +64,12 @@ class _Run:
         self.header_values: list[Value] = []
         self.batches = array("q")
 
-    def add_batch(self, batch: _Batch, position: int) -> bool:
+    def add_batch(self, batch: Batch, position: int) -> bool:
         """Take the wanted records of a whole batch; False where the budget is spent."""
         stop = position + LENGTH_END + batch.length
         if self.options.check_crc and crc32c(self.view[position + CRC_END : stop]) != batch.crc:
-            raise _BadRecord(Reason.CRC)
-        payload = self._payload(batch, position + HEADER.size, stop)
+            raise BadRecord(Reason.CRC)
+        payload = self._payload(batch, position + HEADER_BYTES, stop)
         cost = len(payload) + DECODE_ROW_COST * batch.record_count
         if self.batches and self.spent + cost > self.options.bytes_max:
             return False
@@ -118,47 +84,47 @@ class _Run:
         self.batches.extend((batch.producer_epoch, batch.attributes, batch.leader_epoch))
         return True
 
-    def _payload(self, batch: _Batch, start: int, stop: int) -> bytes:
-        codec = batch.attributes & 7
+    def _payload(self, batch: Batch, start: int, stop: int) -> bytes:
+        codec = batch.attributes & CODEC
         if codec > CODEC_MAX:
-            raise _BadRecord(Reason.CODEC)
+            raise BadRecord(Reason.CODEC)
         if not 0 <= batch.record_count <= batch.last_offset_delta + 1:
-            raise _BadRecord(Reason.COUNT)
+            raise BadRecord(Reason.COUNT)
         payload = bytes(self.view[start:stop])
         if codec and payload:
             payload = decompress(codec, payload, self.options.batch_bytes_max)
         if batch.record_count > len(payload) // RECORD_BYTES_MIN:
-            raise _BadRecord(Reason.COUNT)
+            raise BadRecord(Reason.COUNT)
         return payload
 
-    def _add_records(self, batch: _Batch, payload: bytes) -> None:
+    def _add_records(self, batch: Batch, payload: bytes) -> None:
         at = 0
         delta_min = 0
         for _ in range(batch.record_count):
             if at == len(payload):
-                raise _BadRecord(Reason.COUNT)
-            size, at = _varint(payload, at, 32)
+                raise BadRecord(Reason.COUNT)
+            size, at = varint_at(payload, at, 32)
             if not 0 <= size <= len(payload) - at:
-                raise _BadRecord(Reason.RECORD)
+                raise BadRecord(Reason.RECORD)
             delta = self._add_record(batch, payload[at : at + size], delta_min)
             delta_min = delta + 1
             at += size
         if at != len(payload):
-            raise _BadRecord(Reason.COUNT)
+            raise BadRecord(Reason.COUNT)
 
-    def _add_record(self, batch: _Batch, record: bytes, delta_min: int) -> int:
-        time_delta, at = _varint(record, 1, 64)
-        delta, at = _varint(record, at, 32)
-        key, at = _value(record, at)
-        value, at = _value(record, at)
-        headers = _headers(record, at) if self.options.with_headers else []
+    def _add_record(self, batch: Batch, record: bytes, delta_min: int) -> int:
+        time_delta, at = varint_at(record, 1, 64)
+        delta, at = varint_at(record, at, 32)
+        key, at = value_at(record, at)
+        value, at = value_at(record, at)
+        headers = headers_at(record, at) if self.options.with_headers else ()
         if not delta_min <= delta <= batch.last_offset_delta:
-            raise _BadRecord(Reason.OFFSETS)
+            raise BadRecord(Reason.OFFSETS)
         timestamp = batch.base_timestamp + time_delta
-        if batch.flags & FLAG_LOG_APPEND_TIME:
+        if batch.attributes & LOG_APPEND_TIME:
             timestamp = batch.max_timestamp
-        if not -INT64_MAX - 1 <= timestamp <= INT64_MAX:
-            raise _BadRecord(Reason.RECORD)
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            raise BadRecord(Reason.RECORD)
         offset = batch.base_offset + delta
         if self.options.first_offset <= offset < self.end_offset:
             self.offsets.append(offset)
@@ -206,11 +172,11 @@ def decode(
     position, next_offset, previous_offset = start, options.first_offset, -1
     try:
         while next_offset < run.end_offset:
-            batch = _batch_at(run.view, position)
+            batch = batch_at(run.view, position)
             if batch is None:
                 break
             if batch.base_offset <= previous_offset:
-                raise _BadRecord(Reason.OFFSETS)
+                raise BadRecord(Reason.OFFSETS)
             previous_offset = batch.last_offset
             is_wanted = (
                 batch.last_offset >= options.first_offset and batch.base_offset < run.end_offset
@@ -222,66 +188,11 @@ def decode(
                 break
             position += LENGTH_END + batch.length
             next_offset = max(next_offset, batch.last_offset + 1)
-    except _BadRecord as error:
+    except BadRecord as error:
         raise MalformedRecords(error.reason, position=position) from None
     except MalformedRecords as error:
         raise MalformedRecords(error.reason, position=position, detail=str(error)) from error
     return run.decoded(position, next_offset)
-
-
-def _batch_at(view: memoryview, position: int) -> _Batch | None:
-    """The header there, or None where the bytes end inside the batch."""
-    remaining = len(view) - position
-    if remaining <= MAGIC_POSITION:
-        return None
-    if view[position + MAGIC_POSITION] != 2:
-        raise _BadRecord(Reason.MAGIC)
-    (length,) = LENGTH.unpack_from(view, position + LENGTH_POSITION)
-    if LENGTH_END + length < HEADER.size:
-        raise _BadRecord(Reason.LENGTH)
-    if LENGTH_END + length > remaining:
-        return None
-    batch = _Batch._make(HEADER.unpack_from(view, position))
-    if batch.base_offset < 0 or batch.last_offset_delta < 0 or batch.last_offset >= INT64_MAX:
-        raise _BadRecord(Reason.OFFSETS)
-    return batch
-
-
-def _varint(data: bytes, at: int, bits: int) -> tuple[int, int]:
-    """A zigzag number of `bits` bits (Kafka drops those beyond), and where it ends."""
-    raw = 0
-    for shift, byte in zip(range(0, bits, 7), data[at : at + 10], strict=False):
-        at += 1
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            raw %= 1 << bits
-            return (raw >> 1) ^ -(raw & 1), at
-    raise _BadRecord(Reason.RECORD)
-
-
-def _value(data: bytes, at: int) -> tuple[Value, int]:
-    size, at = _varint(data, at, 32)
-    if size == -1:
-        return None, at
-    if not 0 <= size <= len(data) - at:
-        raise _BadRecord(Reason.RECORD)
-    return data[at : at + size], at + size
-
-
-def _headers(data: bytes, at: int) -> list[tuple[Value, Value]]:
-    count, at = _varint(data, at, 32)
-    if not 0 <= count <= (len(data) - at) // 2:
-        raise _BadRecord(Reason.RECORD)
-    headers: list[tuple[Value, Value]] = []
-    for _ in range(count):
-        key, at = _value(data, at)
-        if key is None:
-            raise _BadRecord(Reason.RECORD)
-        value, at = _value(data, at)
-        headers.append((key, value))
-    if at != len(data):
-        raise _BadRecord(Reason.RECORD)
-    return headers
 
 
 def _column(values: list[Value]) -> BinaryColumn:

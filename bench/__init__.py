@@ -1,0 +1,1 @@
+"""Benchmarks: each part measures ours beside a peer in one run and returns rows of results."""

@@ -1,0 +1,36 @@
+"""`millstream version`: what is installed, and whether its kernels are compiled."""
+
+import platform
+
+import typer
+
+from millstream import __version__
+
+
+def version() -> None:
+    """Show the version, the Python it runs on, and which kernels it found."""
+    typer.echo(f"millstream {__version__}")
+    typer.echo(f"Python     {platform.python_version()} ({platform.machine()})")
+    typer.echo(f"kernels    {_kernels()}")
+
+
+def _kernels() -> str:
+    import pkgutil
+    from importlib import import_module
+
+    from millstream.kernels import _plain
+
+    # The modules `_plain` holds are exactly the kernels; each says which twin it took.
+    names = [module.name for module in pkgutil.iter_modules(_plain.__path__)]
+    kernels = {name: import_module(f"millstream.kernels.{name}") for name in names}
+    plain = [name for name, kernel in kernels.items() if "_plain" in _origin(kernel)]
+    if not plain:
+        return "compiled"
+    if len(plain) == len(names):
+        return "plain Python"
+    return f"compiled, but plain Python for {', '.join(plain)}"
+
+
+def _origin(kernel: object) -> str:
+    exported = (getattr(kernel, name) for name in getattr(kernel, "__all__", ()))
+    return next(str(one.__module__) for one in exported if callable(one))

@@ -1,0 +1,187 @@
+"""Keeps all compacted logs of a broker clean: the dirtiest one first, one at a time."""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from millstream.model.ids import Offset, ProducerId, TimestampMs, TopicPartition
+from millstream.model.limits import CLEANER_KEY_MAP_BYTES_MAX
+from millstream.runtime.background import Background
+from millstream.runtime.clock import Clock
+from millstream.runtime.randomness import Randomness
+from millstream.storage import names
+from millstream.storage.compaction.batch_filter import LastRecord
+from millstream.storage.compaction.cleaning import Cleaning, CleaningReport, End
+from millstream.storage.compaction.job import CleaningInput, CleaningJob
+from millstream.storage.compaction.pacing import CancelFlag, Pause, Throttle
+from millstream.storage.compaction.plan import (
+    DirtyRange,
+    facts_of,
+    find_dirty,
+    is_worth_cleaning,
+    rules_of,
+)
+from millstream.storage.compaction.source import OutputLimits, Pacing, Source
+from millstream.storage.log import Log
+
+DISK_FULL_PAUSE_S: Final = 60.0
+"""A log that found no room waits this long, so that smaller ones get their turn."""
+
+_HASH_KEY_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerLimits:
+    """Kafka's `log.cleaner.*` settings."""
+
+    key_map_bytes: int = CLEANER_KEY_MAP_BYTES_MAX
+    bytes_per_s: float = math.inf
+    """Read and written together."""
+
+
+class Cleaner:
+    """Owned by the thread that owns the logs; the work runs in `background`."""
+
+    def __init__(
+        self,
+        logs: Iterable[Log],
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        background: Background,
+        limits: CleanerLimits = CleanerLimits(),  # noqa: B008 - immutable
+        pause: Pause = CancelFlag.wait,
+    ) -> None:
+        self._logs = logs
+        self._clock = clock
+        self._randomness = randomness
+        self._background = background
+        self._limits = limits
+        self.throttle = Throttle(clock, bytes_per_s=limits.bytes_per_s, pause=pause)
+        self._cleaning: Cleaning | None = None
+        self._is_stopped = False
+        self._uncleanable: dict[TopicPartition, tuple[Log, str]] = {}
+        self._postponed_until_s: dict[TopicPartition, float] = {}
+        self.on_report: Callable[[CleaningReport], None] | None = None
+        """Told of every end; for metrics and the operator's log."""
+
+    @property
+    def in_progress(self) -> TopicPartition | None:
+        """The log being cleaned."""
+        return self._cleaning.log.partition if self._cleaning is not None else None
+
+    @property
+    def uncleanable(self) -> dict[TopicPartition, str]:
+        """Logs that cannot be cleaned and why; they are left as they are."""
+        return {partition: why for partition, (_, why) in self._uncleanable.items()}
+
+    def run_once(self) -> TopicPartition | None:
+        """Begin with the dirtiest log unless one is being cleaned; the one begun now."""
+        if self._cleaning is not None:
+            self._cleaning.resume()
+            return None
+        if self._is_stopped:
+            return None
+        found = self._dirtiest()
+        if found is None:
+            return None
+        log, dirty = found
+        cancel = CancelFlag()
+        job = CleaningJob(self._input(log, dirty), Pacing(self.throttle, cancel))
+        cleaning = Cleaning(log, job, cancel, self._background, self._ended)
+        self._cleaning = cleaning
+        cleaning.start()
+        return log.partition
+
+    def stop(self) -> None:
+        """Begin nothing more and let go of what is being cleaned; before the logs are closed."""
+        self._is_stopped = True
+        if self._cleaning is not None:
+            self._cleaning.abandon()
+
+    # -- choosing --------------------------------------------------------------------------
+
+    def _dirtiest(self) -> tuple[Log, DirtyRange] | None:
+        now_ms = TimestampMs(self._clock.wall_ms())
+        best: tuple[Log, DirtyRange] | None = None
+        for log in self._logs:
+            if not log.config.cleanup_compact or self._is_excluded(log):
+                continue
+            try:
+                dirty = find_dirty(facts_of(log), rules_of(log), now_ms)
+            except OSError as error:
+                log.owner.failed(error)
+                continue
+            if is_worth_cleaning(dirty, rules_of(log)) and (
+                best is None or dirty.ratio > best[1].ratio
+            ):
+                best = log, dirty
+        return best
+
+    def _is_excluded(self, log: Log) -> bool:
+        known = self._uncleanable.get(log.partition)
+        if known is not None:
+            if known[0] is log:
+                return True
+            del self._uncleanable[log.partition]  # the topic was created anew
+        until_s = self._postponed_until_s.get(log.partition)
+        if until_s is not None and self._clock.monotonic_s() >= until_s:
+            del self._postponed_until_s[log.partition]
+            until_s = None
+        return until_s is not None
+
+    def _input(self, log: Log, dirty: DirtyRange) -> CleaningInput:
+        config = log.config
+        level = config.compression_level
+        levels = (
+            {int(config.compression): level} if config.compression and level is not None else {}
+        )
+        return CleaningInput(
+            disk=log.owner.disk,
+            directory=log.home.directory,
+            sources=_sources(log, dirty.end_offset),
+            first_dirty=dirty.first_dirty,
+            txn_index_paths=[segment.path(names.TXN_INDEX) for segment in log.segments],
+            last_records=_last_records(log),
+            now_ms=TimestampMs(self._clock.wall_ms()),
+            delete_retention_ms=max(0, config.delete_retention_ms),
+            limits=OutputLimits(
+                config.segment_bytes, config.segment_index_bytes, config.index_interval_bytes
+            ),
+            decompressed_bytes_max=config.decompressed_batch_bytes_max,
+            compression_levels=levels,
+            key_map_bytes=self._limits.key_map_bytes,
+            hash_key=self._randomness.bytes(_HASH_KEY_BYTES),
+        )
+
+    # -- after -----------------------------------------------------------------------------
+
+    def _ended(self, report: CleaningReport) -> None:
+        cleaning, self._cleaning = self._cleaning, None
+        if cleaning is not None and report.end is End.CORRUPT:
+            self._uncleanable[report.partition] = cleaning.log, report.detail
+        if report.end is End.DISK_FULL:
+            until_s = self._clock.monotonic_s() + DISK_FULL_PAUSE_S
+            self._postponed_until_s[report.partition] = until_s
+        if self.on_report is not None:
+            self.on_report(report)
+        if report.end in (End.CLEANED, End.CORRUPT, End.DISK_FULL):
+            self.run_once()
+
+
+def _sources(log: Log, end_offset: Offset) -> list[Source]:
+    sources = []
+    for segment in log.segments.closed:
+        end = log.segments.end_of(segment)
+        if end is not None and end <= end_offset:
+            path = segment.path(names.LOG)
+            sources.append(Source(segment.base_offset, end, segment.size_bytes, path))
+    return sources
+
+
+def _last_records(log: Log) -> dict[ProducerId, LastRecord]:
+    return {
+        entry.producer_id: LastRecord(entry.last_offset, entry.epoch)
+        for entry in log.producers.states.entries()
+    }

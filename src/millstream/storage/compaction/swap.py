@@ -1,0 +1,69 @@
+"""One new segment takes the place of the ones it was written from; see `tidy.py` for the names.
+
+The owner makes the renames, another thread syncs the directory after each step. The log's own name
+changes to `.swap` in the same step as the segments in memory: before it a crash (or a truncation)
+finds only the old ones, after it only the new one counts.
+"""
+
+from collections.abc import Sequence
+
+from millstream.model.invariant import invariant
+from millstream.storage import names
+from millstream.storage.compaction.job import CleanedGroup
+from millstream.storage.log import Log
+from millstream.storage.segment import Segment, SegmentContext
+
+
+class Swap:
+    """The steps, in order; after each the directory must be synced before the next."""
+
+    def __init__(self, log: Log, old: Sequence[Segment], group: CleanedGroup) -> None:
+        home = log.home
+        context = SegmentContext(
+            home.directory, home.files, home.cache, log.config.index_interval_bytes
+        )
+        self._log = log
+        self._old = list(old)
+        self._new = Segment(context, group.base_offset, state=names.SWAP)
+        self._new.size_bytes = group.size_bytes
+        self._steps = [self._begin, self._retire_old, self._name_indexes, self._name_log]
+
+    @property
+    def is_done(self) -> bool:
+        return not self._steps
+
+    def step(self) -> None:
+        """Make the next step. Raises OSError."""
+        invariant(bool(self._steps), "I-02 a swap went on after its end")
+        self._steps.pop(0)()
+
+    def settle(self) -> None:
+        """Make all that is left, syncs included, on this thread: a truncation cannot wait."""
+        home = self._log.home
+        while self._steps:
+            home.owner.disk.sync_directory(home.directory)
+            self.step()
+        home.owner.disk.sync_directory(home.directory)
+
+    def _begin(self) -> None:
+        cleaned = self._new.log.path.removesuffix(names.SWAP) + names.CLEANED
+        self._log.owner.disk.rename(cleaned, self._new.log.path)
+        self._log.segments.replace(self._old, self._new)
+
+    def _retire_old(self) -> None:
+        log = self._log
+        delay_s = log.config.file_delete_delay_ms / 1000
+        due_s = log.home.clock.monotonic_s() + delay_s
+        for segment in self._old:
+            log.owner.discard(segment.change_state(names.DELETED), due_s=due_s)
+            segment.forget()
+        gone = [one.base_offset for one in self._old if one.base_offset != self._new.base_offset]
+        log.producers.delete_snapshots_at(gone)
+
+    def _name_indexes(self) -> None:
+        if self._new in self._log.segments:  # unless retention took it meanwhile
+            self._new.rename_indexes("")
+
+    def _name_log(self) -> None:
+        if self._new in self._log.segments:
+            self._new.change_state("")
