@@ -1,18 +1,21 @@
 """`millstream log dump`: the batches of a partition, and their records, as readable lines."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from millstream.cli.failure import EXIT_PROBLEMS, EXIT_USAGE, refuse, refusing_os_errors
+from millstream.cli.failure import EXIT_PROBLEMS, refuse, refusing_os_errors
 
 if TYPE_CHECKING:
-    from millstream.cli.stored_batches import StoredBatch
+    from millstream.cli.stored_batches import StoredBatch, StoredRecord
+
+TEXT_LENGTH_MAX: Final = 100
+"""Characters of a key or value shown; the rest is told as a size."""
 
 Directory = Annotated[str, typer.Argument(metavar="PARTITION_DIR")]
 FromOffset = Annotated[
-    int | None, typer.Option("--offset", min=0, help="Begin with the batch that holds it.")
+    int, typer.Option("--offset", min=0, help="Begin with the batch that holds it.")
 ]
 WithRecords = Annotated[bool, typer.Option("--records", help="Show the records too.")]
 Limit = Annotated[
@@ -21,10 +24,7 @@ Limit = Annotated[
 
 
 def dump(
-    directory: Directory,
-    offset: FromOffset = None,
-    records: WithRecords = False,
-    limit: Limit = None,
+    directory: Directory, offset: FromOffset = 0, records: WithRecords = False, limit: Limit = None
 ) -> None:
     """Show the batches of a partition, one line each. Reads only.
 
@@ -41,14 +41,53 @@ def dump(
     with refusing_os_errors():
         check_directory(disk, directory)
         if not is_partition(disk, directory):
-            refuse(f"{directory}: not a partition directory, no segments in it")
+            refuse(f"{directory}: not a partition directory, there are no segments in it")
         found = stored_batches(disk, directory, from_offset=offset)
-        lines = _records(found, offset or 0) if records else _batches(found)
+        shown = _records(found, offset) if records else (one.describe() for one in found)
         try:
-            shown = 0
-            for line, counts in _limited(lines, limit):
+            for line in islice(shown, limit):
                 typer.echo(line)
-                shown += counts
         except DamagedBatch as error:
             typer.echo(f"millstream: {error}", err=True)
             raise typer.Exit(EXIT_PROBLEMS) from None
+
+
+def _records(found: "Iterator[StoredBatch]", from_offset: int) -> Iterator[str]:
+    """One item per record, the first of a batch with its batch's line above."""
+    for batch in found:
+        above = f"{batch.describe()}\n"
+        for record in batch.records():
+            if record.offset >= from_offset:
+                yield above + ("  " + _marker(record) if batch.is_control else _line(record))
+                above = ""
+
+
+def _line(record: "StoredRecord") -> str:
+    line = (
+        f"  {record.offset} time {record.timestamp_ms} "
+        f"key {_text(record.key)} value {_text(record.value)}"
+    )
+    if record.headers:
+        told = ", ".join(f"{_text(key)}: {_text(value)}" for key, value in record.headers)
+        line += f" headers {{{told}}}"
+    return line
+
+
+def _marker(record: "StoredRecord") -> str:
+    """A control record says in bytes 2 and 3 of its key what it is."""
+    kind = int.from_bytes((record.key or b"")[2:4], "big", signed=True)
+    name = {0: "abort", 1: "commit"}.get(kind, f"control {kind}")
+    return f"{record.offset} time {record.timestamp_ms} {name} marker"
+
+
+def _text(data: bytes | None) -> str:
+    """Quoted where it is readable text, else hexadecimal; long ones are cut."""
+    if data is None:
+        return "null"
+    head = data[:TEXT_LENGTH_MAX]
+    rest = f"... ({len(data)} bytes)" if len(data) > len(head) else ""
+    try:
+        text = head.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return (repr(text) if text.isprintable() and (text or not head) else f"0x{head.hex()}") + rest

@@ -3,7 +3,7 @@
 import typer
 
 from millstream.cli import broker, log_dump, log_verify, version
-from millstream.runtime.fatal import guard_thread
+from millstream.model.invariant import InvariantViolated
 
 app = typer.Typer(
     name="millstream",
@@ -22,7 +22,17 @@ takes_anything = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command("up", context_settings=takes_anything)(broker.up)
 app.command("broker", context_settings=takes_anything)(broker.broker)
 
-run = guard_thread(app)
+
+def run() -> None:
+    """Run the command line of this process."""
+    try:
+        app()
+    except InvariantViolated as error:
+        # Imported only now: it needs asyncio, which takes longer than all of the rest.
+        from millstream.runtime.fatal import end_process
+
+        end_process(error)
+
 
 if __name__ == "__main__":
     run()

@@ -19,8 +19,7 @@ def partition_directories(disk: Disk, path: str) -> list[str]:
     found = [
         f"{path}/{name}"
         for name in disk.list_directory(path)
-        if names.parse_partition_directory(name) is not None
-        and disk.is_directory(f"{path}/{name}")
+        if names.parse_partition_directory(name) is not None and disk.is_directory(f"{path}/{name}")
     ]
     if not found:
         refuse(f"{path}: neither a partition directory nor a log directory")

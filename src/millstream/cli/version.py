@@ -18,10 +18,11 @@ def _kernels() -> str:
     import pkgutil
     from importlib import import_module
 
+    from millstream import kernels as selectors
     from millstream.kernels import _plain
 
-    # The modules `_plain` holds are exactly the kernels; each says which twin it took.
-    names = [module.name for module in pkgutil.iter_modules(_plain.__path__)]
+    twins = {module.name for module in pkgutil.iter_modules(_plain.__path__)}
+    names = [one.name for one in pkgutil.iter_modules(selectors.__path__) if one.name in twins]
     kernels = {name: import_module(f"millstream.kernels.{name}") for name in names}
     plain = [name for name, kernel in kernels.items() if "_plain" in _origin(kernel)]
     if not plain:

@@ -1,0 +1,68 @@
+"""`make bench PART=p`: runs the parts, prints a table, writes JSON and a plot per part."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.measure import Row, save
+
+PARTS = ("kernels", "log")
+RESULTS = Path("build/bench")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--part", default="all", choices=["all", *PARTS])
+    chosen = parser.parse_args().part
+    console = Console(width=150)
+    for part in PARTS if chosen == "all" else (chosen,):
+        rows: list[Row] = importlib.import_module(f"bench.{part}").measure()
+        console.print(_table(part, rows))
+        console.print(f"written: {save(part, rows, RESULTS)} {_plot(part, rows)}")
+
+
+def _table(part: str, rows: list[Row]) -> Table:
+    table = Table(title=f"bench {part}")
+    for name in ("what", "ours", "peer", "ratio", "goal", "met", "others' CPU"):
+        table.add_column(name, justify="left" if name == "what" else "right")
+    for row in rows:
+        met = {None: "", True: "yes", False: "NO"}[row["met"]]
+        others = f"{row['others_cores']:.2f}" if "others_cores" in row else ""
+        mark = " !" if row.get("disturbed") else ""
+        cells = (_number(row[name]) for name in ("ours", "peer", "ratio", "goal"))
+        table.add_row(row["what"], *cells, met, others + mark)
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.2f}"
+
+
+def _plot(part: str, rows: list[Row]) -> Path:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    shown = [row for row in rows if row["ratio"] is not None]
+    figure, axes = pyplot.subplots(figsize=(10, 0.45 * len(shown) + 1.2))
+    axes.barh([row["what"] for row in shown], [row["ratio"] for row in shown])
+    axes.axvline(1.0, linestyle="--", linewidth=1)
+    axes.invert_yaxis()
+    axes.set_xlabel("ours : peer")
+    if max(row["ratio"] for row in shown) > 10:
+        axes.set_xscale("log")
+    figure.tight_layout()
+    path = RESULTS / f"{part}.png"
+    figure.savefig(path)
+    pyplot.close(figure)
+    return path
+
+
+if __name__ == "__main__":
+    main()
