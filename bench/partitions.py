@@ -13,7 +13,7 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import system_randomness
 from millstream.storage.config import LogConfig
-from millstream.storage.manager import LogManager, Seams
+from millstream.storage.manager import LogManager, NewPartition, Seams
 from millstream.testing.sim_background import InlineBackground
 
 CONFIG = LogConfig()
@@ -34,9 +34,14 @@ def create(root: str, count: int) -> dict[str, float]:
     manager.start(lambda _partition, _topic_id: CONFIG)
     batch = batch_of(4096)
     before_kib, start = resident_kib(), time.perf_counter()
-    for number in range(count):
-        topic_id = TopicId(UUID(int=number // 100 + 1))
-        manager.create(TopicPartition(f"topic-{number // 100}", number % 100), topic_id, CONFIG)
+    for topic in range(count // 100):
+        topic_id = TopicId(UUID(int=topic + 1))
+        manager.create_many(
+            [
+                NewPartition(TopicPartition(f"topic-{topic}", number), topic_id, CONFIG)
+                for number in range(100)
+            ]
+        )
     created_s = time.perf_counter() - start
     for log in manager:
         log.append_as_leader(batch, leader_epoch=LeaderEpoch(0))

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from millstream.kernels.compression import Codec
-from millstream.model.ids import LeaderEpoch, Offset
+from millstream.model.ids import LeaderEpoch, Offset, TopicPartition
 from millstream.runtime.background import BackgroundFullError, Outcome
 from millstream.runtime.disk import Disk
 from millstream.runtime.randomness import SeededRandomness
+from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.compaction.cleaning import CleaningReport, End
 from millstream.storage.config import LogConfig
@@ -84,7 +85,7 @@ class StepBackground:
 def _outcome_of(work: Callable[[], Any]) -> Outcome[Any]:
     try:
         return Outcome(work())
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - handed over, as a thread would
         return Outcome(None, error)
 
 
@@ -100,12 +101,13 @@ class Bench:
         key_map_bytes: int = 1 << 20,
         is_clean: bool = False,
         clock: ManualClock | None = None,
+        partition: TopicPartition = PARTITION,
     ) -> None:
         self.disk = disk if disk is not None else SimDisk(directories=[root])
         self.root = root
         self.clock = clock if clock is not None else ManualClock()
         self.opened: OpenedLog = open_log(
-            self.disk, self.clock, config, root=root, is_clean=is_clean
+            self.disk, self.clock, config, root=root, is_clean=is_clean, partition=partition
         )
         self.log: Log = self.opened.log
         self.background = StepBackground()
@@ -245,6 +247,37 @@ def state_of(records: Iterable[PlainRecord]) -> dict[bytes, bytes]:
         else:
             newest[record.key] = record.value
     return newest
+
+
+def sim_disk(bench: Bench) -> SimDisk:
+    assert isinstance(bench.disk, SimDisk)
+    return bench.disk
+
+
+def filled() -> Bench:
+    """A log that is cleaned in three groups, durable as it is."""
+    bench = Bench(SimDisk(directories=[ROOT]))
+    for number in range(18):
+        value = f"{number}".ljust(100, ".")
+        bench.put(**{f"k{number % 7}": value, f"own{number}": value})
+        if number % 3 == 2:
+            bench.seal()
+    bench.in_transaction([(b"k1", b"aborted")], producer_id=1, sequence=0)
+    bench.end_transaction(producer_id=1, is_commit=False)
+    bench.put(k2="", k3=None)
+    bench.seal()
+    bench.put(active="1")
+    bench.settle_watermarks()
+    bench.opened.owner.store(names.RECOVERY_POINTS, {PARTITION: bench.log.recovery_start})
+    bench.opened.owner.store(names.HIGH_WATERMARKS, {PARTITION: bench.log.high_watermark})
+    return bench
+
+
+def full_clean_result() -> list[PlainRecord]:
+    """What `filled` holds after a cleaning."""
+    bench = filled()
+    bench.clean()
+    return bench.records()
 
 
 def _encoded(value: str | None) -> bytes | None:

@@ -1,38 +1,27 @@
 """The swap under kills, power losses, truncations, retention and deletion between any two steps."""
 
 import pytest
-from compaction_kit import COMPACT, PARTITION, ROOT, Bench, state_of
 
+from compaction_kit import (
+    COMPACT,
+    ROOT,
+    Bench,
+    filled,
+    full_clean_result,
+    sim_disk,
+    state_of,
+)
 from millstream.model.ids import Offset
 from millstream.runtime.disk import remove_tree
 from millstream.storage import names
 from millstream.storage.compaction.cleaning import End
 from millstream.storage.log_reader import Isolation
 from millstream.testing.crash_states import crash_states
-from millstream.testing.record_batches import PlainRecord
+from millstream.testing.log_kit import PARTITION
 from millstream.testing.sim_clock import ManualClock
 from millstream.testing.sim_disk import SimDisk
 
 GROUPS = 3
-
-
-def filled() -> Bench:
-    """A log that is cleaned in three groups, durable as it is."""
-    bench = Bench(SimDisk(directories=[ROOT]))
-    for number in range(18):
-        value = f"{number}".ljust(100, ".")
-        bench.put(**{f"k{number % 7}": value, f"own{number}": value})
-        if number % 3 == 2:
-            bench.seal()
-    bench.in_transaction([(b"k1", b"aborted")], producer_id=1, sequence=0)
-    bench.end_transaction(producer_id=1, is_commit=False)
-    bench.put(k2="", k3=None)
-    bench.seal()
-    bench.put(active="1")
-    bench.settle_watermarks()
-    bench.opened.owner.store(names.RECOVERY_POINTS, {PARTITION: bench.log.recovery_start})
-    bench.opened.owner.store(names.HIGH_WATERMARKS, {PARTITION: bench.log.high_watermark})
-    return bench
 
 
 def step_count() -> int:
@@ -51,12 +40,6 @@ def after(jobs: int) -> Bench:
     for _ in range(jobs):
         assert bench.background.run_next() is not None
     return bench
-
-
-def full_clean_result() -> list[PlainRecord]:
-    bench = filled()
-    bench.clean()
-    return bench.records()
 
 
 BEFORE = filled().records()
@@ -86,8 +69,7 @@ def test_the_story_has_all_steps() -> None:
 @pytest.mark.parametrize("jobs", range(STEPS + 1))
 def test_killed_between_any_two_steps(jobs: int) -> None:
     bench = after(jobs)
-    disk = bench.disk
-    assert isinstance(disk, SimDisk)
+    disk = sim_disk(bench)
     disk.kill()
     again = Bench(disk.after_kill(), clock=bench.clock)
     assert again.log.log_end == bench.log.log_end
@@ -101,8 +83,7 @@ def test_killed_between_any_two_steps(jobs: int) -> None:
 @pytest.mark.slow
 def test_power_lost_at_any_moment() -> None:
     bench = filled()
-    disk = bench.disk
-    assert isinstance(disk, SimDisk)
+    disk = sim_disk(bench)
     recording = disk.record()
     bench.cleaner.run_once()
     bench.background.run_all()
@@ -166,11 +147,6 @@ def test_a_truncation_between_steps_is_not_undone(jobs: int, end: int) -> None:
 
 def bench_end() -> int:
     return BEFORE[-1].offset + 1
-
-
-def sim_disk(bench: Bench) -> SimDisk:
-    assert isinstance(bench.disk, SimDisk)
-    return bench.disk
 
 
 def crash_copy(bench: Bench) -> SimDisk:

@@ -5,11 +5,21 @@ import errno
 import math
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from compaction_kit import COMPACT, PARTITION, ROOT, Bench, StepBackground
-from test_storage_compaction_crash import AFTER, BEFORE, STEPS, filled, sim_disk
 
+from compaction_kit import (
+    COMPACT,
+    ROOT,
+    Bench,
+    StepBackground,
+    filled,
+    full_clean_result,
+    sim_disk,
+    state_of,
+)
+from millstream.kernels.compression import Codec
 from millstream.model.ids import BrokerEpoch, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.runtime.background import ThreadBackground
 from millstream.runtime.clock import SystemClock
@@ -21,6 +31,7 @@ from millstream.storage.compaction.pacing import CancelFlag, CleaningCancelled, 
 from millstream.storage.compaction.source import OutputLimits, Source, grouped
 from millstream.storage.manager import LogManager, Seams
 from millstream.testing.disk_faults import DiskFault
+from millstream.testing.log_kit import PARTITION, read_all
 from millstream.testing.record_batches import BatchSpec, build_batch
 from millstream.testing.sim_clock import ManualClock
 from millstream.testing.sim_disk import SimDisk
@@ -34,7 +45,9 @@ def run(bench: Bench) -> CleaningReport:
 
 def test_a_corrupt_batch_makes_one_log_uncleanable_and_the_others_go_on() -> None:
     disk, clock = SimDisk(directories=["/d0", "/d1"]), ManualClock()
-    bad, good = (Bench(disk, root=root, clock=clock) for root in ("/d0", "/d1"))
+    other = TopicPartition("other", 0)
+    bad = Bench(disk, root="/d0", clock=clock)
+    good = Bench(disk, root="/d1", clock=clock, partition=other)
     for bench in (bad, good):
         bench.put(a="1")
         bench.put(a="2")
@@ -68,7 +81,7 @@ def test_a_full_disk_only_postpones() -> None:
     assert run(bench).end is End.DISK_FULL
     assert not bench.strange_files()
     assert bench.opened.owner.failure is None
-    assert bench.records() == BEFORE
+    assert bench.records() == filled().records()
     sim_disk(bench).faults.heal()
     assert bench.cleaner.run_once() is None, "not at once again"
     bench.clock.advance(60_000)
@@ -97,13 +110,11 @@ def test_any_other_disk_error_takes_the_directory_offline(operation: str, path_p
     sim_disk(bench).faults.heal()
     sim_disk(bench).kill()
     again = Bench(sim_disk(bench).after_kill(), clock=bench.clock)
-    assert set(AFTER) <= set(again.records())
+    assert set(full_clean_result()) <= set(again.records())
     again.check()
 
 
 def test_a_batch_that_may_not_be_decompressed_is_named() -> None:
-    from millstream.kernels.compression import Codec
-
     bench = Bench()
     bench.append([(b"a", b"x" * 5000)], codec=Codec.GZIP)
     bench.seal()
@@ -170,8 +181,6 @@ def test_groups_respect_offset_span_and_index_size() -> None:
 
 
 def topic_id(randomness: SeededRandomness) -> TopicId:
-    from uuid import UUID
-
     return TopicId(UUID(bytes=randomness.bytes(16)))
 
 
@@ -196,8 +205,11 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
                 manager.run_cleaner()
                 manager.run_retention()
                 await asyncio.sleep(0)
-        while manager.cleaner.in_progress is not None:
-            await asyncio.sleep(0.001)
+        if manager.cleaner.in_progress is not None:
+            ended = asyncio.Event()
+            manager.cleaner.on_report = lambda _: ended.set()
+            await ended.wait()
+        manager.cleaner.stop()
         assert log.first_dirty > 1000
         manager.store_checkpoints()
         assert await background.close(timeout_s=20) == []
@@ -207,10 +219,6 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
         again.start(lambda *_: config)
         log = again.get(TopicPartition("t", 0))
         assert log.first_dirty > 1000
-        from compaction_kit import state_of
-
-        from millstream.testing.log_kit import read_all
-
         assert state_of(read_all(log, size_max=1 << 20)) == expected
         again.close()
 
@@ -223,7 +231,7 @@ def test_the_manager_deletes_a_topic_under_the_cleaner() -> None:
     randomness = SeededRandomness(3)
     manager = LogManager(Seams(disk, ManualClock(), randomness, background), [ROOT])
     manager.start(lambda *_: COMPACT)
-    for jobs in range(STEPS):
+    for jobs in range(14):
         log = manager.create(PARTITION, topic_id(randomness), COMPACT)
         for number in range(30):
             pairs = [(b"k%d" % (number % 3), b"v" * 150)]

@@ -1,8 +1,8 @@
 """Transactions and producers under compaction: I-20, I-21, I-23, I-24, I-25."""
 
 import pytest
-from compaction_kit import RETENTION_MS, Bench
 
+from compaction_kit import RETENTION_MS, Bench
 from millstream.model.errors import OutOfOrderSequence, StaleProducerEpoch
 from millstream.model.ids import Offset, ProducerId
 from millstream.storage.compaction.batch_edit import DELETE_HORIZON_BIT

@@ -34,3 +34,6 @@ TOPIC_NAME_LENGTH_MAX: Final = 249
 
 HEADERS_PER_RECORD_MAX: Final = 10_000
 """A record with more headers is an attack or a bug."""
+
+LOGS_PER_SYNC_MAX: Final = 256
+"""Logs flushed or created together: each holds a descriptor or two until the sync is through."""

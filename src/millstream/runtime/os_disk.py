@@ -9,7 +9,9 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -20,6 +22,9 @@ _CLOSED: Final = 2**31 - 1
 
 _BUFFERS_PER_CALL_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
 """More buffers than this in one vectored call is EINVAL."""
+
+_SYNC_THREADS_MAX: Final = 16
+"""Syncs under way at once: measured on ext4, more than this no longer helps."""
 
 _FILE_MODE: Final = 0o644
 LOCK_NAME: Final = ".lock"
@@ -206,6 +211,10 @@ class OsDisk:
         finally:
             os.close(descriptor)
 
+    def sync_many(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        _run_all([file.sync for file in files])
+        _run_all([partial(self.sync_directory, path) for path in directories])
+
     def lock_directory(self, path: str) -> OsDirectoryLock:
         descriptor = os.open(f"{path}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT, _FILE_MODE)
         try:
@@ -219,6 +228,17 @@ class OsDisk:
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
+
+
+def _run_all(calls: Sequence[Callable[[], None]]) -> None:
+    """Run blocking calls side by side. The threads live for this call only: it is rare and long."""
+    if len(calls) <= 1:
+        for call in calls:
+            call()
+        return
+    with ThreadPoolExecutor(min(_SYNC_THREADS_MAX, len(calls)), "sync") as threads:
+        for done in [threads.submit(call) for call in calls]:
+            done.result()
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -56,7 +56,9 @@ class SeededRandomness:
 
         What one component draws then never shifts what another one gets.
         """
-        return SeededRandomness(f"{self.seed!r}/{name}")
+        # Not the repr of a str: each level would escape the quotes of the last, doubling them.
+        seed = self.seed if isinstance(self.seed, str) else repr(self.seed)
+        return SeededRandomness(f"{seed}/{name}")
 
 
 def system_randomness() -> SeededRandomness:

@@ -83,14 +83,15 @@ def read_entries(disk: Disk, path: str) -> list[tuple[int, str]]:
 
 def write_entries(disk: Disk, path: str, entries: Iterable[str]) -> None:
     """Replace a version 0 checkpoint, durably."""
+    write_atomically(disk, path, encode_entries(entries))
+
+
+def encode_entries(entries: Iterable[str]) -> bytes:
+    """The bytes of a version 0 checkpoint."""
     lines = list(entries)
     text = "\n".join([_VERSION, str(len(lines)), *lines, ""])
-    invariant(
-        text.count("\n") == len(lines) + _HEADER_LINES,
-        "I-10 a checkpoint entry spans lines",
-        path=path,
-    )
-    write_atomically(disk, path, text.encode("utf-8"))
+    invariant(text.count("\n") == len(lines) + _HEADER_LINES, "I-10 a checkpoint entry spans lines")
+    return text.encode("utf-8")
 
 
 def parse_number(text: str, number_max: int) -> int | None:

@@ -9,14 +9,14 @@ from typing import Final, NamedTuple, Self
 
 from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
-from millstream.runtime.disk import Disk
+from millstream.runtime.disk import Disk, write_atomically
 from millstream.storage.checkpoints import (
     INT32_MAX,
     INT64_MAX,
     CorruptCheckpoint,
+    encode_entries,
     parse_number,
     read_entries,
-    write_entries,
 )
 
 
@@ -76,10 +76,14 @@ class LeaderEpochs:
 
     def save(self, disk: Disk, path: str) -> None:
         """Replace the file, durably."""
+        write_atomically(disk, path, self.encode())
+        self.dirty = False
+
+    def encode(self) -> bytes:
+        """The file's content."""
         self._check_monotonic()
         starts = zip(self._epochs, self._starts, strict=True)
-        write_entries(disk, path, (f"{epoch} {start}" for epoch, start in starts))
-        self.dirty = False
+        return encode_entries(f"{epoch} {start}" for epoch, start in starts)
 
     def __len__(self) -> int:
         return len(self._epochs)

@@ -1,12 +1,13 @@
 """Making a log durable without blocking its owner: jobs for another thread, and group commit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from typing import NamedTuple, Protocol
 
 from millstream.model.errors import StorageFailed
 from millstream.model.ids import Offset
 from millstream.runtime.background import Background, Outcome
-from millstream.runtime.disk import Disk
+from millstream.runtime.disk import Disk, write_all_atomically
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.files import PooledFile
 from millstream.storage.log_directory import LogDirectory
@@ -51,14 +52,7 @@ class FlushJob:
 
     def run(self) -> None:
         """Sync data first, then the names that lead to it. Raises OSError."""
-        for log in self.logs:
-            log.open().sync()
-        for path in self.index_paths:
-            self._sync_if_present(path)
-        if self.epochs is not None:
-            self.epochs.save(self.disk, self.epochs_path)
-        if self.directory is not None:
-            self.disk.sync_directory(self.directory)
+        run_jobs([self])
 
     def release(self) -> None:
         """Let the files go; called by the owner whether the job worked or not."""
@@ -66,12 +60,23 @@ class FlushJob:
             log.unpin()
         self.synced, self.logs = self.logs, []
 
-    def _sync_if_present(self, path: str) -> None:
-        try:
-            with self.disk.open_read(path) as file:
-                file.sync()
-        except FileNotFoundError:
-            return  # retention or compaction took the segment meanwhile; an index can be rebuilt
+
+def run_jobs(jobs: Sequence[FlushJob]) -> None:
+    """Run jobs of one disk together: their syncs wait side by side. Raises OSError."""
+    if not jobs:
+        return
+    disk = jobs[0].disk
+    with ExitStack() as opened:
+        files = [log.open() for job in jobs for log in job.logs]
+        for path in (path for job in jobs for path in job.index_paths):
+            # Retention or compaction may have taken the segment; an index can be rebuilt.
+            with suppress(FileNotFoundError):
+                files.append(opened.enter_context(disk.open_read(path)))
+        disk.sync_many(files, [])
+    encoded = {job.epochs_path: job.epochs.encode() for job in jobs if job.epochs is not None}
+    write_all_atomically(disk, encoded)
+    names = {job.directory for job in jobs if job.directory is not None}
+    disk.sync_many([], sorted(names - {path.rpartition("/")[0] for path in encoded}))
 
 
 class Flushable(Protocol):
@@ -127,8 +132,7 @@ class GroupCommit:
         self._is_running = True
 
         def run() -> None:
-            for _, job in jobs:
-                job.run()
+            run_jobs([job for _, job in jobs])
 
         def completed(outcome: Outcome[None]) -> None:
             self._is_running = False

@@ -8,7 +8,7 @@ snapshots, producer state.
 from dataclasses import dataclass
 
 from millstream.kernels.errors import Reason
-from millstream.model.ids import NO_LEADER_EPOCH, Offset
+from millstream.model.ids import Offset
 from millstream.storage import names
 from millstream.storage.checkpoints import CorruptCheckpoint
 from millstream.storage.config import LogConfig
@@ -33,6 +33,12 @@ class LoadReport:
     cut_reason: Reason = Reason.NONE
     dropped_segments: int = 0
     is_epoch_file_rebuilt: bool = False
+
+
+def create_log(home: LogHome, config: LogConfig) -> Log:
+    """An empty log in the directory that was just made; the caller syncs its names."""
+    loading = _Loading(home, config, LoadReport())
+    return Log(home, config, loading.empty(Offset(0)))
 
 
 def load_log(
@@ -72,7 +78,7 @@ class _Loading:
         first = segments[0].base_offset if segments else stored_start
         log_start = max(stored_start, first)
         if not segments:
-            return self._empty(log_start)
+            return self._start_anew(log_start)
         number, is_trusted = self._trusted_count(segments, is_clean=is_clean)
         if is_trusted:
             log_end = self._open_tail(segments)
@@ -81,7 +87,7 @@ class _Loading:
         if log_end < log_start:
             # The log starts after everything that survived: nothing of it may be read again.
             self._drop(segments)
-            return self._empty(log_start)
+            return self._start_anew(log_start)
         return self._finish(segments, log_start, log_end, is_clean=is_clean)
 
     def _stored(self, name: str) -> Offset:
@@ -222,13 +228,17 @@ class _Loading:
 
     # -- the rest --------------------------------------------------------------------------
 
-    def _empty(self, start: Offset) -> LogState:
+    def _start_anew(self, start: Offset) -> LogState:
+        state = self.empty(start)
+        # If a crash lost this name but kept a later segment's, the log would start there.
+        self._disk.sync_directory(self._home.directory)
+        return state
+
+    def empty(self, start: Offset) -> LogState:
         self._epochs.clear()
         self._producers.delete_all_snapshots()
         self._lower_stored_watermark(start)
         segment = Segment.create(self._context, start)
-        # If a crash lost this name but kept a later segment's, the log would start there.
-        self._disk.sync_directory(self._home.directory)
         return LogState(
             Segments([segment]),
             self._epochs,
@@ -244,8 +254,8 @@ class _Loading:
     ) -> LogState:
         ordered = Segments(segments)
         self._epochs.truncate_from_end(log_end)
+        # Not saved here: the next flush does, and until then a restart does the same again.
         self._epochs.truncate_from_start(log_start)
-        self._save_epochs()
         self._producers.remove_stray_snapshots(ordered, log_end)
         if not self._report.recovered_segments:
             self._producers.rebuild(ordered, log_start, log_end)
@@ -267,7 +277,3 @@ class _Loading:
         for name in (names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
             if self._stored(name) > log_end:
                 self._home.owner.store(name, {self._home.partition: log_end})
-
-    def _save_epochs(self) -> None:
-        if self._epochs.dirty and self._epochs.latest != NO_LEADER_EPOCH:
-            self._epochs.save(self._disk, f"{self._home.directory}/{names.LEADER_EPOCHS}")

@@ -39,6 +39,7 @@ from millstream.storage.files import OpenFiles
 from millstream.storage.flush import FlushJob
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.log_reader import Isolation, ReadSlice, RecordPlace
+from millstream.storage.partition_metadata import write_topic_id
 from millstream.storage.producer_log import ProducerLog, markers
 from millstream.storage.producers import Origin
 from millstream.storage.retention import (
@@ -370,6 +371,12 @@ class Log:
             home.directory, home.files, home.cache, self.config.index_interval_bytes
         )
 
+    def adopt_topic_id(self, topic_id: TopicId) -> None:
+        """A directory of an older Kafka, or an interrupted creation, has none yet."""
+        path = f"{self._home.directory}/{names.PARTITION_METADATA}"
+        write_topic_id(self._home.owner.disk, path, topic_id)
+        self._home = self._home._replace(topic_id=topic_id)
+
     # -- watermarks ------------------------------------------------------------------------
 
     def set_high_watermark(self, offset: Offset) -> None:
@@ -631,11 +638,15 @@ class Log:
 
     def close(self) -> None:
         """Flush, write what makes the next start quick, let go of files."""
+        self.prepare_close()
+        self.flush()
+        self.release()
+
+    def prepare_close(self) -> None:
+        """The part of `close` that does not wait for the disk."""
         self._segments.active.save_indexes()
         if self._log_end > self._log_start:
             self.producers.save_snapshot(self._log_end)
-        self.flush()
-        self.release()
 
     def release(self) -> None:
         """Let go of memory and descriptors without writing anything."""

@@ -6,6 +6,7 @@ the broker calls from its timers; what blocks goes through the background seam.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.model.errors import (
@@ -22,27 +23,36 @@ from millstream.model.ids import (
     TopicId,
     TopicPartition,
 )
-from millstream.model.limits import INDEX_CACHE_BYTES_MAX, OPEN_FILES_MAX
+from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
 from millstream.runtime.background import Background
 from millstream.runtime.clock import Clock
-from millstream.runtime.disk import Disk, remove_tree
+from millstream.runtime.disk import Disk, remove_tree, write_all_atomically
 from millstream.runtime.randomness import Randomness
 from millstream.storage import clean_shutdown, names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
 from millstream.storage.files import OpenFiles
-from millstream.storage.flush import FlushDone, GroupCommit
-from millstream.storage.loader import LoadReport, load_log
+from millstream.storage.flush import FlushDone, FlushJob, GroupCommit, run_jobs
+from millstream.storage.loader import LoadReport, create_log, load_log
 from millstream.storage.log import Log, LogHome
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.partition_metadata import (
     CorruptPartitionMetadata,
+    encode_topic_id,
     read_topic_id,
-    write_topic_id,
 )
 from millstream.storage.sparse_index import IndexCache
 
+T = TypeVar("T")
 ConfigOf = Callable[[TopicPartition, TopicId | None], LogConfig]
+
+
+class NewPartition(NamedTuple):
+    """A partition to be created."""
+
+    partition: TopicPartition
+    topic_id: TopicId
+    config: LogConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +190,8 @@ class LogManager:
 
     def _close_directory(self, directory: LogDirectory, broker_epoch: BrokerEpoch) -> None:
         try:
-            for log in self._in(directory):
-                log.close()
+            for logs in _in_groups(self._in(directory)):
+                self._close_together(logs)
             self._store_all(directory)
             clean_shutdown.write(directory.disk, directory.path, broker_epoch)
         except OSError as error:
@@ -217,28 +227,61 @@ class LogManager:
 
     def create(self, partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
         """A new, empty log in the directory with the fewest; the existing one when it matches."""
-        existing = self._logs.get(partition)
-        if existing is not None:
-            existing.owner.check_usable()
-            if existing.home.topic_id != topic_id:
-                raise InconsistentTopicId(
-                    f"{partition} has topic id {existing.home.topic_id}, not {topic_id}"
+        return self.create_many([NewPartition(partition, topic_id, config)])[0]
+
+    def create_many(self, wanted: Sequence[NewPartition]) -> list[Log]:
+        """As `create`; many at once share their syncs and are much faster for it."""
+        for one in wanted:
+            self._check_creatable(one)
+        missing = [one for one in wanted if one.partition not in self._logs]
+        counts = self._log_counts()
+        homes: list[tuple[LogHome, LogConfig]] = []
+        for one in missing:
+            directory = min(self._usable(), key=lambda found: counts[found.path])
+            counts[directory.path] += 1
+            homes.append((self._home(directory, one.partition, one.topic_id), one.config))
+        for group in _in_groups(homes):
+            self._create_together(group)
+        return [self._logs[one.partition] for one in wanted]
+
+    def _check_creatable(self, one: NewPartition) -> None:
+        if not names.is_legal_topic(one.partition.topic):
+            raise OperatingError(f"illegal topic name {one.partition.topic!r}")
+        if not self._usable():
+            self._directories[0].check_usable()
+        existing = self._logs.get(one.partition)
+        if existing is None:
+            return
+        existing.owner.check_usable()
+        if existing.home.topic_id is None:
+            existing.adopt_topic_id(one.topic_id)
+        if existing.home.topic_id != one.topic_id:
+            raise InconsistentTopicId(
+                f"{one.partition} has topic id {existing.home.topic_id}, not {one.topic_id}"
+            )
+
+    def _create_together(self, homes: Sequence[tuple[LogHome, LogConfig]]) -> None:
+        """First the logs, then the metadata, whose sync makes the names of both durable."""
+        disk = self._seams.disk
+        for directory in self._usable():
+            mine = [(home, config) for home, config in homes if home.owner is directory]
+            try:
+                for home, _ in mine:
+                    disk.make_directories(home.directory)
+                logs = [create_log(home, config) for home, config in mine]
+                write_all_atomically(
+                    disk,
+                    {
+                        f"{home.directory}/{names.PARTITION_METADATA}": encode_topic_id(topic_id)
+                        for home, _ in mine
+                        if (topic_id := home.topic_id) is not None
+                    },
                 )
-            return existing
-        if not names.is_legal_topic(partition.topic):
-            raise OperatingError(f"illegal topic name {partition.topic!r}")
-        directory = self._emptiest()
-        home = self._home(directory, partition, topic_id)
-        try:
-            self._seams.disk.make_directories(home.directory)
-            metadata = f"{home.directory}/{names.PARTITION_METADATA}"
-            write_topic_id(self._seams.disk, metadata, topic_id)
-            log = load_log(home, config, is_clean=True)
-            self._seams.disk.sync_directory(directory.path)
-        except OSError as error:
-            raise directory.failed(error) from error
-        self._logs[partition] = log
-        return log
+                if mine:
+                    disk.sync_directory(directory.path)
+            except OSError as error:
+                raise directory.failed(error) from error
+            self._logs.update({log.partition: log for log in logs})
 
     def delete(self, partition: TopicPartition) -> None:
         """Remove the partition: renamed at once, its files later and off the loop."""
@@ -364,11 +407,31 @@ class LogManager:
     def _in(self, directory: LogDirectory) -> list[Log]:
         return [log for log in self._logs.values() if log.owner is directory]
 
-    def _emptiest(self) -> LogDirectory:
-        usable = self._usable()
-        if not usable:
-            self._directories[0].check_usable()
-        counts = {directory.path: 0 for directory in usable}
+    def _log_counts(self) -> dict[str, int]:
+        counts = {directory.path: 0 for directory in self._usable()}
         for log in self:
             counts[log.owner.path] += 1
-        return min(usable, key=lambda directory: counts[directory.path])
+        return counts
+
+    @staticmethod
+    def _close_together(logs: Sequence[Log]) -> None:
+        jobs: list[tuple[Log, FlushJob]] = []
+        try:
+            for log in logs:
+                log.prepare_close()
+                job = log.begin_flush()
+                if job is not None:
+                    jobs.append((log, job))
+            run_jobs([job for _, job in jobs])
+        finally:
+            for _, job in jobs:
+                job.release()
+        for log, job in jobs:
+            log.finish_flush(job)
+        for log in logs:
+            log.release()
+
+
+def _in_groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), LOGS_PER_SYNC_MAX):
+        yield items[start : start + LOGS_PER_SYNC_MAX]

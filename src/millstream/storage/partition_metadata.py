@@ -52,9 +52,14 @@ def read_topic_id(disk: Disk, path: str) -> TopicId | None:
 
 def write_topic_id(disk: Disk, path: str, topic_id: TopicId) -> None:
     """Write the file, durably. It comes before the partition's first batch."""
-    invariant(topic_id != _ZERO, "I-19 a partition directory without a topic id", path=path)
+    write_atomically(disk, path, encode_topic_id(topic_id))
+
+
+def encode_topic_id(topic_id: TopicId) -> bytes:
+    """The file's content."""
+    invariant(topic_id != _ZERO, "I-19 a partition directory without a topic id")
     text = f"{_VERSION_KEY}: {_VERSION}\n{_TOPIC_ID_KEY}: {format_topic_id(topic_id)}"
-    write_atomically(disk, path, text.encode("ascii"))
+    return text.encode("ascii")
 
 
 def verify_topic_id(disk: Disk, path: str, expected: TopicId) -> None:

@@ -148,13 +148,12 @@ class SparseIndex:
         return len(entries if entries is not None else self._loaded())
 
     def _write_missing(self, file: File, entries: bytearray) -> None:
-        if self._saved_bytes < 0:
-            file.truncate(0)
-            self._saved_bytes = 0
-        if file.size() != self._saved_bytes:
-            file.truncate(self._saved_bytes)
-        if self._saved_bytes < len(entries):
-            file.write_at(self._saved_bytes, bytes(memoryview(entries)[self._saved_bytes :]))
+        start = max(self._saved_bytes, 0)
+        if start < len(entries):
+            file.write_at(start, bytes(memoryview(entries)[start:]))
+        # Truncation is slow on a journalling file system and hardly ever needed.
+        if file.size() > len(entries):
+            file.truncate(len(entries))
 
     def _loaded(self) -> bytearray:
         entries = self._entries

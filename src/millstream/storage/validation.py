@@ -44,6 +44,9 @@ LOG_APPEND_TIME_BIT: Final = 0b1000
 TRANSACTIONAL_BIT: Final = 0b1_0000
 CONTROL_BIT: Final = 0b10_0000
 
+INT64_MAX: Final = 2**63 - 1
+INT64_MIN: Final = -(2**63)
+
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _LENGTH_AT: Final = 8
@@ -72,19 +75,27 @@ def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "a
 
 
 def prepare(
-    buffer: bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
+    buffer: bytes | bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
 ) -> Prepared:
-    """Check everything a leader must check; stamp and recompress as the topic asks."""
+    """Check everything a leader must check; stamp and recompress as the topic asks.
+
+    Works in the caller's buffer, or in a copy where that cannot be written to.
+    """
     rows = walk_whole(buffer, check_crc=True)
     wanted = config.compression
     view = memoryview(buffer)
+    if isinstance(buffer, bytes) or view.readonly:
+        buffer = bytearray(buffer)
+        view = memoryview(buffer)
     rebuilt: list[bytes | memoryview] = []
     is_rebuilt = False
     for row in range(0, len(rows), ROW_FIELDS):
         _check_header(rows, row, config, origin)
         payload = _check_records(view, rows, row, config, now_ms)
         if wanted is not None:
-            is_same = wanted == rows[row + ATTRIBUTES] & CODEC_MASK
+            attributes = rows[row + ATTRIBUTES]
+            # Markers are read by everybody who follows transactions: they stay as they are.
+            is_same = wanted == attributes & CODEC_MASK or bool(attributes & CONTROL_BIT)
             batch = _batch(view, rows, row)
             rebuilt.append(batch if is_same else _recompressed(batch, payload, config))
             is_rebuilt |= not is_same
@@ -159,6 +170,8 @@ def _check_timestamps(
         raise InvalidTimestamp(f"timestamp {lowest} is more than {before} ms before {now_ms}")
     if after != FOREVER and highest - now_ms > after:
         raise InvalidTimestamp(f"timestamp {highest} is more than {after} ms after {now_ms}")
+    if not INT64_MIN <= lowest <= highest <= INT64_MAX:
+        raise InvalidTimestamp(f"timestamps from {lowest} to {highest} are no 64-bit numbers")
     if rows[row + MAX_TIMESTAMP] != highest:
         # Look-ups by time trust the header, so the header must tell what the records say.
         batch = _batch(view, rows, row)

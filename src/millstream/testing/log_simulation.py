@@ -26,9 +26,7 @@ SOMETIMES: Final[dict[str, Step]] = {
     "append_transactional": lambda log, r: log.append_transactional(
         r.integer(1, 4), r.integer(1, 5)
     ),
-    "end_transaction": lambda log, r: log.end_transaction(
-        r.integer(1, 4), is_commit=r.chance(0.5)
-    ),
+    "end_transaction": lambda log, r: log.end_transaction(r.integer(1, 4), is_commit=r.chance(0.5)),
     "append_as_follower": lambda log, r: log.append_as_follower(
         r.integer(1, 5), gap=r.choice([0, 0, 0, 3])
     ),
@@ -50,7 +48,9 @@ RARE: Final = {"truncate_fully": 0.1, "lose_index": 0.3, "advance_start": 0.3}
 """Steps that would otherwise empty every log before it becomes interesting."""
 
 
-def simulate_log(seed: int, *, steps: int, tell: Callable[[str], None] | None = None) -> Counter[str]:
+def simulate_log(
+    seed: int, *, steps: int, tell: Callable[[str], None] | None = None
+) -> Counter[str]:
     """Run one seed; raises at the first step after which log and model differ.
 
     Returns how often each step was made, so that a caller can see that it tested something.

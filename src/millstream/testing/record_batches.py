@@ -138,8 +138,7 @@ def _batch_records(batch: memoryview) -> Iterator[PlainRecord]:
         delta_ms, delta = reader.varint(), reader.varint()
         key, value = reader.optional(), reader.optional()
         headers = tuple(
-            ((reader.optional() or b"").decode(), reader.optional())
-            for _ in range(reader.varint())
+            ((reader.optional() or b"").decode(), reader.optional()) for _ in range(reader.varint())
         )
         stamp = max_ms if attributes & 8 else first_ms + delta_ms
         control = bool(attributes & _CONTROL)

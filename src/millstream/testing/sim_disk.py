@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from millstream.model.invariant import invariant
-from millstream.runtime.disk import ReadableBuffer
+from millstream.runtime.disk import File, ReadableBuffer
 from millstream.runtime.os_disk import LOCK_NAME
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.disk_faults import DiskFaults, DiskOperation, os_error
@@ -247,6 +247,12 @@ class SimDisk:
     def sync_directory(self, path: str) -> None:
         self.require_alive()
         self.storage.sync_directory(self.storage.live.directory(path), path)
+
+    def sync_many(self, files: Sequence[File], directories: Sequence[str]) -> None:
+        for file in files:
+            file.sync()
+        for path in directories:
+            self.sync_directory(path)
 
     def lock_directory(self, path: str) -> SimDirectoryLock:
         self.check("lock", path)

@@ -34,7 +34,7 @@ def _check_rows(rows: array, size: cython.longlong) -> cython.int:
     if rows.ob_descr.itemsize != 8 or len(rows) % 12 != 0:
         raise ValueError("rows must be an array('q') of whole rows")
     for index in range(0, len(rows), 12):
-        if not (0 <= row[index] <= size - 61 and 61 <= row[index + 1] <= size - row[index]):
+        if row[index] < 0 or not 61 <= row[index + 1] <= size - row[index]:
             raise ValueError(f"row {index // 12} lies outside the buffer of {size} bytes")
         if not (0 <= row[index + 2] <= row[index + 3]) or (
             row[index + 3] - row[index + 2] > _INT32_MAX

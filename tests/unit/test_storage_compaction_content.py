@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compaction_kit import COMPACT, RETENTION_MS, ROOT, Bench
 
+from compaction_kit import COMPACT, RETENTION_MS, ROOT, Bench
 from millstream.kernels.compression import Codec
 from millstream.model.ids import Offset, TimestampMs
 from millstream.runtime.os_disk import OsDisk
@@ -57,7 +57,6 @@ def test_the_newest_value_of_every_key_stays_and_older_ones_go(bench: Bench) -> 
 
 
 def test_offsets_timestamps_and_headers_of_what_stays_do_not_change(bench: Bench) -> None:
-    before = []
     for number in range(30):
         stamp = bench.clock.wall_ms() - number * 7
         keys = [f"k{number % 5}".encode(), f"only{number}".encode()]
@@ -177,7 +176,7 @@ def test_a_tombstone_that_was_overwritten_goes_at_once(bench: Bench) -> None:
 
 
 def test_the_delete_horizon_has_kafkas_form(bench: Bench) -> None:
-    """Bit 6 of the attributes; the base timestamp is the horizon; timestamps still read the same."""
+    """Bit 6 of the attributes, the horizon as base timestamp; records keep their timestamps."""
     now = bench.clock.wall_ms()
     bench.append([(b"a", None), (b"b", b"1")], timestamps=[now - 500, now - 100])
     bench.seal()

@@ -1,0 +1,149 @@
+"""Many seeds of the log simulation, on all cores.
+
+    python -m millstream.testing.simulate --seeds 1000 --from 0 [--steps 200]
+
+A seed that fails is told with the command that replays it. A run that is long enough to have met
+every operation must have met every one: a simulation that never lost power proves nothing.
+"""
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from millstream.testing.log_simulation import ALWAYS, SOMETIMES, simulate_log
+from millstream.testing.reporting import replay_lines
+
+STEPS_DEFAULT: Final = 200
+STEPS_TO_MEET_ALL: Final = 10_000
+"""With so many steps in all, an operation that was never made is switched off by mistake."""
+SEEDS_PER_JOB: Final = 5
+
+Progress = Callable[[int], None]
+"""Called with the number of seeds just done."""
+
+
+class SeedFailure(NamedTuple):
+    """A seed after which log and model differ."""
+
+    seed: int
+    told: str
+
+
+class SimulationRun(NamedTuple):
+    """How some seeds went."""
+
+    seeds: int
+    made: Counter[str]
+    failure: SeedFailure | None
+
+    @property
+    def never_made(self) -> list[str]:
+        """Operations that should have happened in a run of this length and did not."""
+        if self.made.total() < STEPS_TO_MEET_ALL:
+            return []
+        return sorted({*ALWAYS, *SOMETIMES} - set(self.made))
+
+
+def run_seeds(first: int, seeds: int, *, steps: int, progress: Progress) -> SimulationRun:
+    """Seeds [first, first + seeds); stops at the first that fails."""
+    jobs = [
+        range(start, min(start + SEEDS_PER_JOB, first + seeds))
+        for start in range(first, first + seeds, SEEDS_PER_JOB)
+    ]
+    if len(jobs) == 1:  # also the replay of a seed: no other process between it and a debugger
+        made, failure = _run_job(jobs[0], steps)
+        progress(seeds)
+        return SimulationRun(seeds, made, failure)
+    return _run_parallel(jobs, steps, progress)
+
+
+def _run_parallel(jobs: list[range], steps: int, progress: Progress) -> SimulationRun:
+    total: Counter[str] = Counter()
+    done = 0
+    with _workers() as pool:
+        futures: dict[Future[tuple[Counter[str], SeedFailure | None]], range] = {
+            pool.submit(_run_job, job, steps): job for job in jobs
+        }
+        for future in as_completed(futures):
+            made, failure = future.result()
+            total += made
+            done += len(futures[future])
+            progress(len(futures[future]))
+            if failure is not None:
+                return SimulationRun(done, total, failure)
+    return SimulationRun(done, total, None)
+
+
+@contextmanager
+def _workers() -> Iterator[ProcessPoolExecutor]:
+    # Not forked: this process may have threads (the progress bar), and a fork copies their locks.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(os.cpu_count(), mp_context=context)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _run_job(seeds: range, steps: int) -> tuple[Counter[str], SeedFailure | None]:
+    made: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            made += simulate_log(seed, steps=steps)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - violated invariants too: told, and the end
+            command = f"make sim SEEDS=1 FROM={seed}"
+            command += f" STEPS={steps}" if steps != STEPS_DEFAULT else ""
+            return made, SeedFailure(seed, replay_lines(error, seed=seed, command=command))
+    return made, None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 when a seed failed or an operation never happened."""
+    parser = argparse.ArgumentParser(prog="python -m millstream.testing.simulate")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--steps", type=int, default=STEPS_DEFAULT)
+    options = parser.parse_args(arguments)
+    if options.seeds < 1 or options.steps < 1:
+        parser.error("--seeds and --steps must be at least 1")
+    with _progress_bar(options.seeds) as progress:
+        run = run_seeds(options.first, options.seeds, steps=options.steps, progress=progress)
+    return report(run)
+
+
+def report(run: SimulationRun) -> int:
+    """Tell how it went; the exit code."""
+    for name, count in sorted(run.made.items()):
+        sys.stdout.write(f"{count:>10,}  {name}\n")
+    if run.failure is not None:
+        sys.stdout.write(f"{run.failure.told}\n")
+        return 1
+    if run.never_made:
+        sys.stdout.write(f"never happened: {', '.join(run.never_made)}\n")
+        return 1
+    sys.stdout.write(
+        f"{run.seeds} seeds, {run.made.total():,} operations, all as the model has it\n"
+    )
+    return 0
+
+
+@contextmanager
+def _progress_bar(seeds: int) -> Iterator[Progress]:
+    from rich.progress import MofNCompleteColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    with Bar(*Bar.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("simulating", total=seeds)
+        yield lambda done: bar.advance(task, done)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Hours of everything random, simulation and chaos in turn, until the time is up.
+
+python -m millstream.testing.soak --hours 8 [--seed 7]
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from millstream.runtime.randomness import system_randomness
+from millstream.testing.chaos import run_chaos
+from millstream.testing.simulate import STEPS_DEFAULT, run_seeds
+
+SEEDS_PER_TURN: Final = 200
+ROUNDS_PER_TURN: Final = 50
+"""Each about half a minute on two cores."""
+LONG_TURN_EVERY: Final = 4
+"""Every so many turns the histories are longer and fewer: some states need a long way to reach."""
+LONG_FACTOR: Final = 5
+
+Tell = Callable[[str], None]
+
+
+class Soak:
+    """Turn after turn with seeds that were not used before."""
+
+    def __init__(self, seed: int, tell: Tell) -> None:
+        self._next_seed = seed
+        self._tell = tell
+        self._turn = 0
+        self.totals: Counter[str] = Counter()
+
+    def run_turn(self) -> bool:
+        """One turn of each; False when something failed, which was told."""
+        self._turn += 1
+        return self._simulate() and self._kill()
+
+    def _simulate(self) -> bool:
+        factor = LONG_FACTOR if self._turn % LONG_TURN_EVERY == 0 else 1
+        # Longer histories cost more than in proportion: the model compares all of it each step.
+        seeds, steps = SEEDS_PER_TURN // factor**2, STEPS_DEFAULT * factor
+        run = run_seeds(self._next_seed, seeds, steps=steps, progress=lambda _: None)
+        self._next_seed += seeds
+        self.totals.update({"seeds": run.seeds, "operations": run.made.total()})
+        if run.failure is not None:
+            self._tell(run.failure.told)
+        elif run.never_made:
+            self._tell(f"never happened: {', '.join(run.never_made)}")
+        return run.failure is None and not run.never_made
+
+    def _kill(self) -> bool:
+        run = run_chaos(ROUNDS_PER_TURN, self._next_seed, lambda _: None)
+        self._next_seed += 1
+        self.totals.update({"rounds of chaos": run.rounds})
+        self.totals.update({"records written": run.counts["records written"]})
+        if run.failure is not None:
+            self._tell(run.failure)
+        return run.failure is None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; 1 at the first failure."""
+    parser = argparse.ArgumentParser(prog="python -m millstream.testing.soak")
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=None)
+    options = parser.parse_args(arguments)
+    seed = options.seed if options.seed is not None else system_randomness().integer(0, 2**31)
+    started_s = time.monotonic()
+    soak = Soak(seed, _say)
+    _say(f"soaking for {options.hours:g} h from seed {seed}")
+    is_good = True
+    while is_good and time.monotonic() - started_s < options.hours * 3600:
+        is_good = soak.run_turn()
+        elapsed_min = (time.monotonic() - started_s) / 60
+        told = ", ".join(f"{count:,} {name}" for name, count in soak.totals.items())
+        _say(f"{elapsed_min:6.1f} min: {told}")
+    _say("everything held" if is_good else "FAILED, see above")
+    return 0 if is_good else 1
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
