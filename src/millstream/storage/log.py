@@ -31,6 +31,7 @@ from millstream.model.errors import (
 )
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs, TopicId, TopicPartition
 from millstream.model.invariant import invariant
+from millstream.model.limits import SEGMENT_OFFSET_SPAN_MAX
 from millstream.runtime.clock import Clock
 from millstream.storage import log_reader, names
 from millstream.storage.config import FOREVER, LogConfig, TimestampType
@@ -263,16 +264,20 @@ class Log:
         self, data: bytes | bytearray | memoryview, rows: "array[int]"
     ) -> Iterator[tuple[bytes | bytearray | memoryview, "array[int]"]]:
         """A fetch may bring more than a segment takes: split it between batches."""
-        limit = self.config.segment_bytes
-        if len(data) <= limit:
+        limit, span_max = self.config.segment_bytes, SEGMENT_OFFSET_SPAN_MAX
+        if len(data) <= limit and rows[LAST_OFFSET - ROW_FIELDS] - rows[BASE_OFFSET] <= span_max:
             yield data, rows
             return
         view = memoryview(data)
         start = 0
         while start < len(rows):
-            begin = rows[start + POSITION]
+            begin, first = rows[start + POSITION], rows[start + BASE_OFFSET]
             stop = start + ROW_FIELDS
-            while stop < len(rows) and rows[stop + POSITION] + rows[stop + SIZE] - begin <= limit:
+            while (
+                stop < len(rows)
+                and rows[stop + POSITION] + rows[stop + SIZE] - begin <= limit
+                and rows[stop + LAST_OFFSET] - first <= span_max
+            ):
                 stop += ROW_FIELDS
             end = rows[stop - ROW_FIELDS + POSITION] + rows[stop - ROW_FIELDS + SIZE]
             yield view[begin:end], rows[start:stop]
@@ -321,7 +326,25 @@ class Log:
         ):
             return active
         self.roll()
+        if not self._segments.active.has_room_for(last_offset=last, size_bytes=size_bytes):
+            self._skip_to(Offset(rows[BASE_OFFSET]))
         return self._segments.active
+
+    def _skip_to(self, offset: Offset) -> None:
+        """Let the log go on at `offset`, behind a gap too wide for one segment's indexes.
+
+        Only a follower of a compacted log meets one. Everything before it is made durable first:
+        below the recovery point a gap between segments is no hole to recovery.
+        """
+        self.flush()
+        self._home.owner.store(names.RECOVERY_POINTS, {self.partition: offset})
+        empty = self._segments.active
+        beyond = Segment.create(self._segment_context(), offset)
+        self._segments.remove([empty])
+        self._segments.add(beyond)
+        self._discard(empty)
+        self._are_names_synced = False
+        self._log_end = self._recovery_point = offset
 
     def _is_old(self, active: Segment, batch_timestamp_ms: int) -> bool:
         limit_ms = self.config.segment_ms - self.config.segment_jitter_ms

@@ -4,7 +4,7 @@ import errno
 from array import array
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from millstream.kernels import batches
 from millstream.kernels.batches import (
@@ -15,6 +15,7 @@ from millstream.kernels.batches import (
     ROW_FIELDS,
     SIZE,
 )
+from millstream.model.errors import CorruptRecords
 from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from millstream.model.limits import (
     KIB,
@@ -32,6 +33,7 @@ from millstream.storage.sparse_index import (
     SparseIndex,
     TimeIndex,
     TimeIndexEntry,
+    unless_full,
 )
 from millstream.storage.txn_index import TransactionIndex
 
@@ -41,7 +43,11 @@ SEARCH_BYTES: Final = 8 * KIB
 Finder = Callable[[bytes, int, int, int], tuple[int, int]]
 
 
-_MAX_TIMESTAMP: Final = Struct(">q")
+_INT64: Final = Struct(">q")
+T = TypeVar("T")
+_PLACE: Final = Struct(">qi11xi")  # base offset, length, ..., last offset delta
+_LENGTH_OVERHEAD: Final = 12
+"""The length field does not count itself and the base offset before it."""
 
 
 class BatchPlace(NamedTuple):
@@ -166,8 +172,13 @@ class Segment:
 
     def reopen_for_writing(self) -> None:
         """Make a closed segment the active one again."""
-        self.offset_index.start_writing()
-        self.time_index.start_writing()
+        try:
+            self.offset_index.start_writing()
+            self.time_index.start_writing()
+        except (IndexDamaged, FileNotFoundError):
+            self.rebuild_indexes()
+            self.offset_index.start_writing()
+            self.time_index.start_writing()
 
     def save_indexes(self) -> None:
         """Bring the index files up to date while the segment stays active."""
@@ -188,30 +199,38 @@ class Segment:
         self.txn_index.truncate_to(end_offset)
         self._bytes_since_index = 0
         if end_position:
-            self.max_timestamp = self._rescan_max_timestamp()
+            self.max_timestamp = self._looked_up(self._rescan_max_timestamp)
         else:
             self.start_indexes()
-        self.save_indexes()
+        with unless_full():
+            self.save_indexes()
 
     # -- finding ---------------------------------------------------------------------------
 
     def find_offset(self, offset: Offset) -> BatchPlace | None:
-        """The first batch whose last offset is at least `offset`; None when there is none."""
+        """The first batch whose last offset is at least `offset`; None when there is none.
+
+        This and the other look-ups raise CorruptRecords when the log itself is damaged.
+        """
         try:
-            position = self.offset_index.position_at_or_before(offset)
-            return self._search(position, offset)
+            before, after = self.offset_index.around(offset)
+            return self._batch_at(after, offset) or self._search(before, offset)
         except (IndexDamaged, FileNotFoundError):
             self.rebuild_indexes()
             return self._search(self.offset_index.position_at_or_before(offset), offset)
 
     def end_before(self, position: int) -> Offset:
         """The offset after the last batch that begins before `position`, a batch's own."""
+        return self._looked_up(lambda: self._end_before(position)) if position else self.base_offset
+
+    def _end_before(self, position: int) -> Offset:
+        start = self.offset_index.position_at_or_before(Offset(self._offset_at(position) - 1))
+        walk = FileWalk(self.log.open(), start=min(start, position), stop=position, check_crc=False)
         end = self.base_offset
-        if position:
-            start = self.offset_index.position_at_or_before(Offset(self._offset_at(position) - 1))
-            walk = FileWalk(self.log.open(), start=start, stop=position, check_crc=False)
-            for step in walk:
-                end = Offset(step.last_offset + 1)
+        for step in walk:
+            end = Offset(step.last_offset + 1)
+        if walk.valid_end != position or start >= position:
+            raise IndexDamaged(f"{self.offset_index.path}: entry {start} leads past {position}")
         return end
 
     def _offset_at(self, position: int) -> Offset:
@@ -222,7 +241,10 @@ class Segment:
 
     def find_timestamp(self, timestamp_ms: int, *, from_offset: Offset) -> BatchPlace | None:
         """The first batch from `from_offset` on whose max timestamp is at least the asked one."""
-        entry = self.time_index.at_or_before(timestamp_ms - 1)
+        return self._looked_up(lambda: self._find_timestamp(timestamp_ms, from_offset))
+
+    def _find_timestamp(self, timestamp_ms: int, from_offset: Offset) -> BatchPlace | None:
+        entry = self._true(self.time_index.at_or_before(timestamp_ms - 1))
         offset = max(from_offset, entry.offset if entry else self.base_offset)
         place = self.find_offset(Offset(offset))
         if place is None:
@@ -233,7 +255,7 @@ class Segment:
         """Timestamp of the first batch, from which the age for `segment.ms` counts."""
         if self.first_batch_timestamp is None and self.size_bytes:
             header = self.log.open().read_at(0, batches.HEADER_BYTES)
-            self.first_batch_timestamp = TimestampMs(_MAX_TIMESTAMP.unpack_from(header, 35)[0])
+            self.first_batch_timestamp = TimestampMs(_INT64.unpack_from(header, 35)[0])
         return self.first_batch_timestamp
 
     def largest_timestamp(self) -> TimeIndexEntry:
@@ -254,17 +276,35 @@ class Segment:
         return FileWalk(self.log.open(), start=position, stop=self.size_bytes, check_crc=check_crc)
 
     def rebuild_indexes(self) -> None:
-        """Write the offset and time index anew from the batches."""
+        """Write the offset and time index anew from the batches.
+
+        Raises CorruptRecords, and leaves the indexes alone, when the log is not whole: behind the
+        damage they may be all that still leads to a batch.
+        """
+        walk = self.walk()
+        for _ in walk:
+            continue
+        if walk.valid_end != self.size_bytes:
+            raise CorruptRecords(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
         was_active = self.offset_index.is_writable
         self.start_indexes()
         for step in self.walk():
             self.index(step.rows, step.shift)
         if was_active:
-            self.save_indexes()
+            with unless_full():
+                self.save_indexes()
             return
         self.time_index.append_if_later(self.largest_timestamp())
         self.offset_index.replace_file()
         self.time_index.replace_file()
+
+    def _looked_up(self, look_up: Callable[[], T]) -> T:
+        """What `look_up` finds, once more with new indexes when these turn out to be damaged."""
+        try:
+            return look_up()
+        except (IndexDamaged, FileNotFoundError):
+            self.rebuild_indexes()
+            return look_up()
 
     # -- leaving ---------------------------------------------------------------------------
 
@@ -321,35 +361,53 @@ class Segment:
 
     def _rescan_max_timestamp(self) -> TimeIndexEntry:
         """Largest timestamp of what a truncation left: the index knows it only in steps."""
-        newest = self.time_index.last() or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
-        for rows in (step.rows for step in self.walk(self._position_of(newest))):
+        last = self._true(self.time_index.last())
+        newest = last or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
+        place = self.find_offset(newest.offset)
+        for rows in (step.rows for step in self.walk(place.position if place else 0)):
             for row in range(0, len(rows), ROW_FIELDS):
                 if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms and rows[row + RECORD_COUNT]:
                     stamp = TimestampMs(rows[row + MAX_TIMESTAMP])
                     newest = TimeIndexEntry(stamp, Offset(rows[row + LAST_OFFSET]))
         return newest
 
-    def _position_of(self, entry: TimeIndexEntry) -> int:
-        return self.offset_index.position_at_or_before(entry.offset)
-
     def _load_max_timestamp(self) -> TimeIndexEntry:
-        try:
-            last = self.time_index.last()
-        except (IndexDamaged, FileNotFoundError):
-            self.rebuild_indexes()
-            last = self.time_index.last()
+        last = self._looked_up(lambda: self._true(self.time_index.last()))
         self.max_timestamp = last or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
         return self.max_timestamp
+
+    def _true(self, entry: TimeIndexEntry | None) -> TimeIndexEntry | None:
+        """The entry if its batch says the same: retention and look-ups depend on a single one."""
+        if entry is None:
+            return None
+        place = self.find_offset(entry.offset)
+        header = self.log.open().read_at(place.position, batches.HEADER_BYTES) if place else b""
+        if len(header) == batches.HEADER_BYTES:
+            base, stamp = _INT64.unpack_from(header)[0], _INT64.unpack_from(header, 35)[0]
+            if base <= entry.offset and stamp == entry.timestamp_ms:
+                return entry
+        raise IndexDamaged(f"{self.time_index.path}: no batch is as {entry} says")
+
+    def _batch_at(self, position: int, offset: Offset) -> BatchPlace | None:
+        """The batch at `position` if it holds the offset: batches of more than an index interval
+        have entries of their own, and then this is the whole search.
+        """
+        if not 0 <= position <= self.size_bytes - batches.HEADER_BYTES:
+            return None
+        header = self.log.open().read_at(position, batches.HEADER_BYTES)
+        base, length, delta = _PLACE.unpack_from(header)
+        size = length + _LENGTH_OVERHEAD
+        if not base <= offset <= base + delta or not size <= self.size_bytes - position:
+            return None
+        return BatchPlace(position, size)
 
     def _search(self, position: int, offset: Offset) -> BatchPlace | None:
         if position > 0 and position >= self.size_bytes:
             raise IndexDamaged(f"{self.offset_index.path}: position {position} is past the end")
         place = self._scan(batches.find_offset, position, offset)
-        if position and place and place.position == position:
-            # A damaged entry may lead past the batch that was meant: its base offset tells.
-            header = self.log.open().read_at(position, 8)
-            if int.from_bytes(header, "big", signed=True) > offset:
-                raise IndexDamaged(f"{self.offset_index.path}: entry leads past offset {offset}")
+        if position and place and place.position == position and self._offset_at(position) > offset:
+            # A damaged entry leads past the batch that was meant.
+            raise IndexDamaged(f"{self.offset_index.path}: entry leads past offset {offset}")
         return place
 
     def _scan(self, find: Finder, position: int, wanted: int) -> BatchPlace | None:

@@ -54,8 +54,11 @@ class Segments:
     def at(self, offset: Offset) -> Segment:
         return self._all[self.number_at(offset)]
 
-    def from_number(self, number: int) -> list[Segment]:
-        return self._all[number:]
+    def from_number(self, number: int) -> Iterator[Segment]:
+        """From that one on; lazily, a log may have thousands and a read needs one."""
+        while number < len(self._all):
+            yield self._all[number]
+            number += 1
 
     def end_of(self, segment: Segment) -> Offset | None:
         """Base offset of the segment after it; None for the active one."""

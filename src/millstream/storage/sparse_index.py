@@ -6,7 +6,10 @@ costs a system call on the append path. Closed segments load theirs on first use
 bounded in bytes.
 """
 
+import errno
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -19,6 +22,16 @@ _TIME_ENTRY: Final = Struct(">qi")
 
 class IndexDamaged(Exception):
     """The index file cannot be what we wrote; the segment rebuilds it from its log."""
+
+
+@contextmanager
+def unless_full() -> Iterator[None]:
+    """Save an index if there is room: it is in memory and, once forgotten, is built again."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
 
 
 class IndexCache:
@@ -117,7 +130,8 @@ class SparseIndex:
         Nobody looks at a trusted segment's index after a crash: a part of one would stay.
         """
         entries = self._loaded()
-        write_atomically(self._disk, self.path, bytes(entries))
+        with unless_full():
+            write_atomically(self._disk, self.path, bytes(entries))
         self._saved_bytes = len(entries)
         self._has_stale_end = False
         self._writable = False
@@ -210,6 +224,16 @@ class OffsetIndex(SparseIndex):
         """Where to begin looking for the batch with `offset`."""
         number = self._count_at_most(offset - self.base, 0)
         return self._entry_at(number - 1)[1] if number else 0
+
+    def around(self, offset: Offset) -> tuple[int, int]:
+        """As above, and where the first indexed batch that ends at or after `offset` begins (-1
+        when there is none).
+        """
+        entries, entry = self._loaded(), _OFFSET_ENTRY
+        number = self._count_at_most(offset - self.base - 1, 0)
+        before = entry.unpack_from(entries, (number - 1) * entry.size)[1] if number else 0
+        at = number * entry.size
+        return before, entry.unpack_from(entries, at)[1] if at < len(entries) else -1
 
     def last_position(self) -> int:
         """Position of the last indexed batch."""
