@@ -21,7 +21,6 @@ def kernels() -> list[Extension]:
             f"millstream.kernels._compiled.{path.stem}",
             [str(path)],
             extra_compile_args=["-O3"],
-            optional=not REQUIRED,
         )
         for path in sources
     ]
@@ -31,7 +30,7 @@ def kernels() -> list[Extension]:
         if REQUIRED:
             raise
         return []
-    return cythonize(
+    built = cythonize(
         extensions,
         build_dir="build/cython",
         compiler_directives={
@@ -47,6 +46,9 @@ def kernels() -> list[Extension]:
             "initializedcheck": False,
         },
     )
+    for extension in built:
+        extension.optional = not REQUIRED  # set only now: cythonize makes new ones without it
+    return built
 
 
 setup(ext_modules=kernels())

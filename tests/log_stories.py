@@ -102,9 +102,10 @@ class Story:
 
     def fill(self, count: int, *, size: int = 40) -> None:
         """Batches of one record each, numbered, of growing time."""
+        epoch = max(0, int(self.log.latest_epoch))
         for _ in range(count):
             number = int(self.log.log_end)
-            self.lead(batch_of(b"%0*d" % (size, number), stamps=[NOW + number]))
+            self.lead(batch_of(b"%0*d" % (size, number), stamps=[NOW + number]), epoch=epoch)
 
     def replicate_all(self) -> None:
         self.log.set_high_watermark(self.log.log_end)

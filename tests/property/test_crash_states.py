@@ -127,6 +127,18 @@ def truncation_and_new_epoch(story: Story) -> None:
     story.append(1, epoch=2)
 
 
+def truncation_below_the_stored_recovery_point(story: Story) -> None:
+    for _ in range(3):
+        story.append(2, size=300)
+        story.flush()
+        story.roll()
+    story.flush()
+    story.truncate(2)
+    for _ in range(3):
+        story.append(2, size=300, epoch=1)
+        story.roll()
+
+
 def deletion_at_the_front(story: Story) -> None:
     for _ in range(4):
         story.append(2, size=200)
@@ -149,6 +161,7 @@ STORIES = [
     rolls_without_flush,
     rolls_after_flush,
     truncation_and_new_epoch,
+    truncation_below_the_stored_recovery_point,
     deletion_at_the_front,
     clean_stop,
 ]
@@ -214,3 +227,12 @@ def test_explorer_catches_a_missing_directory_sync(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(FlushJob, "run", run_without_names)
     assert first_broken_promise(rolls_without_flush, limit=600) is not None
+
+
+def test_explorer_catches_a_recovery_point_left_above_a_truncation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The planted bug: segments written after the truncation are trusted without a look."""
+    monkeypatch.setattr(Log, "_before_truncation", lambda self, new_end: None)
+    told = truncation_below_the_stored_recovery_point
+    assert first_broken_promise(told, limit=STATES_PER_STORY) is not None

@@ -6,20 +6,22 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from millstream.kernels.compression import Codec
 from millstream.testing.log_driver import LogDriver
+from millstream.testing.log_kit import COMPACTED, SMALL_SEGMENTS
 
 parts = st.floats(0, 1)
 counts = st.integers(1, 4)
 producers = st.integers(1, 3)
 
 
-class LogMachine(RuleBasedStateMachine):
+class AnyLogMachine(RuleBasedStateMachine):
     """Every step is checked in full: I-02, I-03, I-05, I-08, I-10, I-11, I-20, I-23."""
 
     driver: LogDriver
+    config = SMALL_SEGMENTS
 
     @initialize(seed=st.integers(0, 2**32))
     def start(self, seed: int) -> None:
-        self.driver = LogDriver(seed)
+        self.driver = LogDriver(seed, config=self.config)
 
     @rule(count=counts, codec=st.sampled_from(Codec), size=st.sampled_from([0, 20, 300]))
     def append(self, count: int, codec: Codec, size: int) -> None:
@@ -38,14 +40,6 @@ class LogMachine(RuleBasedStateMachine):
     def retry(self, producer: int) -> None:
         self.driver.retry(producer)
 
-    @rule(producer=producers, count=counts)
-    def append_transactional(self, producer: int, count: int) -> None:
-        self.driver.append_transactional(producer, count)
-
-    @rule(producer=producers, is_commit=st.booleans())
-    def end_transaction(self, producer: int, is_commit: bool) -> None:
-        self.driver.end_transaction(producer, is_commit=is_commit)
-
     @rule(count=counts, gap=st.integers(0, 3))
     def append_as_follower(self, count: int, gap: int) -> None:
         self.driver.append_as_follower(count, gap=gap)
@@ -53,6 +47,10 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.driver.flush()
+
+    @rule()
+    def store_recovery_point(self) -> None:
+        self.driver.store_recovery_point()
 
     @rule()
     def roll(self) -> None:
@@ -100,9 +98,32 @@ class LogMachine(RuleBasedStateMachine):
             self.driver.verify()
 
 
+class LogMachine(AnyLogMachine):
+    """With transactions."""
+
+    @rule(producer=producers, count=counts)
+    def append_transactional(self, producer: int, count: int) -> None:
+        self.driver.append_transactional(producer, count)
+
+    @rule(producer=producers, is_commit=st.booleans())
+    def end_transaction(self, producer: int, is_commit: bool) -> None:
+        self.driver.end_transaction(producer, is_commit=is_commit)
+
+
+class CompactedLogMachine(AnyLogMachine):
+    """With compaction; transactions in compacted logs have a machine of their own."""
+
+    config = COMPACTED
+
+    @rule()
+    def compact(self) -> None:
+        self.driver.compact()
+
+
 TestLogMachine = LogMachine.TestCase
-TestLogMachine.settings = settings(
-    max_examples=120,
+TestCompactedLogMachine = CompactedLogMachine.TestCase
+TestLogMachine.settings = TestCompactedLogMachine.settings = settings(
+    max_examples=150,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

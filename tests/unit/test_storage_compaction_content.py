@@ -71,6 +71,17 @@ def test_offsets_timestamps_and_headers_of_what_stays_do_not_change(bench: Bench
     assert all(before[record.offset] == record for record in after)
 
 
+def test_a_batch_that_lost_its_newest_timestamp_does_not_claim_it(bench: Bench) -> None:
+    now = bench.clock.wall_ms()
+    bench.append([(b"a", b"1"), (b"b", b"1")], timestamps=[now, now - 1000])
+    bench.append([(b"a", b"2")], timestamps=[now - 2000])
+    bench.seal()
+    bench.clean()
+    found = bench.log.find_max_timestamp()
+    assert found is not None
+    assert (found.offset, found.timestamp_ms) == (1, now - 1000)
+
+
 def test_the_active_segment_is_never_cleaned(bench: Bench) -> None:
     bench.put(a="1")
     bench.seal()
@@ -216,28 +227,34 @@ def test_a_horizon_beyond_all_time_does_not_overflow() -> None:
     assert bench.records() == before
 
 
+def first_cleaning(bench: Bench) -> list[bool]:
+    """Clean once, as far as the map goes; which batches have a delete horizon then."""
+    bench.cleaner.run_once()
+    while not bench.reports:
+        bench.background.run_next()
+    return [bool(attributes & DELETE_HORIZON_BIT) for attributes, _ in stored_batches(bench)]
+
+
 def test_tombstones_behind_the_maps_end_get_no_horizon_yet() -> None:
     """Else value and tombstone could go together, and a slow reader would keep the value."""
-    bench = Bench(key_map_bytes=24 * 4)  # three keys
-    bench.put(a="1", b="1", c="1")
-    bench.put(a=None)
+    for map_keys, mapped_end, flags in [(3, 4, [False, True]), (2, 2, [False, False])]:
+        bench = Bench(key_map_bytes=24 * (map_keys + 1))
+        bench.put(a="1", b="1", c="1")
+        bench.put(a=None)
+        bench.seal()
+        assert first_cleaning(bench) == flags
+        assert bench.log.first_dirty == mapped_end
+
+
+def test_a_batch_that_only_half_fits_the_map_gets_no_horizon_either() -> None:
+    bench = Bench(key_map_bytes=24 * 2)
+    bench.append([(b"a", b"1"), (b"x", None), (b"a", b"2"), (b"y", b"1")])
     bench.seal()
-    bench.cleaner.run_once()
-    while not bench.reports:
-        bench.background.run_next()
-    flags = [bool(attributes & DELETE_HORIZON_BIT) for attributes, _ in stored_batches(bench)]
-    assert bench.log.first_dirty == 4
-    assert flags == [False, True]
-    bench = Bench(key_map_bytes=24 * 3)  # two keys
-    bench.put(a="1", b="1", c="1")
-    bench.put(a=None)
-    bench.seal()
-    bench.cleaner.run_once()
-    while not bench.reports:
-        bench.background.run_next()
-    flags = [bool(attributes & DELETE_HORIZON_BIT) for attributes, _ in stored_batches(bench)]
-    assert bench.log.first_dirty == 2
-    assert flags == [False, False]
+    assert first_cleaning(bench) == [False]
+    assert bench.log.first_dirty == 1
+    assert bench.values() == [(b"a", b"1"), (b"x", None), (b"a", b"2"), (b"y", b"1")]
+    bench.background.run_all()
+    assert bench.values() == [(b"x", None), (b"a", b"2"), (b"y", b"1")]
 
 
 # -- bounded memory

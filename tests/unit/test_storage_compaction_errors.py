@@ -20,6 +20,7 @@ from compaction_kit import (
     state_of,
 )
 from millstream.kernels.compression import Codec
+from millstream.model.errors import CorruptRecords
 from millstream.model.ids import BrokerEpoch, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.runtime.background import ThreadBackground
 from millstream.runtime.clock import SystemClock
@@ -28,7 +29,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.compaction.cleaning import CleaningReport, End
 from millstream.storage.compaction.pacing import CancelFlag, CleaningCancelled, Throttle
-from millstream.storage.compaction.source import OutputLimits, Source, grouped
+from millstream.storage.compaction.source import OutputLimits, Pacing, Source, grouped, walk
 from millstream.storage.manager import LogManager, Seams
 from millstream.testing.disk_faults import DiskFault
 from millstream.testing.log_kit import PARTITION, read_all
@@ -123,6 +124,21 @@ def test_a_batch_that_may_not_be_decompressed_is_named() -> None:
     assert "TOO_LARGE" in bench.cleaner.uncleanable[PARTITION]
 
 
+def test_a_file_cut_under_the_cleaner_is_an_error_not_an_endless_walk() -> None:
+    """The truncation that did it voids the cleaning; its thread must come back to learn that."""
+    bench = Bench()
+    bench.put(a="1")
+    size_bytes = bench.log.segments.active.size_bytes
+    bench.put(a="2")
+    bench.seal()
+    segment = bench.log.segments.at(Offset(0))
+    source = Source(Offset(0), Offset(2), segment.size_bytes, segment.log.path)
+    segment.log.open().truncate(size_bytes)
+    pacing = Pacing(Throttle(bench.clock), CancelFlag())
+    with pytest.raises(CorruptRecords, match="SHORT"):
+        list(walk(bench.disk, source, pacing))
+
+
 # -- pace
 
 
@@ -205,12 +221,16 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
                 manager.run_cleaner()
                 manager.run_retention()
                 await asyncio.sleep(0)
-        if manager.cleaner.in_progress is not None:
-            ended = asyncio.Event()
-            manager.cleaner.on_report = lambda _: ended.set()
-            await ended.wait()
+        reported, flushed = asyncio.Event(), asyncio.Event()
+        manager.cleaner.on_report = lambda _: reported.set()
+        manager.flush(log, lambda _: flushed.set())
+        await flushed.wait()
+        manager.run_cleaner()
+        while manager.cleaner.in_progress is not None:
+            reported.clear()
+            await reported.wait()
+        assert log.first_dirty == log.segments.active.base_offset
         manager.cleaner.stop()
-        assert log.first_dirty > 1000
         manager.store_checkpoints()
         assert await background.close(timeout_s=20) == []
         manager.close(broker_epoch=BrokerEpoch(1))

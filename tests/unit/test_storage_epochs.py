@@ -8,7 +8,7 @@ from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.os_disk import OsDisk
 from millstream.storage.checkpoints import CorruptCheckpoint
-from millstream.storage.epochs import LeaderEpochs
+from millstream.storage.epochs import EpochFile, LeaderEpochs, save_image
 
 UNDEFINED = (-1, -1)
 LOG_END = Offset(100)
@@ -149,7 +149,7 @@ def test_file_is_what_kafka_writes(tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     epochs = epochs_of((0, 0), (3, 17))
     epochs.dirty = True
-    epochs.save(OsDisk(), str(path))
+    save_image(OsDisk(), EpochFile(str(path)).image(epochs))
     assert path.read_bytes() == bytes.fromhex("300a320a3020300a332031370a")
     assert not epochs.dirty
     loaded = LeaderEpochs.load(OsDisk(), str(path))
@@ -164,7 +164,8 @@ def test_missing_file_is_empty(tmp_path: Path) -> None:
 def test_every_cut_of_the_file_is_refused(tmp_path: Path) -> None:
     """I-11. The loader then rebuilds the epochs from the batches."""
     path = tmp_path / "leader-epoch-checkpoint"
-    epochs_of((0, 0), (3, 17), (12, 1234)).save(OsDisk(), str(path))
+    epochs = epochs_of((0, 0), (3, 17), (12, 1234))
+    save_image(OsDisk(), EpochFile(str(path)).image(epochs))
     whole = path.read_bytes()
     for size in range(len(whole)):
         path.write_bytes(whole[:size])

@@ -97,6 +97,10 @@ class InvalidTimestamp(OperatingError):
     """A record's timestamp is too far from the broker's clock for this topic."""
 
 
+class TooManyOpenFiles(OperatingError):
+    """No descriptor left for the call. Nothing was changed; it works again once some are closed."""
+
+
 class DiskFull(OperatingError):
     """No room for the append. Nothing was changed; it works again once space is there."""
 

@@ -4,12 +4,14 @@ Followers and consumers ask "where did epoch N end?" to find the point up to whi
 (KIP-101, KIP-279, KIP-320). Kept in memory; `leader-epoch-checkpoint` is its image on disk.
 """
 
+import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Self
 
 from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
-from millstream.runtime.disk import Disk, write_atomically
+from millstream.runtime.disk import Disk, write_all_atomically
 from millstream.storage.checkpoints import (
     INT32_MAX,
     INT64_MAX,
@@ -67,17 +69,6 @@ class LeaderEpochs:
             loaded._epochs.append(LeaderEpoch(epoch))
             loaded._starts.append(Offset(start))
         return loaded
-
-    def copy(self) -> "LeaderEpochs":
-        """A copy that another thread may save while this one goes on."""
-        twin = LeaderEpochs()
-        twin._epochs, twin._starts = self._epochs.copy(), self._starts.copy()
-        return twin
-
-    def save(self, disk: Disk, path: str) -> None:
-        """Replace the file, durably."""
-        write_atomically(disk, path, self.encode())
-        self.dirty = False
 
     def encode(self) -> bytes:
         """The file's content."""
@@ -168,3 +159,65 @@ class LeaderEpochs:
             "I-10 leader epochs out of order",
             entries=self.entries(),
         )
+
+
+class EpochFile:
+    """The `leader-epoch-checkpoint` of one log, as its writers share it.
+
+    Flush jobs write it in another thread while the owner may truncate and write it too. One of
+    them at a time, never an older state over a newer one, and nothing once the log is gone: its
+    directory may belong to a new partition by then. Whoever holds `lock` can be sure that the
+    directory is there.
+    """
+
+    __slots__ = ("_images", "_is_retired", "lock", "path", "written")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self.written = 0
+        """Number of the newest image in the file."""
+        self._images = 0
+        self._is_retired = False
+
+    def image(self, epochs: LeaderEpochs) -> "EpochImage":
+        """What the file shall hold; `epochs` counts as saved from now on."""
+        self._images += 1
+        epochs.dirty = False
+        return EpochImage(self, self._images, epochs.encode())
+
+    def retire(self) -> None:
+        """The log is gone; waits for a writer to end."""
+        with self.lock:
+            self._is_retired = True
+
+    @property
+    def is_retired(self) -> bool:
+        return self._is_retired
+
+
+class EpochImage(NamedTuple):
+    """A state of an epoch file on its way to the disk."""
+
+    file: EpochFile
+    number: int
+    content: bytes
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.number > self.file.written and not self.file.is_retired
+
+
+def save_image(disk: Disk, image: EpochImage) -> None:
+    """Replace the file, durably. Raises OSError."""
+    with image.file.lock:
+        write_images(disk, [image])
+
+
+def write_images(disk: Disk, images: Sequence[EpochImage]) -> set[str]:
+    """Replace files whose locks are held, durably; the directories whose names were synced."""
+    wanted = [image for image in images if image.is_wanted]
+    write_all_atomically(disk, {image.file.path: image.content for image in wanted})
+    for image in wanted:
+        image.file.written = image.number
+    return {image.file.path.rpartition("/")[0] for image in wanted}

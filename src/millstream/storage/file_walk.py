@@ -43,6 +43,9 @@ class FileWalk:
         while self.valid_end < self._stop:
             start = self.valid_end
             size = self._file.read_into(start, buffer[: self._stop - start])
+            if not size:
+                self.reason = Reason.SHORT  # the file was cut since its size was taken
+                return
             rows, end, reason = batches.walk(
                 buffer, 0, size, check_crc=self._check_crc, size_max=BATCH_BYTES_MAX
             )

@@ -80,8 +80,12 @@ class OpenFiles:
     def create(self, path: str) -> PooledFile:
         """A handle on a new, empty file."""
         handle = PooledFile(self, path)
-        file = self._disk.open_write(path)
-        file.truncate(0)
+        file = self._open(path)
+        try:
+            file.truncate(0)
+        except OSError:
+            file.close()
+            raise
         self._take(handle, file)
         return handle
 
@@ -90,9 +94,18 @@ class OpenFiles:
         # coming back empty.
         if not self._disk.exists(handle.path):
             raise FileNotFoundError(errno.ENOENT, "segment file is gone", handle.path)
-        file = self._disk.open_write(handle.path)
+        file = self._open(handle.path)
         self._take(handle, file)
         return file
+
+    def _open(self, path: str) -> File:
+        while True:
+            try:
+                return self._disk.open_write(path)
+            except OSError as error:
+                # Connections took all descriptors: ours are the ones that can be given back.
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._evict_one():
+                    raise
 
     def dropped(self, handle: PooledFile) -> None:
         self._open_count -= 1

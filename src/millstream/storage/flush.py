@@ -1,14 +1,15 @@
 """Making a log durable without blocking its owner: jobs for another thread, and group commit."""
 
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import NamedTuple, Protocol
 
-from millstream.model.errors import StorageFailed
+from millstream.model.errors import DiskFull, StorageFailed
 from millstream.model.ids import Offset
-from millstream.runtime.background import Background, Outcome
-from millstream.runtime.disk import Disk, write_all_atomically
-from millstream.storage.epochs import LeaderEpochs
+from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.runtime.disk import Disk
+from millstream.storage.epochs import EpochFile, EpochImage, write_images
 from millstream.storage.files import PooledFile
 from millstream.storage.log_directory import LogDirectory
 
@@ -20,11 +21,12 @@ class FlushJob:
     """
 
     __slots__ = (
+        "active_base",
         "directory",
         "disk",
         "end_offset",
+        "epoch_file",
         "epochs",
-        "epochs_path",
         "index_paths",
         "logs",
         "synced",
@@ -32,19 +34,21 @@ class FlushJob:
     )
 
     def __init__(
-        self, disk: Disk, directory: str | None, end_offset: Offset, truncations: int
+        self, disk: Disk, epoch_file: EpochFile, end_offset: Offset, truncations: int
     ) -> None:
         self.disk = disk
-        self.directory = directory
+        self.epoch_file = epoch_file
+        self.directory: str | None = None
         """The directory whose names must be synced too; None when they are."""
         self.end_offset = end_offset
+        self.active_base = end_offset
+        """Base of the segment that was active: its data is synced, its indexes are not."""
         self.truncations = truncations
         """How often the log had been truncated when the job was made; if more, it is void."""
         self.logs: list[PooledFile] = []
         self.synced: list[PooledFile] = []
         self.index_paths: list[str] = []
-        self.epochs: LeaderEpochs | None = None
-        self.epochs_path = ""
+        self.epochs: EpochImage | None = None
 
     def add_log(self, file: PooledFile) -> None:
         file.pin()
@@ -62,7 +66,10 @@ class FlushJob:
 
 
 def run_jobs(jobs: Sequence[FlushJob]) -> None:
-    """Run jobs of one disk together: their syncs wait side by side. Raises OSError."""
+    """Run jobs of one disk together: their syncs wait side by side.
+
+    Raises OSError, or DiskFull when data was synced but there was no room for leader epochs.
+    """
     if not jobs:
         return
     disk = jobs[0].disk
@@ -73,10 +80,20 @@ def run_jobs(jobs: Sequence[FlushJob]) -> None:
             with suppress(FileNotFoundError):
                 files.append(opened.enter_context(disk.open_read(path)))
         disk.sync_many(files, [])
-    encoded = {job.epochs_path: job.epochs.encode() for job in jobs if job.epochs is not None}
-    write_all_atomically(disk, encoded)
-    names = {job.directory for job in jobs if job.directory is not None}
-    disk.sync_many([], sorted(names - {path.rpartition("/")[0] for path in encoded}))
+    with ExitStack() as held:
+        for job in jobs:
+            held.enter_context(job.epoch_file.lock)
+        # A partition may have been deleted meanwhile.
+        present = [job for job in jobs if not job.epoch_file.is_retired]
+        images = [job.epochs for job in present if job.epochs is not None]
+        try:
+            done = write_images(disk, images)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise DiskFull(images[0].file.path) from error
+            raise
+        names = {job.directory for job in present if job.directory is not None}
+        disk.sync_many([], sorted(names - done))
 
 
 class Flushable(Protocol):
@@ -89,8 +106,10 @@ class Flushable(Protocol):
 
     def finish_flush(self, job: FlushJob) -> None: ...
 
+    def abandon_flush(self, job: FlushJob) -> None: ...
 
-FlushDone = Callable[[StorageFailed | None], None]
+
+FlushDone = Callable[[StorageFailed | DiskFull | None], None]
 
 
 class _Waiter(NamedTuple):
@@ -114,7 +133,11 @@ class GroupCommit:
     def request(self, log: Flushable, done: FlushDone) -> None:
         """Flush everything the log has now; `done` is called when it is durable, or failed."""
         self._waiting.append(_Waiter(log, done))
-        if not self._is_running:
+        self.resume()
+
+    def resume(self) -> None:
+        """Start what waits, if anything does: after the background had no room for it."""
+        if self._waiting and not self._is_running:
             self._start()
 
     def _start(self) -> None:
@@ -137,10 +160,14 @@ class GroupCommit:
         def completed(outcome: Outcome[None]) -> None:
             self._is_running = False
             self._finish(waiters, jobs, outcome.error)
-            if self._waiting:
-                self._start()
+            self.resume()  # not while one runs again: who was told may have asked for the next
 
-        self._background.submit(run, completed, name="flush")
+        try:
+            self._background.submit(run, completed, name="flush")
+        except BackgroundFullError:
+            self._is_running = False
+            self._let_go(jobs)
+            self._waiting = waiters + self._waiting
 
     def _finish(
         self,
@@ -148,16 +175,24 @@ class GroupCommit:
         jobs: list[tuple[Flushable, FlushJob]],
         error: BaseException | None,
     ) -> None:
-        failure: StorageFailed | None = None
+        failure: StorageFailed | DiskFull | None = None
         if isinstance(error, OSError):
             failure = self._directory.failed(error)
-        elif isinstance(error, StorageFailed):
+        elif isinstance(error, StorageFailed | DiskFull):
             failure = error
         elif error is not None:
             raise error
-        for log, job in jobs:
-            job.release()
-            if failure is None:
+        if failure is not None:
+            self._let_go(jobs)
+        else:
+            for log, job in jobs:
+                job.release()
                 log.finish_flush(job)
         for waiter in waiters:
             waiter.done(failure)
+
+    @staticmethod
+    def _let_go(jobs: list[tuple[Flushable, FlushJob]]) -> None:
+        for log, job in jobs:
+            job.release()
+            log.abandon_flush(job)

@@ -7,7 +7,6 @@ point leaves a prefix of what was appended, never a hole (I-11):
 - before the end is truncated, the recovery point is lowered, then segments go newest first.
 """
 
-import errno
 from array import array
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
@@ -35,7 +34,7 @@ from millstream.model.limits import SEGMENT_OFFSET_SPAN_MAX
 from millstream.runtime.clock import Clock
 from millstream.storage import log_reader, names
 from millstream.storage.config import FOREVER, LogConfig, TimestampType
-from millstream.storage.epochs import EpochEnd, LeaderEpochs
+from millstream.storage.epochs import EpochEnd, EpochFile, LeaderEpochs, save_image
 from millstream.storage.files import OpenFiles
 from millstream.storage.flush import FlushJob
 from millstream.storage.log_directory import LogDirectory
@@ -47,12 +46,13 @@ from millstream.storage.retention import (
     LogFacts,
     RetentionPlan,
     RetentionRules,
+    SegmentAges,
     SegmentFacts,
     plan_deletion,
 )
 from millstream.storage.segment import Segment, SegmentContext
 from millstream.storage.segments import Segments
-from millstream.storage.sparse_index import IndexCache
+from millstream.storage.sparse_index import IndexCache, unless_full
 from millstream.storage.txn_index import AbortedTransaction
 from millstream.storage.validation import prepare, walk_whole
 
@@ -118,6 +118,8 @@ class Log:
         self.config = config
         self._segments = state.segments
         self._epochs = state.epochs
+        self._ages = SegmentAges()
+        self._epoch_file = EpochFile(f"{home.directory}/{names.LEADER_EPOCHS}")
         self.producers = state.producers
         self._log_start = state.log_start
         self._log_end = state.log_end
@@ -292,9 +294,7 @@ class Log:
             segment = self._segment_for(rows, len(data))
             segment.append(data, rows)
         except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise DiskFull(self._home.owner.path) from error
-            raise self._home.owner.failed(error) from error
+            raise self._home.owner.refused(error) from error
         if rows[LEADER_EPOCH - ROW_FIELDS] != self._epochs.latest:
             self._note_epochs(rows)
         try:
@@ -441,9 +441,9 @@ class Log:
                     self._segments, offset, limit=limit, log_end=self._log_end, size_max=size_max
                 )
                 if isolation is Isolation.COMMITTED:
-                    aborted = log_reader.aborted_between(self._segments, offset, limit)
+                    aborted = log_reader.aborted_in(data, self._segments, offset, limit)
             except OSError as error:
-                raise self._home.owner.failed(error) from error
+                raise self._home.owner.refused(error) from error
         return ReadResult(data, self._high_watermark, stable, self._log_start, aborted)
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
@@ -454,7 +454,7 @@ class Log:
                 self._segments, timestamp_ms, log_start=self._log_start
             )
         except OSError as error:
-            raise self._home.owner.failed(error) from error
+            raise self._home.owner.refused(error) from error
 
     def find_max_timestamp(self) -> RecordPlace | None:
         """The first record with the largest timestamp."""
@@ -462,7 +462,7 @@ class Log:
         try:
             return log_reader.find_max_timestamp(self._segments, log_start=self._log_start)
         except OSError as error:
-            raise self._home.owner.failed(error) from error
+            raise self._home.owner.refused(error) from error
 
     # -- truncate --------------------------------------------------------------------------
 
@@ -473,12 +473,14 @@ class Log:
         `is_unclean` is the record of an unclean election: only then may it go below the high
         watermark (I-08).
         """
+        self._home.owner.check_usable()
         if end_offset >= self._log_end:
             return self._log_end
         if end_offset < self._log_start:
             raise OffsetOutOfRange(asked=end_offset, start=self._log_start, end=self._log_end)
         segment = self._segments.at(end_offset)
         try:
+            segment.check_transactions()
             new_end, position = self._cut_point(segment, end_offset)
             invariant(
                 is_unclean or new_end >= self._high_watermark,
@@ -497,6 +499,7 @@ class Log:
 
     def truncate_fully(self, start_offset: Offset) -> None:
         """Drop everything and begin anew at `start_offset`: the leader's log starts later."""
+        self._home.owner.check_usable()
         try:
             self._before_truncation(min(start_offset, self._log_start))
             self._home.owner.store(names.LOG_STARTS, {self.partition: start_offset})
@@ -549,7 +552,11 @@ class Log:
         self._recovery_point = max(self._log_start, min(self._recovery_point, new_end))
         self._high_watermark = max(self._log_start, min(self._high_watermark, new_end))
         self._epochs.truncate_from_end(new_end)
-        self._epochs.save(self._home.owner.disk, f"{self._home.directory}/{names.LEADER_EPOCHS}")
+        image = self._epoch_file.image(self._epochs)
+        with unless_full():
+            self._epochs.dirty = True  # until it is there
+            save_image(self._home.owner.disk, image)
+            self._epochs.dirty = False
         self.producers.rebuild(self._segments, self._log_start, new_end)
         self.producers.states.on_high_watermark(self._high_watermark)
         self._unflushed_records = 0
@@ -561,7 +568,7 @@ class Log:
     def plan_retention(self, now_ms: TimestampMs) -> RetentionPlan:
         """Which of the oldest segments may go now."""
         facts = [
-            SegmentFacts(one.base_offset, one.size_bytes, self._age_stamp(one))
+            SegmentFacts(one.base_offset, one.size_bytes, one.largest_timestamp().timestamp_ms)
             for one in self._segments
         ]
         config = self.config
@@ -570,13 +577,17 @@ class Log:
             retention_ms=config.retention_ms,
             retention_bytes=config.retention_bytes,
         )
-        log = LogFacts(facts, self._log_start, self._high_watermark, self._log_end)
+        stamped = self._ages.stamped(facts, now_ms)
+        log = LogFacts(stamped, self._log_start, self._high_watermark, self._log_end)
         return plan_deletion(log, rules, now_ms)
 
     def begin_retention(self, plan: RetentionPlan) -> None:
         """Move the log start as planned; the caller then stores the log starts, then removes."""
         if plan.is_roll_needed:
-            self.roll()
+            try:
+                self.roll()
+            except OSError as error:
+                raise self._home.owner.refused(error) from error
         self.advance_log_start(plan.new_log_start)
 
     def remove_segments_below_start(self) -> int:
@@ -588,19 +599,33 @@ class Log:
             stored=stored,
             log_start=self._log_start,
         )
-        gone = [
-            one
-            for one in self._segments.closed
-            if (end := self._segments.end_of(one)) is not None and end <= stored
-        ]
+        gone = [one for one in self._segments.closed if self._end_of(one) <= stored]
         self._segments.remove(gone)
         for segment in gone:
             self._discard(segment)
         self.producers.delete_snapshots_below(self._segments)
         return len(gone)
 
-    def _age_stamp(self, segment: Segment) -> TimestampMs:
-        return segment.largest_timestamp().timestamp_ms
+    def make_room(self) -> int:
+        """Remove segments below the log start without having stored it: the disk is full.
+
+        One by one, oldest first and each durably, so that a crash leaves no hole; how many.
+        """
+        disk = self._home.owner.disk
+        gone = [one for one in self._segments.closed if self._end_of(one) <= self._log_start]
+        for segment in gone:
+            self._segments.remove([segment])
+            paths = segment.change_state(names.DELETED)
+            segment.forget()
+            disk.sync_directory(self._home.directory)
+            for path in paths:
+                disk.remove(path)
+        self.producers.delete_snapshots_below(self._segments)
+        return len(gone)
+
+    def _end_of(self, segment: Segment) -> Offset:
+        end = self._segments.end_of(segment)
+        return self._log_end if end is None else end
 
     def _discard(self, segment: Segment) -> None:
         paths = segment.change_state(names.DELETED)
@@ -617,44 +642,61 @@ class Log:
             self._recovery_point < self._segments.active.base_offset
         )
 
-    def begin_flush(self) -> FlushJob | None:
-        """What must be synced for everything appended so far to be durable; None if nothing."""
+    def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None:
+        """What must be synced for everything appended so far to be durable; None if nothing.
+
+        Closing takes the active segment's indexes too: a clean start believes them.
+        """
         self._home.owner.check_usable()
-        if self._recovery_point >= self._log_end and not self._epochs.dirty:
+        active = self._segments.active
+        is_index_due = is_closing and active.has_unsynced_indexes
+        is_due = self._recovery_point < self._log_end or self._epochs.dirty or is_index_due
+        if not is_due or self._epoch_file.is_retired:
             return None
-        directory = None if self._are_names_synced else self._home.directory
-        job = FlushJob(self._home.owner.disk, directory, self._log_end, self._truncations)
+        disk = self._home.owner.disk
+        job = FlushJob(disk, self._epoch_file, self._log_end, self._truncations)
+        job.active_base = active.base_offset
+        if is_index_due or not self._are_names_synced:
+            job.directory = self._home.directory
         number = self._segments.number_at(self._recovery_point)
         for segment in self._segments.from_number(number):
             job.add_log(segment.log)
-            if segment is not self._segments.active:
+            if segment is not active or is_index_due:
                 job.index_paths += segment.file_paths()[1:]
         if self._epochs.dirty:
-            job.epochs = self._epochs.copy()
-            job.epochs_path = f"{self._home.directory}/{names.LEADER_EPOCHS}"
-            self._epochs.dirty = False
+            job.epochs = self._epoch_file.image(self._epochs)
         return job
 
     def finish_flush(self, job: FlushJob) -> None:
         """The job worked: what it covered is durable."""
         if job.truncations != self._truncations:
-            self._epochs.dirty = True  # the job may have written epochs that are gone
             return
-        self._recovery_point = max(self._recovery_point, job.end_offset)
+        end = job.end_offset
+        if self._segments.active.base_offset != job.active_base:
+            # Rolled since: the indexes that then became final were not synced with the data.
+            end = min(end, job.active_base)
+        self._recovery_point = max(self._recovery_point, end)
         self._are_names_synced = self._segments.active.log in job.synced
         self._unflushed_records = self._log_end - job.end_offset
         self.last_flush_s = self._home.clock.monotonic_s()
         self._check()
 
-    def flush(self) -> None:
+    def abandon_flush(self, job: FlushJob) -> None:
+        """The job did not work, or was not run."""
+        self._epochs.dirty |= job.epochs is not None
+
+    def flush(self, *, is_closing: bool = False) -> None:
         """Make everything durable now, blocking."""
-        job = self.begin_flush()
+        job = self.begin_flush(is_closing=is_closing)
         if job is None:
             return
         try:
             job.run()
-        except OSError as error:
-            raise self._home.owner.failed(error) from error
+        except (OSError, DiskFull) as error:
+            self.abandon_flush(job)
+            if isinstance(error, OSError):
+                raise self._home.owner.failed(error) from error
+            raise
         finally:
             job.release()
         self.finish_flush(job)
@@ -662,7 +704,7 @@ class Log:
     def close(self) -> None:
         """Flush, write what makes the next start quick, let go of files."""
         self.prepare_close()
-        self.flush()
+        self.flush(is_closing=True)
         self.release()
 
     def prepare_close(self) -> None:
@@ -675,6 +717,7 @@ class Log:
         """Let go of memory and descriptors without writing anything."""
         if self.cleaning is not None:
             self.cleaning.abandon()
+        self._epoch_file.retire()
         for segment in self._segments:
             segment.forget()
 

@@ -4,11 +4,19 @@ A directory that failed once is not used again before a restart: after a failed 
 may have dropped the pages and report success the next time.
 """
 
+import errno
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
-from millstream.model.errors import LogDirectoryLocked, StorageFailed
+from millstream.model.errors import (
+    DiskFull,
+    LogDirectoryLocked,
+    OperatingError,
+    StorageFailed,
+    TooManyOpenFiles,
+)
 from millstream.model.ids import Offset, TopicPartition
 from millstream.runtime.disk import DirectoryLock, Disk
 from millstream.storage import names
@@ -37,6 +45,8 @@ class LogDirectory:
         self.failure: str | None = None
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
+        self._behind: set[str] = set()
+        """Checkpoints whose file still names a partition that is gone."""
         self._rubbish: deque[tuple[float, str]] = deque()
         self.damaged_checkpoints: list[str] = []
 
@@ -45,12 +55,12 @@ class LogDirectory:
         try:
             self.disk.make_directories(self.path)
             self._lock = self.disk.lock_directory(self.path)
+            for name in CHECKPOINTS:
+                self._stored[name] = self._read(name)
         except BlockingIOError as error:
             raise LogDirectoryLocked(f"{self.path} is in use by another process") from error
         except OSError as error:
             raise self.failed(error) from error
-        for name in CHECKPOINTS:
-            self._stored[name] = self._read(name)
 
     def close(self) -> None:
         """Give the lock back."""
@@ -66,6 +76,16 @@ class LogDirectory:
             self.failure = f"{error.strerror or error} ({error.filename or self.path})"
         return StorageFailed(self.path, self.failure)
 
+    def refused(self, error: OSError) -> OperatingError:
+        """The error to raise for a call that may be made again: a full disk, or a process without
+        free descriptors, is no failure of the directory. Never for a failed sync.
+        """
+        if error.errno == errno.ENOSPC:
+            return DiskFull(self.path)
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")
+        return self.failed(error)
+
     def check_usable(self) -> None:
         if self.failure is not None:
             raise StorageFailed(self.path, self.failure)
@@ -77,19 +97,37 @@ class LogDirectory:
         return self._stored[name].get(partition)
 
     def store(self, name: str, changes: Mapping[TopicPartition, Offset]) -> None:
-        """Write the checkpoint file with these changes, durably; no write when nothing changes."""
+        """Write the checkpoint file with these changes, durably; no write when nothing changes.
+
+        Raises DiskFull, with the file as it was, or StorageFailed.
+        """
         current = self._stored[name]
-        if all(current.get(partition) == offset for partition, offset in changes.items()):
+        is_same = all(current.get(partition) == offset for partition, offset in changes.items())
+        if is_same and name not in self._behind:
             return
         updated = {**current, **changes}
         self._write(name, updated)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop a deleted partition from every checkpoint file."""
+        """Drop a deleted partition from every checkpoint file.
+
+        What it says must never pass to a new partition of the same name. Where there is no room
+        to write (a partition may be deleted to make some), DiskFull is raised at the end and the
+        file stays behind until the next `store` or `forget`.
+        """
+        full: DiskFull | None = None
         for name, stored in self._stored.items():
-            if partition in stored:
-                rest = {key: offset for key, offset in stored.items() if key != partition}
+            if partition not in stored and name not in self._behind:
+                continue
+            rest = {key: offset for key, offset in stored.items() if key != partition}
+            self._stored[name] = rest
+            self._behind.add(name)
+            try:
                 self._write(name, rest)
+            except DiskFull as error:
+                full = error
+        if full is not None:
+            raise full
 
     def _read(self, name: str) -> OffsetsByPartition:
         try:
@@ -104,8 +142,11 @@ class LogDirectory:
         try:
             write_offsets(self.disk, f"{self.path}/{name}", offsets)
         except OSError as error:
-            raise self.failed(error) from error
+            with suppress(OSError):
+                self.disk.remove(f"{self.path}/{name}{names.TEMPORARY}")
+            raise self.refused(error) from error
         self._stored[name] = offsets
+        self._behind.discard(name)
 
     # -- rubbish ---------------------------------------------------------------------------
 

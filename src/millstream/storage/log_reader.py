@@ -107,6 +107,26 @@ def _end_position(segments: Segments, segment: Segment, *, limit: Offset, log_en
     return segment.size_bytes if place is None else place.position
 
 
+def aborted_in(
+    data: ReadSlice, segments: Segments, start: Offset, limit: Offset
+) -> list[AbortedTransaction]:
+    """Aborted transactions with records in a slice that was read from `start` below `limit`.
+
+    Not of everything below `limit`: that list would grow with the reader's lag. Raises
+    CorruptRecords when it cannot be known.
+    """
+    if data.file is None:
+        return []
+    segment = next(
+        one for one in segments.from_number(segments.number_at(start)) if one.log is data.file
+    )
+    end = segment.end_bound(data.position + data.size_bytes) or segments.end_of(segment) or limit
+    try:
+        return aborted_between(segments, start, min(limit, end))
+    except IndexDamaged as error:
+        raise CorruptRecords(str(error)) from error
+
+
 def aborted_between(segments: Segments, start: Offset, end: Offset) -> list[AbortedTransaction]:
     """Aborted transactions with records in [start, end), in the order of their first offset."""
     found: list[AbortedTransaction] = []

@@ -4,15 +4,21 @@ A directory that fails takes only its own partitions offline. Upkeep is a set of
 the broker calls from its timers; what blocks goes through the background seam.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.model.errors import (
+    CorruptRecords,
+    DiskFull,
     InconsistentTopicId,
     OperatingError,
     StorageFailed,
+    TooManyOpenFiles,
     UnknownPartition,
 )
 from millstream.model.ids import (
@@ -24,7 +30,7 @@ from millstream.model.ids import (
     TopicPartition,
 )
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
-from millstream.runtime.background import Background
+from millstream.runtime.background import Background, BackgroundFullError, Outcome
 from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk, remove_tree, write_all_atomically
 from millstream.runtime.randomness import Randomness
@@ -37,7 +43,6 @@ from millstream.storage.loader import LoadReport, create_log, load_log
 from millstream.storage.log import Log, LogHome
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.partition_metadata import (
-    CorruptPartitionMetadata,
     encode_topic_id,
     read_topic_id,
 )
@@ -98,6 +103,11 @@ class LogManager:
         self.files = OpenFiles(seams.disk, open_max=open_files_max)
         self._cache = IndexCache(bytes_max=index_cache_bytes_max)
         self._logs: dict[TopicPartition, Log] = {}
+        self._places: dict[TopicPartition, str] = {}
+        """Directory of every partition that was found or made, usable or not."""
+        self._started: set[str] = set()
+        self._doomed: deque[tuple[LogDirectory, str]] = deque()
+        """Deleted partitions whose removal the background had no room for."""
         self.cleaner = Cleaner(
             self,
             clock=seams.clock,
@@ -134,7 +144,8 @@ class LogManager:
         """
         self.cleaner.stop()
         for directory in self._directories:
-            if directory.failure is None:
+            # No proof of a clean stop for logs that were never opened.
+            if directory.failure is None and directory.path in self._started:
                 self._close_directory(directory, broker_epoch)
             directory.close()
         self._logs.clear()
@@ -151,17 +162,16 @@ class LogManager:
                 report.unclean_directories.append(directory.path)
             for name in disk.list_directory(directory.path):
                 path = f"{directory.path}/{name}"
-                if name.endswith(names.DELETED_DIRECTORY) and disk.is_directory(path):
+                if names.is_deleted_directory(name) and disk.is_directory(path):
                     remove_tree(disk, path)
                     continue
                 partition = names.parse_partition_directory(name)
-                if partition is None or partition.topic == names.CLUSTER_METADATA_TOPIC:
-                    continue
-                if not disk.is_directory(path):
+                if partition is None or not disk.is_directory(path):
                     continue
                 self._load(directory, partition, config_of, report, is_clean=marker is not None)
         except OSError as error:
             raise directory.failed(error) from error
+        self._started.add(directory.path)
         return marker.broker_epoch if marker is not None else None
 
     def _load(
@@ -173,20 +183,24 @@ class LogManager:
         *,
         is_clean: bool,
     ) -> None:
-        if partition in self._logs:
-            other = self._logs[partition].owner.path
+        if partition in self._places:
+            other = self._places[partition]
             raise OperatingError(f"{partition} is both in {other} and in {directory.path}")
+        self._places[partition] = directory.path
         path = f"{directory.path}/{names.partition_directory(partition)}"
+        outcome = LoadReport()
         try:
             topic_id = read_topic_id(self._seams.disk, f"{path}/{names.PARTITION_METADATA}")
-        except CorruptPartitionMetadata as error:
+            home = self._home(directory, partition, topic_id)
+            config = config_of(partition, topic_id)
+            self._logs[partition] = load_log(home, config, is_clean=is_clean, report=outcome)
+        except StorageFailed:
+            raise
+        except OperatingError as error:
+            # One partition that cannot be understood must not keep the others from starting.
             report.unusable_partitions[partition] = str(error)
             return
-        outcome = report.loaded[partition] = LoadReport()
-        home = self._home(directory, partition, topic_id)
-        self._logs[partition] = load_log(
-            home, config_of(partition, topic_id), is_clean=is_clean, report=outcome
-        )
+        report.loaded[partition] = outcome
 
     def _close_directory(self, directory: LogDirectory, broker_epoch: BrokerEpoch) -> None:
         try:
@@ -196,7 +210,7 @@ class LogManager:
             clean_shutdown.write(directory.disk, directory.path, broker_epoch)
         except OSError as error:
             directory.failed(error)
-        except StorageFailed:
+        except (StorageFailed, DiskFull):
             pass  # without the marker the next start recovers
 
     # -- logs ------------------------------------------------------------------------------
@@ -225,15 +239,29 @@ class LogManager:
     def directories(self) -> list[LogDirectory]:
         return list(self._directories)
 
-    def create(self, partition: TopicPartition, topic_id: TopicId, config: LogConfig) -> Log:
-        """A new, empty log in the directory with the fewest; the existing one when it matches."""
-        return self.create_many([NewPartition(partition, topic_id, config)])[0]
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        *,
+        is_new: bool = True,
+    ) -> Log:
+        """A new, empty log in the directory with the fewest; the existing one when it matches.
 
-    def create_many(self, wanted: Sequence[NewPartition]) -> list[Log]:
+        Without `is_new` the partition was here before: while a directory is offline it may be in
+        there, and an empty second one would take its place.
+        """
+        return self.create_many([NewPartition(partition, topic_id, config)], is_new=is_new)[0]
+
+    def create_many(self, wanted: Sequence[NewPartition], *, is_new: bool = True) -> list[Log]:
         """As `create`; many at once share their syncs and are much faster for it."""
         for one in wanted:
-            self._check_creatable(one)
-        missing = [one for one in wanted if one.partition not in self._logs]
+            self._check_creatable(one, is_new=is_new)
+        missing = [one for one in dict.fromkeys(wanted) if one.partition not in self._logs]
+        ids = {one.partition: one.topic_id for one in missing}
+        if len(ids) < len(missing):
+            raise InconsistentTopicId("one partition was to be created in two ways")
         counts = self._log_counts()
         homes: list[tuple[LogHome, LogConfig]] = []
         for one in missing:
@@ -244,13 +272,19 @@ class LogManager:
             self._create_together(group)
         return [self._logs[one.partition] for one in wanted]
 
-    def _check_creatable(self, one: NewPartition) -> None:
-        if not names.is_legal_topic(one.partition.topic):
-            raise OperatingError(f"illegal topic name {one.partition.topic!r}")
+    def _check_creatable(self, one: NewPartition, *, is_new: bool) -> None:
+        if not names.is_legal_partition(one.partition):
+            raise OperatingError(f"illegal name {one.partition!r}")
         if not self._usable():
             self._directories[0].check_usable()
         existing = self._logs.get(one.partition)
         if existing is None:
+            if one.partition in self._places:
+                # A second one elsewhere would be found beside it at the next start.
+                place = self._places[one.partition]
+                raise StorageFailed(place, f"{one.partition} is there and cannot be used")
+            for directory in () if is_new else self._directories:
+                directory.check_usable()
             return
         existing.owner.check_usable()
         if existing.home.topic_id is None:
@@ -267,6 +301,7 @@ class LogManager:
             mine = [(home, config) for home, config in homes if home.owner is directory]
             try:
                 for home, _ in mine:
+                    directory.forget(home.partition)  # a crash may have kept what it said
                     disk.make_directories(home.directory)
                 logs = [create_log(home, config) for home, config in mine]
                 write_all_atomically(
@@ -280,8 +315,18 @@ class LogManager:
                 if mine:
                     disk.sync_directory(directory.path)
             except OSError as error:
-                raise directory.failed(error) from error
+                refusal = directory.refused(error)
+                if not isinstance(refusal, StorageFailed):
+                    self._clear_away([home.directory for home, _ in mine])
+                raise refusal from error
             self._logs.update({log.partition: log for log in logs})
+            self._places.update({log.partition: directory.path for log in logs})
+
+    def _clear_away(self, directories: Sequence[str]) -> None:
+        """What an interrupted creation left: the next try may choose another place."""
+        for path in directories:
+            with suppress(OSError):
+                remove_tree(self._seams.disk, path)
 
     def delete(self, partition: TopicPartition) -> None:
         """Remove the partition: renamed at once, its files later and off the loop."""
@@ -290,27 +335,36 @@ class LogManager:
         log.release()
         directory = log.owner
         unique = UUID(bytes=self._seams.randomness.bytes(16)).hex
-        # Kafka's form. A long topic name gives way: the directory must stay within 255 bytes.
-        room = 255 - len(unique) - len(names.DELETED_DIRECTORY) - 1
-        base = names.partition_directory(partition)[:room]
-        doomed = f"{directory.path}/{base}.{unique}{names.DELETED_DIRECTORY}"
+        doomed = f"{directory.path}/{names.deleted_directory(partition, unique)}"
         try:
             self._seams.disk.rename(log.home.directory, doomed)
             self._seams.disk.sync_directory(directory.path)
-            directory.forget(partition)
+            with suppress(DiskFull):  # it is tried again before the name is used again
+                directory.forget(partition)
         except OSError as error:
             raise directory.failed(error) from error
-        self._seams.background.submit(
-            lambda: remove_tree(self._seams.disk, doomed),
-            lambda outcome: self._after_removal(directory, outcome.error),
-            name=f"delete {partition}",
-        )
+        del self._places[partition]
+        self._doomed.append((directory, doomed))
+        self._remove_doomed()
 
-    def _after_removal(self, directory: LogDirectory, error: BaseException | None) -> None:
-        if isinstance(error, OSError):
-            directory.failed(error)
-        elif error is not None:
-            raise error
+    def _remove_doomed(self) -> None:
+        while self._doomed:
+            directory, path = self._doomed[0]
+            try:
+                self._seams.background.submit(
+                    partial(remove_tree, self._seams.disk, path),
+                    partial(self._after_removal, directory),
+                    name=f"remove {path}",
+                )
+            except BackgroundFullError:
+                return  # thousands are being deleted; the next upkeep goes on
+            self._doomed.popleft()
+
+    def _after_removal(self, directory: LogDirectory, outcome: Outcome[None]) -> None:
+        if isinstance(outcome.error, OSError):
+            directory.failed(outcome.error)
+        else:
+            outcome.result()
 
     # -- upkeep ----------------------------------------------------------------------------
 
@@ -319,20 +373,22 @@ class LogManager:
         for directory in self._usable():
             try:
                 self._store_all(directory)
-            except StorageFailed:
-                continue  # noted in the directory; its partitions are offline now
+            except (StorageFailed, DiskFull):
+                continue  # noted in the directory, or good enough: old checkpoints mean more work
 
     def run_retention(self) -> int:
         """Remove what retention allows; returns the number of segments."""
         now_ms = TimestampMs(self._seams.clock.wall_ms())
         removed = 0
+        self._remove_doomed()
         for directory in self._usable():
             try:
+                directory.empty_rubbish(self._seams.clock.monotonic_s())
                 removed += self._run_retention_in(directory, now_ms)
                 directory.empty_rubbish(self._seams.clock.monotonic_s())
             except OSError as error:
-                directory.failed(error)
-            except StorageFailed:
+                directory.refused(error)
+            except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue
         return removed
 
@@ -351,6 +407,8 @@ class LogManager:
     def flush_due(self) -> None:
         """Start the flushes that `flush.messages`, `flush.ms` or a roll ask for."""
         now_s = self._seams.clock.monotonic_s()
+        for commit in self._commits.values():
+            commit.resume()
         for log in self:
             is_late = (now_s - log.last_flush_s) * 1000 >= log.config.flush_ms
             if log.is_flush_due or (is_late and log.recovery_point < log.log_end):
@@ -370,11 +428,17 @@ class LogManager:
     def _run_retention_in(self, directory: LogDirectory, now_ms: TimestampMs) -> int:
         moved: dict[TopicPartition, Offset] = {}
         for log in self._in(directory):
-            plan = log.plan_retention(now_ms)
-            if plan.reasons:
-                log.begin_retention(plan)
-                moved[log.partition] = log.log_start
-        directory.store(names.LOG_STARTS, moved)
+            try:
+                plan = log.plan_retention(now_ms)
+                if plan.reasons:
+                    log.begin_retention(plan)
+                    moved[log.partition] = log.log_start
+            except (CorruptRecords, DiskFull):
+                continue  # it keeps what it has; the others have their turn
+        try:
+            directory.store(names.LOG_STARTS, moved)
+        except DiskFull:
+            return sum(self._logs[partition].make_room() for partition in moved)
         return sum(self._logs[partition].remove_segments_below_start() for partition in moved)
 
     def _store_all(self, directory: LogDirectory) -> None:
@@ -419,7 +483,7 @@ class LogManager:
         try:
             for log in logs:
                 log.prepare_close()
-                job = log.begin_flush()
+                job = log.begin_flush(is_closing=True)
                 if job is not None:
                     jobs.append((log, job))
             run_jobs([job for _, job in jobs])

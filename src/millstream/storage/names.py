@@ -35,12 +35,19 @@ DELETED_DIRECTORY: Final = "-delete"
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's own Raft log: found in its directories, never ours to serve."""
 
+INT64_MAX: Final = 2**63 - 1
+PARTITION_MAX: Final = 2**31 - 1
+FILE_NAME_BYTES_MAX: Final = 255
+
 _OFFSET_DIGITS: Final = 20
 _SEGMENT_FILE: Final = re.compile(
-    r"(?P<base>\d{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<state>\.\w+)?"
+    r"(?P<base>[0-9]{20})(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot)(?P<state>\.\w+)?"
 )
 _LEGAL_TOPIC: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_NAME_LENGTH_MAX}}}")
-_PARTITION_DIRECTORY: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d{1,10})")
+_PARTITION_DIRECTORY: Final = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})"
+)
+_DELETED_DIRECTORY: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
 
 
 def segment_path(directory: str, base_offset: Offset, suffix: str) -> str:
@@ -51,7 +58,7 @@ def segment_path(directory: str, base_offset: Offset, suffix: str) -> str:
 def parse_segment_file(name: str) -> tuple[Offset, str, str] | None:
     """(base offset, kind, state) of a segment's file name; state is '' or e.g. '.swap'."""
     match = _SEGMENT_FILE.fullmatch(name)
-    if match is None:
+    if match is None or int(match["base"]) > INT64_MAX:
         return None
     return Offset(int(match["base"])), match["kind"], match["state"] or ""
 
@@ -59,6 +66,15 @@ def parse_segment_file(name: str) -> tuple[Offset, str, str] | None:
 def is_legal_topic(topic: str) -> bool:
     """Whether Kafka allows the name; it is also what keeps paths inside the log directory."""
     return _LEGAL_TOPIC.fullmatch(topic) is not None and topic not in (".", "..")
+
+
+def is_legal_partition(partition: TopicPartition) -> bool:
+    """Whether its directory's name leads back to it and to a log of ours."""
+    return (
+        is_legal_topic(partition.topic)
+        and partition.topic != CLUSTER_METADATA_TOPIC
+        and 0 <= partition.partition <= PARTITION_MAX
+    )
 
 
 def partition_directory(partition: TopicPartition) -> str:
@@ -69,6 +85,21 @@ def partition_directory(partition: TopicPartition) -> str:
 def parse_partition_directory(name: str) -> TopicPartition | None:
     """The partition a directory belongs to, or None when it is something else."""
     match = _PARTITION_DIRECTORY.fullmatch(name)
-    if match is None or not is_legal_topic(match["topic"]):
+    if match is None:
         return None
-    return TopicPartition(match["topic"], int(match["partition"]))
+    partition = TopicPartition(match["topic"], int(match["partition"]))
+    return partition if is_legal_partition(partition) else None
+
+
+def deleted_directory(partition: TopicPartition, unique: str) -> str:
+    """Kafka's form, `unique` being 32 hexadecimal digits.
+
+    A long topic name gives way: the whole must stay within the 255 bytes of a file name.
+    """
+    room = FILE_NAME_BYTES_MAX - len(unique) - len(DELETED_DIRECTORY) - 1
+    return f"{partition_directory(partition)[:room]}.{unique}{DELETED_DIRECTORY}"
+
+
+def is_deleted_directory(name: str) -> bool:
+    """Whether the directory is a deleted partition's, and not somebody's `do-not-delete`."""
+    return _DELETED_DIRECTORY.fullmatch(name) is not None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from millstream.model.ids import Offset, TimestampMs
+from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from millstream.model.invariant import invariant
 
 
@@ -28,7 +28,36 @@ class SegmentFacts(NamedTuple):
     base_offset: Offset
     size_bytes: int
     largest_timestamp_ms: TimestampMs
-    """Of its records; the file's modification time when no record has one."""
+    """Of its records, -1 when none has one."""
+
+
+class SegmentAges:
+    """Stands in for timestamps in segments whose records have none.
+
+    Such a segment ages from when it was last seen to have grown, or first seen at all. Kafka takes
+    the file's modification time; without either the records would go at once.
+    """
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        self._seen: dict[Offset, tuple[int, TimestampMs]] = {}
+        """Size and time by base offset."""
+
+    def stamped(self, segments: Sequence[SegmentFacts], now_ms: TimestampMs) -> list[SegmentFacts]:
+        """The same segments, each with a time from which its age counts."""
+        seen: dict[Offset, tuple[int, TimestampMs]] = {}
+        facts = []
+        for one in segments:
+            if one.largest_timestamp_ms == NO_TIMESTAMP:
+                known = self._seen.get(one.base_offset)
+                if known is None or known[0] != one.size_bytes:
+                    known = one.size_bytes, now_ms
+                seen[one.base_offset] = known
+                one = one._replace(largest_timestamp_ms=known[1])
+            facts.append(one)
+        self._seen = seen
+        return facts
 
 
 class LogFacts(NamedTuple):

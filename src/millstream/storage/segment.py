@@ -43,9 +43,11 @@ SEARCH_BYTES: Final = 8 * KIB
 Finder = Callable[[bytes, int, int, int], tuple[int, int]]
 
 
+_INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 T = TypeVar("T")
-_PLACE: Final = Struct(">qi11xi")  # base offset, length, ..., last offset delta
+_PLACE: Final = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
+_MAGIC: Final = 2
 _LENGTH_OVERHEAD: Final = 12
 """The length field does not count itself and the base offset before it."""
 
@@ -186,6 +188,12 @@ class Segment:
             self.time_index.append_if_later(self.max_timestamp)
         self.offset_index.save(sync=False)
         self.time_index.save(sync=False)
+        self.txn_index.save()
+
+    @property
+    def has_unsynced_indexes(self) -> bool:
+        """Whether an index file was written without a sync since the segment was opened."""
+        return any(one.is_unsynced for one in (self.offset_index, self.time_index, self.txn_index))
 
     def truncate(self, *, end_offset: Offset, end_position: int) -> None:
         """Cut off everything from `end_offset` on, durably."""
@@ -232,6 +240,28 @@ class Segment:
         if walk.valid_end != position or start >= position:
             raise IndexDamaged(f"{self.offset_index.path}: entry {start} leads past {position}")
         return end
+
+    def end_bound(self, position: int) -> Offset | None:
+        """An offset above all batches before `position`, not far above; None if none is known."""
+        try:
+            entry = self.offset_index.entry_from(position)
+        except (IndexDamaged, FileNotFoundError):
+            return None
+        if entry is None:
+            return None
+        last_offset, at = entry
+        header = self.log.open().read_at(at, batches.HEADER_BYTES)
+        if len(header) < batches.HEADER_BYTES:
+            return None
+        base, last_delta = _INT64.unpack_from(header)[0], _INT32.unpack_from(header, 23)[0]
+        return Offset(base) if base + last_delta == last_offset else None
+
+    def check_transactions(self) -> None:
+        """Raise CorruptRecords unless the list of aborted transactions is whole."""
+        try:
+            self.txn_index.check(self.base_offset)
+        except IndexDamaged as error:
+            raise CorruptRecords(str(error)) from error
 
     def _offset_at(self, position: int) -> Offset:
         if position >= self.size_bytes:
@@ -395,14 +425,15 @@ class Segment:
         if not 0 <= position <= self.size_bytes - batches.HEADER_BYTES:
             return None
         header = self.log.open().read_at(position, batches.HEADER_BYTES)
-        base, length, delta = _PLACE.unpack_from(header)
+        base, length, magic, delta = _PLACE.unpack_from(header)
         size = length + _LENGTH_OVERHEAD
-        if not base <= offset <= base + delta or not size <= self.size_bytes - position:
-            return None
-        return BatchPlace(position, size)
+        is_whole = batches.HEADER_BYTES <= size <= self.size_bytes - position
+        if magic != _MAGIC or not is_whole or base < self.base_offset:
+            raise IndexDamaged(f"{self.offset_index.path}: no batch at position {position}")
+        return BatchPlace(position, size) if base <= offset <= base + delta else None
 
     def _search(self, position: int, offset: Offset) -> BatchPlace | None:
-        if position > 0 and position >= self.size_bytes:
+        if position and not 0 < position < self.size_bytes:
             raise IndexDamaged(f"{self.offset_index.path}: position {position} is past the end")
         place = self._scan(batches.find_offset, position, offset)
         if position and place and place.position == position and self._offset_at(position) > offset:

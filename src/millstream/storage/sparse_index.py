@@ -72,6 +72,7 @@ class SparseIndex:
         "_entry",
         "_has_stale_end",
         "_saved_bytes",
+        "_unsynced",
         "_writable",
         "base",
         "path",
@@ -87,6 +88,7 @@ class SparseIndex:
         self._cache = cache
         self._entries: bytearray | None = None
         self._saved_bytes = 0
+        self._unsynced = False
         self._has_stale_end = False
         """The file is longer than what counts of it: entries were cut since it was written."""
         self._writable = False
@@ -112,6 +114,7 @@ class SparseIndex:
             return
         with self._disk.open_write(self.path) as file:
             self._write_missing(file, entries)
+            self._unsynced = not sync
             if sync:
                 file.sync()
         self._saved_bytes = len(entries)
@@ -151,6 +154,10 @@ class SparseIndex:
     @property
     def is_writable(self) -> bool:
         return self._writable
+
+    @property
+    def is_unsynced(self) -> bool:
+        return self._unsynced
 
     @property
     def entry_count(self) -> int:
@@ -234,6 +241,14 @@ class OffsetIndex(SparseIndex):
         before = entry.unpack_from(entries, (number - 1) * entry.size)[1] if number else 0
         at = number * entry.size
         return before, entry.unpack_from(entries, at)[1] if at < len(entries) else -1
+
+    def entry_from(self, position: int) -> tuple[Offset, int] | None:
+        """Last offset and position of the first indexed batch at or behind `position`."""
+        number = self._count_at_most(position - 1, 1)
+        if number == self.entry_count:
+            return None
+        relative, found = self._entry_at(number)
+        return Offset(self.base + relative), found
 
     def last_position(self) -> int:
         """Position of the last indexed batch."""

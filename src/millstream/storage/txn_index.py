@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from millstream.model.ids import Offset, ProducerId
 from millstream.model.invariant import invariant
 from millstream.runtime.disk import Disk, File
-from millstream.storage.sparse_index import IndexDamaged
+from millstream.storage.sparse_index import IndexDamaged, unless_full
 
 _ENTRY: Final = Struct(">hqqqq")  # version, producer id, first, last and last stable offset
 ENTRY_BYTES: Final = _ENTRY.size
@@ -56,10 +56,20 @@ class TransactionIndex:
     """Entries in the order of their markers. Nothing is read before it is needed.
 
     A crash can leave part of an entry at the end: it is not seen, and the next append overwrites
-    it. `path` may be changed by the owner after it renamed the file.
+    it. On a full disk new entries wait in memory: the marker is in the log, so the file can be
+    built from it again, and a directory must not fail because it is full. `path` may be changed by
+    the owner after it renamed the file.
     """
 
-    __slots__ = ("_disk", "_is_new", "_last_offset", "_size_bytes", "_unsynced", "path")
+    __slots__ = (
+        "_disk",
+        "_is_new",
+        "_last_offset",
+        "_size_bytes",
+        "_unsynced",
+        "_waiting",
+        "path",
+    )
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path
@@ -68,32 +78,48 @@ class TransactionIndex:
         self._last_offset: Offset | None = None
         self._unsynced = False
         self._is_new = False
+        self._waiting: list[AbortedTransaction] = []
+        """Newer than all in the file, in order; not written yet."""
 
     def __len__(self) -> int:
-        return self._size() // ENTRY_BYTES
+        return self._size() // ENTRY_BYTES + len(self._waiting)
+
+    @property
+    def is_unsynced(self) -> bool:
+        return self._unsynced
 
     def append(self, entry: AbortedTransaction) -> None:
         """Add the entry of a newer marker."""
-        size = self._size()
         invariant(
-            size == 0 or entry.last_offset > self._newest_marker(),
+            not len(self) or entry.last_offset > self._newest_marker(),
             "I-23 aborted transactions out of order",
             entry=entry,
             path=self.path,
         )
+        self._waiting.append(entry)
+        with unless_full():
+            self.save()
+
+    def save(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        size = self._size()
         self._is_new |= size == 0 and not self._disk.exists(self.path)
+        raw = b"".join(entry.encode() for entry in self._waiting)
         with self._disk.open_write(self.path) as file:
-            file.write_at(size, entry.encode())
-        self._size_bytes = size + ENTRY_BYTES
-        self._last_offset = entry.last_offset
+            file.write_at(size, raw)
+        self._size_bytes = size + len(raw)
+        self._last_offset = self._waiting[-1].last_offset
+        self._waiting.clear()
         self._unsynced = True
 
     def entries(self) -> list[AbortedTransaction]:
         """All entries; raises IndexDamaged."""
         if not self._size():
-            return []
+            return list(self._waiting)
         with self._disk.open_read(self.path) as file:
-            return list(self._scan(file, 0))
+            return [*self._scan(file, 0), *self._waiting]
 
     def collect(self, start_offset: Offset, end_offset: Offset) -> AbortedSearch:
         """The aborted transactions with records in [start, end); raises IndexDamaged.
@@ -102,27 +128,32 @@ class TransactionIndex:
         decided: markers in later segments then belong to transactions that begin later.
         """
         found: list[AbortedTransaction] = []
-        if not self._size():
-            return AbortedSearch(found, is_complete=False)
-        with self._disk.open_read(self.path) as file:
-            for entry in self._scan(file, self._first_reaching(file, start_offset)):
-                if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    found.append(entry)
-                if entry.last_stable_offset >= end_offset:
-                    return AbortedSearch(found, is_complete=True)
+        for entry in self._reaching(start_offset):
+            if entry.last_offset >= start_offset and entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                return AbortedSearch(found, is_complete=True)
         return AbortedSearch(found, is_complete=False)
+
+    def _reaching(self, offset: Offset) -> Iterator[AbortedTransaction]:
+        if self._size():
+            with self._disk.open_read(self.path) as file:
+                yield from self._scan(file, self._first_reaching(file, offset))
+        yield from self._waiting
 
     def truncate_to(self, end_offset: Offset) -> None:
         """Drop the entries whose markers lie at or after `end_offset`."""
+        self._waiting = [entry for entry in self._waiting if entry.last_offset < end_offset]
         if not self._size():
             return
         with self._disk.open_write(self.path) as file:
             kept_count = self._first_reaching(file, end_offset)
-            if kept_count < len(self):
+            if kept_count < self._written_count:
                 self._cut(file, kept_count)
 
     def reset(self) -> None:
         """Drop all entries, also damaged ones, before a rebuild."""
+        self._waiting.clear()
         if self._disk.exists(self.path):
             with self._disk.open_write(self.path) as file:
                 self._cut(file, 0)
@@ -146,6 +177,10 @@ class TransactionIndex:
             self._disk.sync_directory(self.path.rpartition("/")[0])
         self._unsynced = self._is_new = False
 
+    @property
+    def _written_count(self) -> int:
+        return self._size() // ENTRY_BYTES
+
     def _size(self) -> int:
         size = self._size_bytes
         if size is None:
@@ -158,14 +193,16 @@ class TransactionIndex:
         return size
 
     def _newest_marker(self) -> Offset:
+        if self._waiting:
+            return self._waiting[-1].last_offset
         if self._last_offset is None:
             with self._disk.open_read(self.path) as file:
-                self._last_offset = self._read(file, len(self) - 1).last_offset
+                self._last_offset = self._read(file, self._written_count - 1).last_offset
         return self._last_offset
 
     def _first_reaching(self, file: File, offset: Offset) -> int:
         """Number of the first entry with a marker at or after `offset`: they are in order."""
-        low, high = 0, len(self)
+        low, high = 0, self._written_count
         while low < high:
             middle = (low + high) // 2
             if self._read(file, middle).last_offset < offset:
@@ -175,8 +212,8 @@ class TransactionIndex:
         return low
 
     def _scan(self, file: File, number: int) -> Iterator[AbortedTransaction]:
-        for first in range(number, len(self), _CHUNK_ENTRIES):
-            count = min(_CHUNK_ENTRIES, len(self) - first)
+        for first in range(number, self._written_count, _CHUNK_ENTRIES):
+            count = min(_CHUNK_ENTRIES, self._written_count - first)
             chunk = file.read_at(first * ENTRY_BYTES, count * ENTRY_BYTES)
             for at in range(0, count * ENTRY_BYTES, ENTRY_BYTES):
                 yield AbortedTransaction.decode(chunk[at : at + ENTRY_BYTES])

@@ -29,6 +29,7 @@ class BatchSpot(NamedTuple):
     size: int
     first: int
     end: int
+    producer_id: int
 
 
 class LogFiles(NamedTuple):
@@ -72,6 +73,7 @@ def look(disk: Disk, directory: str) -> LogFiles:
                         rows[row + batches.SIZE],
                         rows[row + batches.BASE_OFFSET],
                         rows[row + batches.LAST_OFFSET] + 1,
+                        rows[row + batches.PRODUCER_ID],
                     )
                     files.spots.append(spot)
         if walk.valid_end != size:

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from uuid import UUID
 
 from millstream.kernels.compression import Codec
-from millstream.model.errors import StorageFailed
+from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.limits import KIB, MIB
 from millstream.runtime import fatal
@@ -39,7 +39,8 @@ CONFIG: Final = LogConfig(
 )
 FIRST_MS: Final = 1_700_000_000_000
 """A record's timestamp is this plus its offset."""
-PRODUCER_ID: Final = 7
+PRODUCERS: Final = 12
+"""Each writes half as often as the one before it: the last ones are remembered from long ago."""
 
 
 def record_at(*, seed: int, life: int, offset: int) -> Pair:
@@ -56,15 +57,18 @@ class ChaosWriter:
         self._log: Log = manager.create(PARTITION, TOPIC_ID, CONFIG)
         self._seed = seed
         self._life = life
-        self._sequence = 0
+        self._sequences = [0] * PRODUCERS
         self._chance = SeededRandomness(f"chaos writer {seed}/{life}")
+        self._flush_chance = self._chance.choice([0.3, 0.1, 0.02])
+        self._flushes_after_roll = self._chance.chance(0.5)
         _tell(f"open {self._log.log_start} {self._log.log_end}")
 
     async def run(self) -> NoReturn:
         """Until somebody kills the process."""
         while True:
             self._append(self._chance.integer(1, 40))
-            if self._chance.chance(0.2) or self._log.is_flush_due:
+            is_due = self._flushes_after_roll and self._log.is_flush_due
+            if is_due or self._chance.chance(self._flush_chance):
                 self._flush()
             if self._chance.chance(0.05):
                 self._manager.store_checkpoints()
@@ -80,22 +84,29 @@ class ChaosWriter:
             record_at(seed=self._seed, life=self._life, offset=first + number)
             for number in range(count)
         ]
+        producer = self._producer()
         spec = BatchSpec(
             codec=Codec(self._chance.integer(0, 5)),
-            producer_id=PRODUCER_ID,
+            producer_id=producer,
             producer_epoch=self._life,
-            base_sequence=self._sequence,
+            base_sequence=self._sequences[producer],
         )
         stamps = range(FIRST_MS + first, FIRST_MS + first + count)
         batch = build_batch(pairs, spec, timestamps=stamps)
         self._log.append_as_leader(batch, leader_epoch=LeaderEpoch(self._life))
-        self._sequence += count
+        self._sequences[producer] += count
+
+    def _producer(self) -> int:
+        producer = 0
+        while producer < PRODUCERS - 1 and self._chance.chance(0.5):
+            producer += 1
+        return producer
 
     def _flush(self) -> None:
         end = self._log.log_end
         self._manager.flush(self._log, lambda failure: self._flushed(end, failure))
 
-    def _flushed(self, end: Offset, failure: StorageFailed | None) -> None:
+    def _flushed(self, end: Offset, failure: OperatingError | None) -> None:
         if failure is not None:
             raise failure
         self._log.set_high_watermark(max(end, self._log.high_watermark))

@@ -5,12 +5,13 @@ and a few numbers; everything else (what a consumer sees, the last stable offset
 timestamps) is derived from it by the simplest code that can be written.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from millstream.kernels.compression import Codec
 from millstream.model.ids import LeaderEpoch, Offset, ProducerId, TimestampMs
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
+from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
 from millstream.storage.log_reader import Isolation
 from millstream.storage.scan import scan_partition
@@ -24,6 +25,7 @@ from millstream.testing.record_batches import (
     build_marker,
     read_records,
 )
+from millstream.testing.sim_background import InlineBackground
 from millstream.testing.sim_clock import ManualClock
 from millstream.testing.sim_disk import SimDisk
 
@@ -36,7 +38,8 @@ class ModelBatch:
     """One appended batch as the model remembers it."""
 
     records: tuple[PlainRecord, ...]
-    epoch: int
+    first: int
+    last: int
     producer_id: int = -1
     sequence: int = -1
     is_transactional: bool = False
@@ -44,12 +47,9 @@ class ModelBatch:
     """'commit' or 'abort' for a control batch."""
 
     @property
-    def first(self) -> int:
-        return self.records[0].offset
-
-    @property
-    def last(self) -> int:
-        return self.records[-1].offset
+    def is_thinned(self) -> bool:
+        """Compaction took records out of it."""
+        return len(self.records) <= self.last - self.first
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Model:
     durable_end: int = 0
     """Everything below it was flushed: no crash may take it."""
     high_watermark: int = 0
-    is_compacted: bool = False
+    epoch_starts: list[tuple[int, int]] = field(default_factory=list)
 
     def records(self) -> list[PlainRecord]:
         return [
@@ -74,6 +74,7 @@ class Model:
 
     def truncate(self, end: int) -> None:
         self.batches = [batch for batch in self.batches if batch.last < end]
+        self.epoch_starts = [one for one in self.epoch_starts if one[1] < end]
         self.log_end = end
         self.durable_end = min(self.durable_end, end)
         self.high_watermark = max(self.log_start, min(self.high_watermark, end))
@@ -82,6 +83,19 @@ class Model:
         """A restart only knows the batches: an end that truncation left in a gap moves back."""
         newest = self.batches[-1].last + 1 if self.batches else self.log_start
         self.truncate(max(self.log_start, newest))
+
+    def compacted(self, found: list[PlainRecord]) -> None:
+        """Check what a cleaning left (S5) and take it over."""
+        before = {record.offset: record for record in self.records()}
+        kept = {record.offset for record in found}
+        _same([before.get(one.offset) for one in found], found, "S5 records after compaction")
+        newest = {record.key: record.offset for record in self.records()}
+        lost = [offset for offset in newest.values() if offset not in kept]
+        _same(lost, [], "S5 newest records of their keys that compaction removed")
+        self.batches = [
+            replace(batch, records=tuple(one for one in batch.records if one.offset in kept))
+            for batch in self.batches
+        ]
 
     def last_of(self, producer_id: int) -> ModelBatch | None:
         """Newest data batch of the producer that is still in the log."""
@@ -145,6 +159,7 @@ class LogDriver:
         self.model = Model()
         self.epoch = 0
         self.crashes = 0
+        self.cleanings = 0
         self.opened = self._open()
 
     # -- appending -------------------------------------------------------------------------
@@ -167,7 +182,7 @@ class LogDriver:
     def retry(self, producer_id: int) -> None:
         """A producer sends its newest batch again: it must get the first answer (I-20)."""
         newest = self.model.last_of(producer_id)
-        if newest is None or newest.first < self.model.log_start:
+        if newest is None or newest.first < self.model.log_start or newest.is_thinned:
             return
         pairs = [(record.key, record.value) for record in newest.records]
         spec = BatchSpec(
@@ -224,6 +239,9 @@ class LogDriver:
     def flush(self) -> None:
         self.opened.log.flush()
         self.model.durable_end = self.model.log_end
+
+    def store_recovery_point(self) -> None:
+        """What the broker does from time to time, so the stored one is mostly behind."""
         self.opened.owner.store(names.RECOVERY_POINTS, {PARTITION: self.opened.log.recovery_start})
 
     def roll(self) -> None:
@@ -269,6 +287,18 @@ class LogDriver:
     def empty_rubbish(self) -> None:
         self.clock.advance(1)
         self.opened.owner.empty_rubbish(self.clock.monotonic_s())
+
+    def compact(self) -> None:
+        """Clean what is dirty, flushed and decided; the newest record of every key must stay."""
+        cleaner = Cleaner(
+            [self.opened.log],
+            clock=self.clock,
+            randomness=self.randomness,
+            background=InlineBackground(),
+            limits=CleanerLimits(key_map_bytes=self.randomness.choice([96, 240, 24_000])),
+        )
+        self.cleanings += cleaner.run_once() is not None
+        self.model.compacted(read_all(self.opened.log))
 
     def lose_index(self, part: float, suffix: str) -> None:
         """An index file vanishes while the log is closed; it must be rebuilt when needed."""
@@ -365,19 +395,12 @@ class LogDriver:
         _same(newest.timestamp_ms if newest else None, stamps[-1], "largest timestamp")
 
     def _verify_epochs(self) -> None:
-        ends: dict[int, int] = {}
-        for batch in self.model.batches:
-            if batch.last >= self.model.log_start:
-                ends[batch.epoch] = batch.last + 1
-        for epoch in ends:
-            later = [
-                one.first
-                for one in self.model.batches
-                if one.epoch > epoch and one.last >= self.model.log_start
-            ]
-            expected = max(later[0], self.model.log_start) if later else self.model.log_end
-            found = self.opened.log.end_offset_for_epoch(LeaderEpoch(epoch))
-            _same((found.epoch, found.end_offset), (epoch, expected), f"end of epoch {epoch}")
+        starts = self.model.epoch_starts
+        for number, (epoch, _) in enumerate(starts):
+            end = starts[number + 1][1] if number + 1 < len(starts) else self.model.log_end
+            if end > self.model.log_start:
+                found = self.opened.log.end_offset_for_epoch(LeaderEpoch(epoch))
+                _same((found.epoch, found.end_offset), (epoch, end), f"end of epoch {epoch}")
 
     def _check_files(self) -> None:
         problems = scan_partition(self.disk, DIRECTORY).problems
@@ -396,9 +419,14 @@ class LogDriver:
         self, batch: bytearray, spec: BatchSpec, *, is_commit: bool | None = None
     ) -> None:
         marker = "" if is_commit is None else ("commit" if is_commit else "abort")
+        records = tuple(read_records(batch))
+        starts = self.model.epoch_starts
+        if not starts or starts[-1][0] != self.epoch:
+            starts.append((self.epoch, records[0].offset))
         remembered = ModelBatch(
-            tuple(read_records(batch)),
-            self.epoch,
+            records,
+            records[0].offset,
+            records[-1].offset,
             spec.producer_id,
             spec.base_sequence,
             spec.is_transactional,
@@ -410,7 +438,7 @@ class LogDriver:
     def _next_sequence(self, producer_id: int) -> int:
         newest = self.model.last_of(producer_id)
         if newest is None or newest.first >= self.model.log_start:
-            return newest.sequence + len(newest.records) if newest else 0
+            return newest.sequence + newest.last - newest.first + 1 if newest else 0
         # Its batches are below the log start: a restart may remember them, a marker, or nothing.
         entry = self.opened.log.producers.states.get(ProducerId(producer_id))
         return entry.last_sequence + 1 if entry is not None else 0

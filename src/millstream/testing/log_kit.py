@@ -1,6 +1,7 @@
 """A log opened on any disk without a broker around it, for tests, simulation and benchmarks."""
 
 from array import array
+from dataclasses import replace
 from typing import NamedTuple
 
 from millstream.kernels import batches
@@ -33,6 +34,10 @@ SMALL_SEGMENTS = LogConfig(
     segment_bytes=2 * KIB, index_interval_bytes=256, file_delete_delay_ms=0, retention_ms=-1
 )
 """Rolls and index entries every few batches."""
+COMPACTED = replace(
+    SMALL_SEGMENTS, cleanup_compact=True, cleanup_delete=False, min_cleanable_dirty_ratio=0.0
+)
+"""The same for a compacted topic that is cleaned whenever there is anything to clean."""
 
 
 class OpenedLog(NamedTuple):

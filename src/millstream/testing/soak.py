@@ -71,12 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started_s = time.monotonic()
     soak = Soak(seed, _say)
     _say(f"soaking for {options.hours:g} h from seed {seed}")
-    is_good = True
-    while is_good and time.monotonic() - started_s < options.hours * 3600:
+    while True:
         is_good = soak.run_turn()
-        elapsed_min = (time.monotonic() - started_s) / 60
+        elapsed_s = time.monotonic() - started_s
         told = ", ".join(f"{count:,} {name}" for name, count in soak.totals.items())
-        _say(f"{elapsed_min:6.1f} min: {told}")
+        _say(f"{elapsed_s / 60:6.1f} min: {told}")
+        if not is_good or elapsed_s >= options.hours * 3600:
+            break
     _say("everything held" if is_good else "FAILED, see above")
     return 0 if is_good else 1
 

@@ -1,0 +1,64 @@
+"""The soak goes on turn by turn, with new seeds, until the time is up or something fails."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from millstream.testing import soak
+from millstream.testing.chaos import ChaosRun
+from millstream.testing.simulate import SeedFailure, SimulationRun
+
+
+class Calls:
+    """Stands in for both kinds of run and remembers what it was asked for."""
+
+    def __init__(self, *, fail_at: int = 10**9) -> None:
+        self.seeds: list[int] = []
+        self.steps: list[int] = []
+        self._fail_at = fail_at
+
+    def run_seeds(self, first: int, seeds: int, *, steps: int, progress: Any) -> SimulationRun:
+        self.seeds += range(first, first + seeds)
+        self.steps.append(steps)
+        failure = SeedFailure(first, "planted") if len(self.steps) >= self._fail_at else None
+        return SimulationRun(seeds, Counter(append=seeds), failure)
+
+    def run_chaos(self, rounds: int, seed: int, tell: Any) -> ChaosRun:
+        self.seeds.append(seed)
+        return ChaosRun(rounds, Counter({"records written": 7}), None)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(soak, "run_seeds", self.run_seeds)
+        monkeypatch.setattr(soak, "run_chaos", self.run_chaos)
+
+
+def test_no_seed_is_used_twice_and_some_histories_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    calls.install(monkeypatch)
+    turns = soak.Soak(5, lambda _: None)
+    assert all(turns.run_turn() for _ in range(soak.LONG_TURN_EVERY))
+    assert len(set(calls.seeds)) == len(calls.seeds)
+    assert calls.steps[-1] > calls.steps[0]
+
+
+def test_at_least_one_turn_then_the_time_counts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = Calls()
+    calls.install(monkeypatch)
+    assert soak.main(["--hours", "0", "--seed", "5"]) == 0
+    assert len(calls.steps) == 1
+    out = capsys.readouterr().out
+    assert "200 seeds, 200 operations, 50 rounds of chaos, 7 records written" in out
+    assert "everything held" in out
+
+
+def test_a_failure_ends_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Calls(fail_at=3).install(monkeypatch)
+    assert soak.main(["--hours", "1000", "--seed", "5"]) == 1
+    out = capsys.readouterr().out
+    assert "planted" in out
+    assert "FAILED" in out
