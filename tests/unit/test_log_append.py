@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
-from log_stories import NOW, Story, batch_of, of_producer
 
+from log_stories import NOW, Story, batch_of, of_producer
 from millstream.kernels.compression import Codec
 from millstream.model.errors import (
     BatchTooLarge,
@@ -214,17 +214,27 @@ REFUSED: list[Refused] = [
     ("control", lambda: build_marker(of_producer(1, 0), is_commit=True), InvalidRecords),
     ("no sequence", lambda: batch_of(b"a", spec=of_producer(1, -1)), InvalidRecords),
     ("no producer epoch", lambda: batch_of(b"a", spec=of_producer(1, 0, epoch=-1)), InvalidRecords),
-    ("transaction of nobody", lambda: batch_of(b"a", spec=of_producer(-1, -1, txn=True)), InvalidRecords),
+    (
+        "transaction of nobody",
+        lambda: batch_of(b"a", spec=of_producer(-1, -1, txn=True)),
+        InvalidRecords,
+    ),
     ("claims our clock", lambda: with_bytes(batch_of(b"a"), 21, b"\0\x08"), InvalidTimestamp),
     ("tomorrow", lambda: batch_of(b"a", stamps=[NOW + HOUR_MS + 1]), InvalidTimestamp),
-    ("one of tomorrow", lambda: batch_of(b"a", b"b", stamps=[NOW, NOW + HOUR_MS + 1]), InvalidTimestamp),
+    (
+        "one of tomorrow",
+        lambda: batch_of(b"a", b"b", stamps=[NOW, NOW + HOUR_MS + 1]),
+        InvalidTimestamp,
+    ),
     ("too large", lambda: batch_of(bytes(2000)), BatchTooLarge),
     ("one of two too large", lambda: batch_of(b"a") + batch_of(bytes(2000)), BatchTooLarge),
     ("two of a producer", lambda: batch_of(b"a", spec=of_producer(1, 0)) * 2, InvalidRecords),
 ]
 
 
-@pytest.mark.parametrize(("make", "error"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED])
+@pytest.mark.parametrize(
+    ("make", "error"), [one[1:] for one in REFUSED], ids=[one[0] for one in REFUSED]
+)
 def test_a_refused_append_changes_nothing(
     make: Callable[[], bytearray], error: type[OperatingError]
 ) -> None:
@@ -256,7 +266,9 @@ def test_recompression_may_not_pass_the_size_limit_either() -> None:
     config = replace(SMALL_SEGMENTS, compression=Codec.NONE, max_message_bytes=1000)
     story = Story(config=config)
     with pytest.raises(BatchTooLarge):
-        story.lead(build_batch([(b"k", bytes(1500))], BatchSpec(codec=Codec.ZSTD, timestamp_ms=NOW)))
+        story.lead(
+            build_batch([(b"k", bytes(1500))], BatchSpec(codec=Codec.ZSTD, timestamp_ms=NOW))
+        )
     assert story.log.log_end == 0
 
 

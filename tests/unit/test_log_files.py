@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from log_stories import DIRECTORY, NOW, ROOT, Story, batch_of
 
+from log_stories import DIRECTORY, NOW, ROOT, Story, batch_of
 from millstream.model.errors import TooManyOpenFiles
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.os_disk import OsDisk
 from millstream.storage import names
 from millstream.storage.files import OpenFiles
-from millstream.storage.log import Log, LogHome
+from millstream.storage.log import Log
+from millstream.storage.log_base import LogHome
 from millstream.storage.log_reader import Isolation
 from millstream.testing.disk_faults import DiskFault
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS, open_log, read_all

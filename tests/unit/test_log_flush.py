@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from log_stories import DIRECTORY, ROOT, Story, batch_of
 
+from log_stories import DIRECTORY, ROOT, Story, batch_of
 from millstream.model.errors import DiskFull, OperatingError, StorageFailed
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from millstream.model.invariant import InvariantViolated, invariant
@@ -392,9 +392,7 @@ def test_what_was_told_durable_survives_a_power_loss_at_any_moment(seed: int) ->
 
             commit.request(opened.log, told)
             if node.randomness.chance(0.3):
-                opened.owner.store(
-                    names.RECOVERY_POINTS, {PARTITION: opened.log.recovery_start}
-                )
+                opened.owner.store(names.RECOVERY_POINTS, {PARTITION: opened.log.recovery_start})
             await asyncio.sleep(node.randomness.between(0, 0.003))
         node.lose_power()
         return node.restore_power(keep_none)

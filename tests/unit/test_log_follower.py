@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 
+from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 from millstream.kernels.compression import Codec
 from millstream.model.errors import (
     CorruptRecords,

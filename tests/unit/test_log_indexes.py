@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 
+from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset, TimestampMs
 from millstream.runtime.disk import read_whole

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 
+from log_stories import DIRECTORY, NOW, Story, batch_of
 from millstream.kernels.compression import Codec
 from millstream.model.errors import CorruptRecords, OffsetOutOfRange
 from millstream.model.ids import Offset, TimestampMs
@@ -16,7 +16,9 @@ from millstream.testing.record_batches import BatchSpec, build_batch, read_recor
 END, HIGH, COMMITTED = Isolation.LOG_END, Isolation.HIGH_WATERMARK, Isolation.COMMITTED
 
 
-def read(story: Story, offset: int, *, size_max: int = 1 << 20, isolation: Isolation = END) -> bytes:
+def read(
+    story: Story, offset: int, *, size_max: int = 1 << 20, isolation: Isolation = END
+) -> bytes:
     return story.log.read(Offset(offset), size_max=size_max, isolation=isolation).data.read()
 
 

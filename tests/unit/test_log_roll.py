@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 
+from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 from millstream.model.errors import DiskFull, OffsetOutOfRange
 from millstream.model.ids import Offset, TimestampMs
 from millstream.storage import names
@@ -62,7 +62,9 @@ def test_without_timestamps_the_clock_counts() -> None:
 
 def test_jitter_brings_the_roll_forward() -> None:
     """So that a thousand partitions do not roll in the same moment."""
-    story = Story(config=replace(SMALL_SEGMENTS, segment_ms=HOUR_MS, segment_jitter_ms=HOUR_MS // 2))
+    story = Story(
+        config=replace(SMALL_SEGMENTS, segment_ms=HOUR_MS, segment_jitter_ms=HOUR_MS // 2)
+    )
     story.lead(batch_of(b"a", stamps=[NOW]))
     story.lead(batch_of(b"a", stamps=[NOW + HOUR_MS // 2 + 1]))
     assert bases(story) == [0, 1]

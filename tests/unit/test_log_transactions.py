@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from log_stories import Story, of_producer
 
+from log_stories import Story, of_producer
 from millstream.model.errors import (
     InvalidTransactionState,
     StaleProducerEpoch,

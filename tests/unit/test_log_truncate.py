@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from log_stories import DIRECTORY, NOW, ROOT, Story, batch_of, of_producer
 
+from log_stories import DIRECTORY, NOW, ROOT, Story, batch_of, of_producer
 from millstream.model.errors import OffsetOutOfRange, StorageFailed
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import InvariantViolated
@@ -122,7 +122,10 @@ def test_a_failed_directory_is_not_truncated() -> None:
     with pytest.raises(StorageFailed):
         story.log.flush()
     files = {name: story.disk.size(f"{DIRECTORY}/{name}") for name in story.file_names()}
-    for cut in (lambda: story.log.truncate_to(Offset(3)), lambda: story.log.truncate_fully(Offset(9))):
+    for cut in (
+        lambda: story.log.truncate_to(Offset(3)),
+        lambda: story.log.truncate_fully(Offset(9)),
+    ):
         with pytest.raises(StorageFailed):
             cut()
     assert {name: story.disk.size(f"{DIRECTORY}/{name}") for name in story.file_names()} == files

@@ -27,8 +27,8 @@ class Machine:
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
     if request.param == "os":
         return Machine(OsDisk(), str(tmp_path), OsDisk)
-    disk = SimDisk(directories=["/home/here"])
-    return Machine(disk, "/home/here", disk.another_process)
+    disk = SimDisk(directories=["/somewhere"])
+    return Machine(disk, "/somewhere", disk.another_process)
 
 
 def fails_with(number: int, call: Callable[[], object]) -> None:

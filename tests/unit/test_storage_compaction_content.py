@@ -134,6 +134,21 @@ def test_a_group_never_exceeds_segment_bytes() -> None:
     assert all(segment.size_bytes <= 400 for segment in bench.log.segments)
 
 
+def test_a_segment_with_nothing_to_remove_is_not_replaced(bench: Bench) -> None:
+    bench.put(full="v" * 1900)
+    bench.seal()
+    bench.clean()
+    kept = bench.log.segments.at(Offset(0))
+    bench.put(a="1")
+    bench.put(a="2")
+    bench.seal()
+    bench.cleaner.run_once()
+    ran = bench.background.run_all()
+    assert ran == ["map keys", "write", "write", "swap", "swap", "swap", "swap", "write"]
+    assert bench.log.segments.at(Offset(0)) is kept
+    assert not bench.strange_files()
+
+
 def test_records_without_a_key_go_as_in_kafka() -> None:
     """A topic that was not compacted before may hold them."""
     bench = Bench(config=replace(COMPACT, cleanup_compact=False))

@@ -14,7 +14,8 @@ from millstream.storage import names
 from millstream.storage.checkpoints import CorruptCheckpoint
 from millstream.storage.config import LogConfig
 from millstream.storage.epochs import LeaderEpochs
-from millstream.storage.log import Log, LogHome, LogState
+from millstream.storage.log import Log
+from millstream.storage.log_base import LogHome, LogState
 from millstream.storage.producer_log import ProducerLog
 from millstream.storage.recovery import Recovered, recover_segment
 from millstream.storage.segment import Segment, SegmentContext

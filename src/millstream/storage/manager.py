@@ -40,7 +40,8 @@ from millstream.storage.config import LogConfig
 from millstream.storage.files import OpenFiles
 from millstream.storage.flush import FlushDone, FlushJob, GroupCommit, run_jobs
 from millstream.storage.loader import LoadReport, create_log, load_log
-from millstream.storage.log import Log, LogHome
+from millstream.storage.log import Log
+from millstream.storage.log_base import LogHome
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.partition_metadata import (
     encode_topic_id,

@@ -244,6 +244,11 @@ class LogDriver:
         """What the broker does from time to time, so the stored one is mostly behind."""
         self.opened.owner.store(names.RECOVERY_POINTS, {PARTITION: self.opened.log.recovery_start})
 
+    def checkpoint(self) -> None:
+        """Flush and store at once."""
+        self.flush()
+        self.store_recovery_point()
+
     def roll(self) -> None:
         self.opened.log.roll()
 

@@ -21,7 +21,8 @@ from millstream.runtime.disk import Disk
 from millstream.storage.config import LogConfig
 from millstream.storage.files import OpenFiles
 from millstream.storage.loader import LoadReport, load_log
-from millstream.storage.log import Log, LogHome
+from millstream.storage.log import Log
+from millstream.storage.log_base import LogHome
 from millstream.storage.log_directory import LogDirectory
 from millstream.storage.log_reader import Isolation
 from millstream.storage.sparse_index import IndexCache

@@ -1,0 +1,243 @@
+"""The facts of an open log: where it lives, its segments, its watermarks; and how it rolls."""
+
+from typing import NamedTuple, Protocol
+
+from millstream.model.errors import (
+    OffsetOutOfRange,
+)
+from millstream.model.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from millstream.model.invariant import invariant
+from millstream.runtime.clock import Clock
+from millstream.storage import names
+from millstream.storage.config import LogConfig
+from millstream.storage.epochs import EpochEnd, EpochFile, LeaderEpochs
+from millstream.storage.files import OpenFiles
+from millstream.storage.log_directory import LogDirectory
+from millstream.storage.partition_metadata import write_topic_id
+from millstream.storage.producer_log import ProducerLog
+from millstream.storage.retention import (
+    SegmentAges,
+)
+from millstream.storage.segment import Segment, SegmentContext
+from millstream.storage.segments import Segments
+from millstream.storage.sparse_index import IndexCache
+
+
+class LogHome(NamedTuple):
+    """Where a log lives and what it borrows from the process."""
+
+    partition: TopicPartition
+    topic_id: TopicId | None
+    owner: LogDirectory
+    directory: str
+    files: OpenFiles
+    cache: IndexCache
+    clock: Clock
+
+
+class LogState(NamedTuple):
+    """What loading found; see `loader.py`."""
+
+    segments: Segments
+    epochs: LeaderEpochs
+    producers: ProducerLog
+    log_start: Offset
+    log_end: Offset
+    recovery_point: Offset
+    high_watermark: Offset
+
+
+class GivesWay(Protocol):
+    """Compaction of a log, which must not outlive what it works on."""
+
+    def settle(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class LogBase:
+    """What is known of the log; `DurableLog`, `ShrinkingLog` and `Log` add what it can do."""
+
+    def __init__(self, home: LogHome, config: LogConfig, state: LogState) -> None:
+        self._home = home
+        self.config = config
+        self._segments = state.segments
+        self._epochs = state.epochs
+        self._ages = SegmentAges()
+        self._epoch_file = EpochFile(f"{home.directory}/{names.LEADER_EPOCHS}")
+        self.producers = state.producers
+        self._log_start = state.log_start
+        self._log_end = state.log_end
+        self._recovery_point = state.recovery_point
+        self._high_watermark = state.high_watermark
+        self._truncations = 0
+        self._are_names_synced = False
+        self._unflushed_records = 0
+        self._active_since_s = home.clock.monotonic_s()
+        self.last_flush_s = self._active_since_s
+        self.first_dirty = home.owner.stored(names.CLEANER_OFFSETS, home.partition) or Offset(0)
+        """Where compaction begins next: all below it was compared with all below it."""
+        self.cleaning: GivesWay | None = None
+        self.producers.states.on_high_watermark(self._high_watermark)
+        self._check()
+
+    # -- facts -----------------------------------------------------------------------------
+
+    @property
+    def home(self) -> LogHome:
+        return self._home
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self._home.partition
+
+    @property
+    def owner(self) -> LogDirectory:
+        return self._home.owner
+
+    @property
+    def segments(self) -> Segments:
+        return self._segments
+
+    @property
+    def log_start(self) -> Offset:
+        return self._log_start
+
+    @property
+    def log_end(self) -> Offset:
+        return self._log_end
+
+    @property
+    def recovery_point(self) -> Offset:
+        """Everything below it is durable."""
+        return self._recovery_point
+
+    @property
+    def recovery_start(self) -> Offset:
+        """What the recovery-point checkpoint stores: never inside the active segment.
+
+        Data is flushed in the middle of a segment, its indexes only after it is closed. If the
+        checkpoint said the former, a crash after the next roll would trust indexes that never
+        reached the disk.
+        """
+        return max(self._log_start, min(self._recovery_point, self._segments.active.base_offset))
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Below it every transaction is decided and replicated."""
+        return self.producers.states.last_stable_offset(
+            log_start=self._log_start, high_watermark=self._high_watermark
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        return self._epochs.latest
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        return self._epochs
+
+    @property
+    def truncations(self) -> int:
+        """Grows with every truncation: what was planned before is void."""
+        return self._truncations
+
+    @property
+    def unflushed_records(self) -> int:
+        return self._unflushed_records
+
+    def end_offset_for_epoch(self, epoch: LeaderEpoch) -> EpochEnd:
+        """Where the epoch ended, for OffsetForLeaderEpoch."""
+        return self._epochs.end_offset_for(epoch, self._log_end)
+
+    # -- roll ------------------------------------------------------------------------------
+
+    def roll(self) -> bool:
+        """Close the active segment and start the next at the log's end; False when it is empty."""
+        active = self._segments.active
+        if not active.size_bytes:
+            if active.base_offset == self._log_end:
+                return False
+            # Nothing was ever written to it (a follower starting beyond a gap): replace it.
+            self._segments.add(Segment.create(self._segment_context(), self._log_end))
+            self._segments.remove([active])
+            self._discard(active)
+            return True
+        self._before_roll()
+        # What can fail comes first: on a full disk the active segment must stay as it is.
+        active.save_indexes()
+        self.producers.save_snapshot(self._log_end)
+        self._segments.add(Segment.create(self._segment_context(), self._log_end))
+        active.stop_writing()
+        self._are_names_synced = False
+        self._recovery_point = max(self._log_start, min(self._recovery_point, active.base_offset))
+        self._active_since_s = self._home.clock.monotonic_s()
+        return True
+
+    def _before_roll(self) -> None:
+        """Recovery tells a hole from compaction's gaps by the stored recovery point."""
+        owner = self._home.owner
+        if owner.stored(names.RECOVERY_POINTS, self.partition) is None:
+            owner.store(names.RECOVERY_POINTS, {self.partition: self.recovery_start})
+
+    def _segment_context(self) -> SegmentContext:
+        home = self._home
+        return SegmentContext(
+            home.directory, home.files, home.cache, self.config.index_interval_bytes
+        )
+
+    def adopt_topic_id(self, topic_id: TopicId) -> None:
+        """A directory of an older Kafka, or an interrupted creation, has none yet."""
+        path = f"{self._home.directory}/{names.PARTITION_METADATA}"
+        write_topic_id(self._home.owner.disk, path, topic_id)
+        self._home = self._home._replace(topic_id=topic_id)
+
+    def _discard(self, segment: Segment) -> None:
+        paths = segment.change_state(names.DELETED)
+        segment.forget()
+        delay_s = self.config.file_delete_delay_ms / 1000
+        self._home.owner.discard(paths, due_s=self._home.clock.monotonic_s() + delay_s)
+
+    # -- watermarks ------------------------------------------------------------------------
+
+    def set_high_watermark(self, offset: Offset) -> None:
+        """Move it within the log; a leader only moves it up (I-06 is replication's to keep)."""
+        self._high_watermark = min(max(offset, self._log_start), self._log_end)
+        self.producers.states.on_high_watermark(self._high_watermark)
+        self._check()
+
+    def advance_log_start(self, offset: Offset) -> None:
+        """Forget everything below `offset` for readers (DeleteRecords, or the leader's start).
+
+        Not above the high watermark. Files go later, in `delete_old_segments`.
+        """
+        if offset > self._high_watermark:
+            raise OffsetOutOfRange(asked=offset, start=self._log_start, end=self._high_watermark)
+        if offset <= self._log_start:
+            return
+        self._log_start = offset
+        self._recovery_point = max(self._recovery_point, offset)
+        self._epochs.truncate_from_start(offset)
+        self._check()
+
+    def _check(self) -> None:
+        start, end = self._log_start, self._log_end
+        invariant(
+            start <= self._recovery_point <= end
+            and start <= self.last_stable_offset <= self._high_watermark <= end,
+            "I-05 watermarks out of order",
+            partition=self.partition,
+            log_start=start,
+            recovery_point=self._recovery_point,
+            last_stable=self.last_stable_offset,
+            high_watermark=self._high_watermark,
+            log_end=end,
+        )

@@ -1,0 +1,97 @@
+"""A log that can be made durable and closed: jobs for another thread, or blocking."""
+
+from millstream.model.errors import (
+    DiskFull,
+)
+from millstream.storage.flush import FlushJob
+from millstream.storage.log_base import LogBase
+
+
+class DurableLog(LogBase):
+    """Adds flushing. A flush is begun and finished by the owner; in between another thread syncs."""
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether `flush.messages` asks for one, or a roll left a closed segment unsynced."""
+        return self._unflushed_records >= self.config.flush_messages or (
+            self._recovery_point < self._segments.active.base_offset
+        )
+
+    def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None:
+        """What must be synced for everything appended so far to be durable; None if nothing.
+
+        Closing takes the active segment's indexes too: a clean start believes them.
+        """
+        self._home.owner.check_usable()
+        active = self._segments.active
+        is_index_due = is_closing and active.has_unsynced_indexes
+        is_due = self._recovery_point < self._log_end or self._epochs.dirty or is_index_due
+        if not is_due or self._epoch_file.is_retired:
+            return None
+        disk = self._home.owner.disk
+        job = FlushJob(disk, self._epoch_file, self._log_end, self._truncations)
+        job.active_base = active.base_offset
+        if is_index_due or not self._are_names_synced:
+            job.directory = self._home.directory
+        number = self._segments.number_at(self._recovery_point)
+        for segment in self._segments.from_number(number):
+            job.add_log(segment.log)
+            if segment is not active or is_index_due:
+                job.index_paths += segment.file_paths()[1:]
+        if self._epochs.dirty:
+            job.epochs = self._epoch_file.image(self._epochs)
+        return job
+
+    def finish_flush(self, job: FlushJob) -> None:
+        """The job worked: what it covered is durable."""
+        if job.truncations != self._truncations:
+            return
+        end = job.end_offset
+        if self._segments.active.base_offset != job.active_base:
+            # Rolled since: the indexes that then became final were not synced with the data.
+            end = min(end, job.active_base)
+        self._recovery_point = max(self._recovery_point, end)
+        self._are_names_synced = self._segments.active.log in job.synced
+        self._unflushed_records = self._log_end - job.end_offset
+        self.last_flush_s = self._home.clock.monotonic_s()
+        self._check()
+
+    def abandon_flush(self, job: FlushJob) -> None:
+        """The job did not work, or was not run."""
+        self._epochs.dirty |= job.epochs is not None
+
+    def flush(self, *, is_closing: bool = False) -> None:
+        """Make everything durable now, blocking."""
+        job = self.begin_flush(is_closing=is_closing)
+        if job is None:
+            return
+        try:
+            job.run()
+        except (OSError, DiskFull) as error:
+            self.abandon_flush(job)
+            if isinstance(error, OSError):
+                raise self._home.owner.failed(error) from error
+            raise
+        finally:
+            job.release()
+        self.finish_flush(job)
+
+    def close(self) -> None:
+        """Flush, write what makes the next start quick, let go of files."""
+        self.prepare_close()
+        self.flush(is_closing=True)
+        self.release()
+
+    def prepare_close(self) -> None:
+        """The part of `close` that does not wait for the disk."""
+        self._segments.active.save_indexes()
+        if self._log_end > self._log_start:
+            self.producers.save_snapshot(self._log_end)
+
+    def release(self) -> None:
+        """Let go of memory and descriptors without writing anything."""
+        if self.cleaning is not None:
+            self.cleaning.abandon()
+        self._epoch_file.retire()
+        for segment in self._segments:
+            segment.forget()
