@@ -8,21 +8,18 @@ that was too much is measured again, at most twice, and then marked.
 """
 
 import importlib
-import os
 import statistics
 import time
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.measure import ATTEMPTS, OTHERS_MAX_CORES, busy_seconds
 from millstream.kernels.column_types import BinaryColumn, DecodeOptions, RecordColumns
 
 ROWS = 80_000
 ROWS_PLAIN = 8_000
 RUNS = 15
-ATTEMPTS = 3
-OTHERS_MAX_CORES = 0.1
 KIB = 1024
 BATCH_BYTES = {"16 KB": 16 * KIB, "128 KB": 128 * KIB, "1 MB": 1024 * KIB}
 GOALS = {
@@ -65,22 +62,16 @@ def columns_of(shape: Shape, rows: int) -> RecordColumns:
     )
 
 
-def _busy_seconds() -> float:
-    numbers = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-    idle = int(numbers[3]) + int(numbers[4])
-    return (sum(map(int, numbers)) - idle) / os.sysconf("SC_CLK_TCK")
-
-
 def _run(work: Callable[[], object], records: int, runs: int) -> Figures:
     work()
     speeds = []
-    busy, own, wall = _busy_seconds(), time.process_time(), time.perf_counter()
+    busy, own, wall = busy_seconds(), time.process_time(), time.perf_counter()
     for _ in range(runs):
         start = time.thread_time()
         work()
         speeds.append(records / (time.thread_time() - start))
     own, wall = time.process_time() - own, time.perf_counter() - wall
-    others = max(0.0, _busy_seconds() - busy - own) / wall
+    others = max(0.0, busy_seconds() - busy - own) / wall
     return Figures(statistics.median(speeds), min(speeds), max(speeds), round(others, 2))
 
 

@@ -245,7 +245,8 @@ def compact(manager: LogManager) -> Done:
     """The newest record of every user stays."""
     log = manager.get(PROFILES)
     log.roll()  # what is still being written is never compacted,
-    log.flush()  # nor what is not durable
+    log.flush()  # nor what a restart after a crash would have to look at again:
+    manager.store_checkpoints()  # a broker does this once a minute
     before = log.size_bytes
     Cleaner(
         manager,

@@ -64,6 +64,9 @@ class Story:
         self.opened.close()
         self.open(is_clean=True)
 
+    def go_on(self) -> None:
+        """Nothing happens: for stories with several ways to go on."""
+
     def kill(self) -> None:
         """The process dies and comes again; nothing written is lost."""
         self.disk.kill()

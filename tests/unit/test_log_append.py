@@ -138,6 +138,15 @@ def test_log_append_time_replaces_the_producers_timestamps() -> None:
     assert Story().put(b"a").append_time_ms is None
 
 
+def test_a_retry_is_told_the_append_time_of_the_first_try() -> None:
+    story = Story(config=APPEND_TIME)
+    first = story.put(b"a", spec=of_producer(1, 0))
+    story.clock.advance(500)
+    again = story.put(b"a", spec=of_producer(1, 0))
+    assert again == first._replace(is_duplicate=True)
+    assert again.append_time_ms == NOW
+
+
 def test_a_wrong_largest_timestamp_in_the_header_is_repaired() -> None:
     """Look-ups by time and retention trust the header."""
     story = Story()
@@ -189,7 +198,7 @@ def counted(count: int, last_delta: int) -> bytearray:
 
 
 REFUSED: list[Refused] = [
-    ("nothing", lambda: bytearray(), CorruptRecords),
+    ("nothing", bytearray, CorruptRecords),
     ("garbage", lambda: bytearray(b"GET / HTTP/1.1\r\n\r\n" * 9), CorruptRecords),
     ("header cut", lambda: cut(60), CorruptRecords),
     ("last byte missing", lambda: cut(len(batch_of(b"a", b"b")) - 1), CorruptRecords),
@@ -212,6 +221,7 @@ REFUSED: list[Refused] = [
     ("offsets wider than records", lambda: counted(2, 5), InvalidRecords),
     ("record overrun", lambda: with_bytes(batch_of(b"a"), 61, b"\x7e"), InvalidRecords),
     ("control", lambda: build_marker(of_producer(1, 0), is_commit=True), InvalidRecords),
+    ("control of nobody", lambda: with_bytes(batch_of(b"a"), 21, b"\0\x20"), InvalidRecords),
     ("no sequence", lambda: batch_of(b"a", spec=of_producer(1, -1)), InvalidRecords),
     ("no producer epoch", lambda: batch_of(b"a", spec=of_producer(1, 0, epoch=-1)), InvalidRecords),
     (
@@ -331,7 +341,7 @@ def test_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer() -> None
     story = Story()
     for number in range(7):
         story.put(b"v%d" % number, b"w%d" % number, spec=of_producer(9, 2 * number))
-    for again in (lambda: None, story.kill):
+    for again in (story.go_on, story.kill):
         again()
         for number in range(2, 7):
             found = story.put(b"v", b"w", spec=of_producer(9, 2 * number), epoch=1)
@@ -358,7 +368,7 @@ def test_a_gap_in_sequences_and_an_old_producer_epoch_change_nothing() -> None:
     """I-20, I-21."""
     story = Story()
     story.put(b"a", spec=of_producer(9, 0, epoch=2))
-    for again in (lambda: None, story.restart, story.kill):
+    for again in (story.go_on, story.restart, story.kill):
         again()
         before = story.facts()
         with pytest.raises(OutOfOrderSequence):

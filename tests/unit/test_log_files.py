@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,11 +223,9 @@ def test_descriptors_taken_by_others_are_found_in_the_pool(
     for start in range(12):
         log.read(Offset(start), size_max=1, isolation=Isolation.LOG_END).data.read()
     taken: list[int] = []
-    try:
+    with suppress(OSError):
         while True:
             taken.append(os.open(tmp_path, os.O_RDONLY))
-    except OSError as error:
-        assert error.errno == errno.EMFILE
     try:
         # Descriptors of segments already open are given back for those that are not.
         data = log.read(Offset(0), size_max=1, isolation=Isolation.LOG_END).data.read()

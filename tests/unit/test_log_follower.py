@@ -81,8 +81,8 @@ def test_a_leader_epoch_that_goes_down_is_refused() -> None:
     before = story.facts()
     with pytest.raises(OperatingError, match="epoch"):
         story.log.append_as_follower(batch_of(b"b", spec=at(1, epoch=4)))
+    both = batch_of(b"b", spec=at(1, epoch=6)) + batch_of(b"c", spec=at(2, epoch=5))
     with pytest.raises(OperatingError, match="epoch"):
-        both = batch_of(b"b", spec=at(1, epoch=6)) + batch_of(b"c", spec=at(2, epoch=5))
         story.log.append_as_follower(both)
     assert story.facts() == before
 

@@ -67,6 +67,10 @@ def damaged_and_reopened(
     return story
 
 
+def cut_to(size: int) -> Callable[[bytearray], bytearray]:
+    return lambda content: content[:size]
+
+
 def sizes() -> dict[tuple[str, int], int]:
     story = written()
     bases = [int(segment.base_offset) for segment in story.log.segments]
@@ -102,7 +106,7 @@ def test_an_index_that_ends_inside_an_entry_is_rebuilt(suffix: str, base: int) -
     entry = 8 if suffix == names.OFFSET_INDEX else 12
     for size in range(SIZES[suffix, base]):
         if size % entry:
-            story = damaged_and_reopened(suffix, base, lambda old, size=size: old[:size])
+            story = damaged_and_reopened(suffix, base, cut_to(size))
             check_everything(story)
             assert story.disk.size(path_of(base, suffix)) >= SIZES[suffix, base] - entry
 
@@ -125,9 +129,7 @@ def test_a_lost_or_senseless_index_is_rebuilt(suffix: str, base: int, kind: str)
 def test_an_offset_index_with_entries_missing_at_the_end_only_costs_time() -> None:
     base = 0
     for size in range(0, SIZES[names.OFFSET_INDEX, base], 8):
-        check_everything(
-            damaged_and_reopened(names.OFFSET_INDEX, base, lambda old, size=size: old[:size])
-        )
+        check_everything(damaged_and_reopened(names.OFFSET_INDEX, base, cut_to(size)))
 
 
 @pytest.mark.parametrize("suffix", INDEXES)
@@ -173,6 +175,21 @@ def test_truncation_into_a_segment_with_a_damaged_index_works(suffix: str, damag
         assert story.log.log_end == end + 1
         story.restart()
         assert scan_partition(story.disk, DIRECTORY).problems == []
+
+
+def test_truncation_finds_the_end_whatever_the_offset_index_says() -> None:
+    """The new end comes from the batches: a wrong one would leave a hole or an overlap."""
+    suffix, base = list(SIZES)[1]
+    for at in range(SIZES[suffix, base]):
+
+        def flip(content: bytearray, at: int = at) -> bytearray:
+            content[at] ^= 0x41
+            return content
+
+        for end in (base + 5, base + 10, base + 16):
+            story = damaged_and_reopened(suffix, base, flip)
+            assert story.log.truncate_to(Offset(end), is_unclean=True) == end
+            assert [record.offset for record in story.records()] == list(range(end))
 
 
 def test_a_full_disk_does_not_stop_reads_that_need_a_lost_index() -> None:

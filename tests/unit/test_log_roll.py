@@ -303,6 +303,35 @@ def test_an_abort_marker_on_a_full_disk_is_whole_or_not_there(room: int) -> None
     assert story.log.segments.closed[0].txn_index.entries() == expected
 
 
+def test_an_aborted_transaction_that_waited_for_room_is_saved_with_its_segment() -> None:
+    """I-23: a closed segment's list is read from its file."""
+    for end in (Story.restart, Story.kill):
+        story = Story()
+        story.put(b"a", spec=of_producer(1, 0, txn=True))
+        full(story, room=90)
+        story.end(1, is_commit=False)
+        story.disk.storage.capacity_bytes = None
+        story.log.roll()
+        story.log.flush()
+        story.store_checkpoints()
+        end(story)
+        assert story.log.segments.closed[0].txn_index.entries() == [(1, 0, 1, 2)]
+
+
+def test_nothing_of_a_refused_append_comes_back_after_a_crash() -> None:
+    """A part of it was written: whole batches with the right offsets, behind what came instead."""
+    story = Story()
+    story.fill(2)
+    size = len(batch_of(bytes(40)))
+    full(story, room=2 * size + size // 2)
+    with pytest.raises(DiskFull):
+        story.lead(batch_of(bytes(40)) + batch_of(b"B" * 40) + batch_of(b"C" * 40))
+    story.disk.storage.capacity_bytes = None
+    story.put(b"A" * 40)
+    story.kill()
+    assert story.values()[2:] == [b"A" * 40]
+
+
 def test_a_flush_on_a_full_disk_fails_without_failing_the_directory() -> None:
     """There may be no room for the leader-epoch file; the data is safe and nothing is lost."""
     story = Story()

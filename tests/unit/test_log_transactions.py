@@ -43,11 +43,17 @@ def interleaved() -> Story:
     return story
 
 
+def flush_and_lose_power(story: Story) -> None:
+    story.log.flush()
+    story.store_checkpoints()
+    story.lose_power()
+
+
 RESTARTS: list[Callable[[Story], None]] = [
-    lambda story: None,
+    Story.go_on,
     Story.restart,
     Story.kill,
-    lambda story: (story.log.flush(), story.store_checkpoints(), story.lose_power())[-1],
+    flush_and_lose_power,
 ]
 
 
@@ -119,7 +125,7 @@ def test_a_transaction_over_many_segments_is_listed_in_each_of_them() -> None:
     story.put(b"end")
     story.replicate_all()
     assert len(story.log.segments) > 3
-    for again in (lambda: None, story.kill, story.restart):
+    for again in (story.go_on, story.kill, story.restart):
         again()
         story.replicate_all()
         for start in range(0, 61, 7):

@@ -11,6 +11,7 @@ from millstream.model.invariant import InvariantViolated
 from millstream.storage import names
 from millstream.storage.scan import scan_partition
 from millstream.testing.crash_fates import keep_all, keep_none
+from millstream.testing.durability import DROP, KEEP, FateChooser, Write
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS
 from millstream.testing.record_batches import BatchSpec
 
@@ -53,6 +54,41 @@ def test_what_was_cut_off_never_comes_back(end: int) -> None:
         story.lose_power(choose)
         assert story.log.log_end == kept
         assert story.records() == before
+
+
+def is_write_to(name: str) -> FateChooser:
+    """Everything survives the power loss but what was written to this file."""
+    return lambda change: DROP if isinstance(change, Write) and name in change.path else KEEP
+
+
+def test_what_replaced_a_flushed_tail_is_not_taken_for_flushed() -> None:
+    """I-11: the stored recovery point goes down with the log, or recovery would trust a hole."""
+    story = Story()
+    story.fill(60)
+    story.log.flush()
+    story.store_checkpoints()
+    story.log.truncate_to(Offset(5))
+    story.fill(55)
+    story.lose_power(is_write_to(f"{18:020d}.log"))
+    assert [record.offset for record in story.records()] == list(range(18))
+
+
+def test_a_log_cut_by_recovery_is_not_trusted_beyond_its_end() -> None:
+    """I-11: the epoch file is lost, so everything is checked and damage cuts the log below the
+    recovery point; what is written next is not durable because something else once was.
+    """
+    story = Story()
+    story.fill(60)
+    story.log.flush()
+    story.store_checkpoints()
+    story.disk.remove(f"{DIRECTORY}/{names.LEADER_EPOCHS}")
+    with story.disk.open_write(f"{DIRECTORY}/{0:020d}.log") as file:
+        file.write_at(5 * 111 + 80, b"damage")
+    story.kill()
+    assert story.log.log_end == 5
+    story.fill(55)
+    story.lose_power(is_write_to(f"{18:020d}.log"))
+    assert [record.offset for record in story.records()] == list(range(18))
 
 
 def test_beyond_the_end_nothing_happens() -> None:
@@ -169,7 +205,7 @@ def test_beginning_anew_forgets_records_producers_and_epochs() -> None:
     story = story_of_batches()
     story.put(b"p", spec=of_producer(5, 0), epoch=9)
     story.log.truncate_fully(Offset(1000))
-    for again in (lambda: None, story.restart, story.kill, story.lose_power):
+    for again in (story.go_on, story.restart, story.kill, story.lose_power):
         again()
         assert (story.log.log_start, story.log.log_end) == (1000, 1000)
         assert story.log.high_watermark == 1000

@@ -4,6 +4,7 @@ from uuid import UUID
 
 import pytest
 
+from log_stories import of_producer
 from manager_stories import ONE, THREE, TOPIC_ID, TWO, Broker
 from millstream.model.errors import (
     InconsistentTopicId,
@@ -13,7 +14,7 @@ from millstream.model.errors import (
     StorageFailed,
     UnknownPartition,
 )
-from millstream.model.ids import NO_BROKER_EPOCH, Offset, TopicId, TopicPartition
+from millstream.model.ids import NO_BROKER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.runtime.background import BackgroundFullError
 from millstream.storage import names
 from millstream.storage.clean_shutdown import is_present
@@ -21,6 +22,7 @@ from millstream.storage.config import DAY_MS
 from millstream.storage.manager import NewPartition
 from millstream.testing.crash_fates import keep_all, keep_none
 from millstream.testing.log_kit import SMALL_SEGMENTS
+from millstream.testing.record_batches import build_batch
 from millstream.testing.sim_background import InlineBackground
 
 OTHER_ID = TopicId(UUID(int=8))
@@ -282,12 +284,14 @@ def test_a_start_that_failed_leaves_no_proof_of_a_clean_stop() -> None:
     broker.create(ONE, TWO)
     broker.stop()
     lock = broker.disk.another_process().lock_directory("/b")
+    broker.disk.remove("/b/.kafka_cleanshutdown")
     with pytest.raises(LogDirectoryLocked):
         broker.start()
     broker.manager.close()
-    assert is_present(broker.disk, "/b"), "not ours to touch"
+    assert not is_present(broker.disk, "/b"), "another process runs there"
     lock.release()
-    broker.start()
+    report = broker.start()
+    assert report.unclean_directories == ["/b"]
     assert len(broker.manager) == 2
 
 
@@ -547,10 +551,6 @@ def test_flush_ms_and_flush_messages_and_rolls_ask_for_flushes() -> None:
 
 
 def test_idle_producers_are_forgotten() -> None:
-    from log_stories import of_producer
-    from millstream.model.ids import LeaderEpoch
-    from millstream.testing.record_batches import build_batch
-
     broker = Broker()
     broker.create(ONE)
     log = broker.manager.get(ONE)

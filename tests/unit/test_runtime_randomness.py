@@ -25,6 +25,14 @@ def test_a_fork_depends_on_seed_and_name_not_on_what_was_drawn() -> None:
     assert draws(fresh.fork("disk")) != draws(fresh.fork("network"))
 
 
+def test_forking_many_times_stays_cheap() -> None:
+    """Each crash of a simulated disk forks once more: its seed must not double every time."""
+    randomness = SeededRandomness(7)
+    for _ in range(100):
+        randomness = randomness.fork("disk")
+    assert len(str(randomness.seed)) < 1000
+
+
 def test_ranges() -> None:
     randomness = SeededRandomness(1)
     assert {randomness.integer(3, 6) for _ in range(200)} == {3, 4, 5}

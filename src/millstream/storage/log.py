@@ -67,12 +67,12 @@ class Log(ShrinkingLog):
 
     def append_as_leader(
         self,
-        records: bytearray | memoryview,
+        records: bytes | bytearray | memoryview,
         *,
         leader_epoch: LeaderEpoch,
         origin: Origin = Origin.CLIENT,
     ) -> Appended:
-        """Check the batches, assign offsets in place, write them."""
+        """Check the batches, assign offsets in place (in a copy where that cannot be), write."""
         self._home.owner.check_usable()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
@@ -81,12 +81,13 @@ class Log(ShrinkingLog):
         if len(data) > self.config.segment_bytes:
             raise BatchTooLarge(size_bytes=len(data), limit_bytes=self.config.segment_bytes)
         batches.assign_offsets(data, rows, self._log_end, leader_epoch)
+        is_append_time = self.config.timestamp_type is TimestampType.LOG_APPEND_TIME
         duplicate = self.producers.check(data, rows, origin)
         if duplicate is not None:
-            return Appended(duplicate.base_offset, duplicate.last_offset, None, is_duplicate=True)
+            stamp = duplicate.timestamp_ms if is_append_time else None
+            return Appended(duplicate.base_offset, duplicate.last_offset, stamp, is_duplicate=True)
         first, last = Offset(rows[BASE_OFFSET]), Offset(rows[LAST_OFFSET - ROW_FIELDS])
         self._write(data, rows)
-        is_append_time = self.config.timestamp_type is TimestampType.LOG_APPEND_TIME
         stamp = TimestampMs(now_ms) if is_append_time else None
         return Appended(first, last, stamp, is_duplicate=False)
 

@@ -1,14 +1,12 @@
 """A log that can be made durable and closed: jobs for another thread, or blocking."""
 
-from millstream.model.errors import (
-    DiskFull,
-)
+from millstream.model.errors import DiskFull
 from millstream.storage.flush import FlushJob
 from millstream.storage.log_base import LogBase
 
 
 class DurableLog(LogBase):
-    """Adds flushing. A flush is begun and finished by the owner; in between another thread syncs."""
+    """Adds flushing: begun and finished by the owner, in between another thread syncs."""
 
     @property
     def is_flush_due(self) -> bool:
