@@ -167,6 +167,7 @@ def test_records_without_a_timestamp_are_taken_whatever_the_limits() -> None:
 
 # -- what is refused
 
+CONTROL = BatchSpec(is_control=True, timestamp_ms=NOW)
 Refused = tuple[str, Callable[[], bytearray], type[OperatingError]]
 
 
@@ -221,7 +222,7 @@ REFUSED: list[Refused] = [
     ("offsets wider than records", lambda: counted(2, 5), InvalidRecords),
     ("record overrun", lambda: with_bytes(batch_of(b"a"), 61, b"\x7e"), InvalidRecords),
     ("control", lambda: build_marker(of_producer(1, 0), is_commit=True), InvalidRecords),
-    ("control of nobody", lambda: with_bytes(batch_of(b"a"), 21, b"\0\x20"), InvalidRecords),
+    ("control of nobody", lambda: build_batch([(b"\0\0\0\5", b"")], CONTROL), InvalidRecords),
     ("no sequence", lambda: batch_of(b"a", spec=of_producer(1, -1)), InvalidRecords),
     ("no producer epoch", lambda: batch_of(b"a", spec=of_producer(1, 0, epoch=-1)), InvalidRecords),
     (

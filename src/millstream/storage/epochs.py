@@ -84,6 +84,11 @@ class LeaderEpochs:
         """The newest epoch with an entry; NO_LEADER_EPOCH when there is none."""
         return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
 
+    @property
+    def earliest(self) -> LeaderEpoch:
+        """The oldest epoch with an entry; NO_LEADER_EPOCH when there is none."""
+        return self._epochs[0] if self._epochs else NO_LEADER_EPOCH
+
     def entries(self) -> list[EpochStart]:
         """All entries, oldest first."""
         return [EpochStart(*pair) for pair in zip(self._epochs, self._starts, strict=True)]

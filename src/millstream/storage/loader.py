@@ -177,7 +177,6 @@ class _Loading:
         start = segments[number].base_offset
         if self._is_epoch_file_lost:
             self._report.is_epoch_file_rebuilt = True
-        self._epochs.truncate_from_end(start)
         self._producers.rebuild(Segments(segments[: number + 1]), Offset(0), start)
         end = start
         for position, segment in enumerate(segments[number:], number):

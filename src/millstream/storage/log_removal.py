@@ -94,10 +94,16 @@ class ShrinkingLog(DurableLog):
         if self.cleaning is not None:
             self.cleaning.settle()
         self.first_dirty = min(self.first_dirty, new_end)
-        for name in (names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
+        # The segment that is cut gets new indexes, which nobody syncs before it is closed.
+        cut_base = min(new_end, self._segments.at(new_end).base_offset)
+        for name, highest in (
+            (names.RECOVERY_POINTS, cut_base),
+            (names.HIGH_WATERMARKS, new_end),
+            (names.CLEANER_OFFSETS, new_end),
+        ):
             stored = self._home.owner.stored(name, self.partition)
-            if stored is not None and stored > new_end:
-                self._home.owner.store(name, {self.partition: new_end})
+            if stored is not None and stored > highest:
+                self._home.owner.store(name, {self.partition: highest})
 
     def _remove_newest_first(self, last_kept: Segment) -> None:
         disk, directory = self._home.owner.disk, self._home.directory

@@ -17,7 +17,7 @@ from millstream.kernels.batches import (
 )
 from millstream.kernels.errors import Reason
 from millstream.model.errors import InvalidRecords
-from millstream.model.ids import LeaderEpoch, Offset
+from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from millstream.model.limits import SEGMENT_OFFSET_SPAN_MAX
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.file_walk import WalkStep
@@ -39,8 +39,10 @@ def recover_segment(
 ) -> Recovered:
     """Walk the segment with all checks, rebuild its indexes, cut it at the first bad byte.
 
-    `epochs` and `producers` describe the log before the segment and follow it. The walk and the
-    checks are the same whether it is the first recovery or a repetition (I-11).
+    `producers` describes the log before the segment and follows it. `epochs` may know more than
+    the batches tell, because compaction can take all batches of an epoch: it is corrected only
+    where a batch contradicts it. The walk and the checks are the same whether it is the first
+    recovery or a repetition (I-11).
     """
     segment.start_indexes()
     segment.txn_index.reset()
@@ -48,14 +50,16 @@ def recover_segment(
     end_offset, valid_end = start_offset, 0
     walk = segment.walk(check_crc=True)
     reason = Reason.NONE
+    epoch = epochs.epoch_at(Offset(start_offset - 1))
     for step in walk:
-        good = _believable(step.rows, segment, end_offset, epochs.latest)
+        good = _believable(step.rows, segment, end_offset, epoch)
         try:
             _follow(segment, step, good, epochs=epochs, producers=producers)
         except InvalidRecords:
             reason = Reason.RECORD
             break
         if good:
+            epoch = LeaderEpoch(good[LEADER_EPOCH - ROW_FIELDS])
             end_offset = Offset(good[LAST_OFFSET - ROW_FIELDS] + 1)
             valid_end = step.shift + good[POSITION - ROW_FIELDS] + good[SIZE - ROW_FIELDS]
         if len(good) < len(step.rows):
@@ -96,12 +100,15 @@ def _follow(
     segment.index(rows, step.shift)
     for transaction in aborted:
         segment.txn_index.append(transaction)
-    latest = epochs.latest
     for row in range(0, len(rows), ROW_FIELDS):
-        if rows[row + LEADER_EPOCH] != latest:
-            epoch = LeaderEpoch(rows[row + LEADER_EPOCH])
-            epochs.assign(epoch, Offset(rows[row + BASE_OFFSET]))
-            latest = epochs.latest
+        epoch, first = LeaderEpoch(rows[row + LEADER_EPOCH]), Offset(rows[row + BASE_OFFSET])
+        known = epochs.epoch_at(first)
+        # Of what lies below the log start the epochs before the earliest entry are forgotten.
+        is_forgotten = known == NO_LEADER_EPOCH and epoch <= epochs.earliest
+        if known != epoch and not is_forgotten:
+            epochs.truncate_from_end(first)
+            if epoch > epochs.latest:
+                epochs.assign(epoch, first)
 
 
 def _cut(segment: Segment, end: int) -> None:
