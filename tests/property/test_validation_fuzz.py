@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,8 +42,6 @@ def damaged(draw: st.DrawFn) -> bytearray:
     if draw(st.booleans()):
         raw = raw[: draw(st.integers(0, len(raw)))]
     if draw(st.integers(0, 3)) and len(raw) > 21:
-        from crc32c import crc32c
-
         raw[17:21] = crc32c(bytes(raw[21:])).to_bytes(4, "big")
     return raw
 
