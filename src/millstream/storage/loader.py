@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from millstream.kernels.errors import Reason
 from millstream.model.errors import CorruptRecords
-from millstream.model.ids import Offset
+from millstream.model.ids import NO_OFFSET, Offset
+from millstream.runtime.disk import write_atomically
 from millstream.storage import names
 from millstream.storage.checkpoints import CorruptCheckpoint
 from millstream.storage.config import LogConfig
@@ -67,6 +68,9 @@ class _Loading:
         )
         self._producers = ProducerLog(self._disk, home.directory)
         self._epochs = LeaderEpochs()
+        self._epochs_path = f"{home.directory}/{names.LEADER_EPOCHS}"
+        self._newest_stored_epoch = NO_OFFSET
+        """Where the newest epoch in the file begins."""
         self._is_epoch_file_lost = False
 
     def run(self, *, is_clean: bool) -> LogState:
@@ -96,12 +100,13 @@ class _Loading:
         return self._home.owner.stored(name, self._home.partition) or Offset(0)
 
     def _load_epochs(self) -> None:
-        path = f"{self._home.directory}/{names.LEADER_EPOCHS}"
         try:
-            self._epochs = LeaderEpochs.load(self._disk, path)
+            self._epochs = LeaderEpochs.load(self._disk, self._epochs_path)
         except CorruptCheckpoint:
             self._is_epoch_file_lost = True
-        if not len(self._epochs) and not self._disk.exists(path):
+        if self._epochs:
+            self._newest_stored_epoch = self._epochs.entries()[-1].start_offset
+        elif not self._disk.exists(self._epochs_path):
             self._is_epoch_file_lost = True
 
     def _open_segments(self, files: PartitionFiles) -> list[Segment]:
@@ -231,9 +236,20 @@ class _Loading:
 
     def _start_anew(self, start: Offset) -> LogState:
         state = self.empty(start)
+        self._forget_epochs_from(start)
         # If a crash lost this name but kept a later segment's, the log would start there.
         self._disk.sync_directory(self._home.directory)
         return state
+
+    def _forget_epochs_from(self, log_end: Offset) -> None:
+        """Epochs of records that are lost go from the file too, before other records come.
+
+        Otherwise the next crash could find them again, behind a gap that no batch contradicts.
+        """
+        self._epochs.truncate_from_end(log_end)
+        if self._newest_stored_epoch >= (log_end if self._epochs else 0):
+            write_atomically(self._disk, self._epochs_path, self._epochs.encode())
+            self._epochs.dirty = False
 
     def empty(self, start: Offset) -> LogState:
         self._epochs.clear()
@@ -254,8 +270,8 @@ class _Loading:
         self, segments: list[Segment], log_start: Offset, log_end: Offset, *, is_clean: bool
     ) -> LogState:
         ordered = Segments(segments)
-        self._epochs.truncate_from_end(log_end)
-        # Not saved here: the next flush does, and until then a restart does the same again.
+        self._forget_epochs_from(log_end)
+        # Not saved for this: the next flush does, and until then a restart does the same again.
         self._epochs.truncate_from_start(log_start)
         self._producers.remove_stray_snapshots(ordered, log_end)
         if not self._report.recovered_segments:
