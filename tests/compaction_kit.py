@@ -172,6 +172,11 @@ class Bench:
     def settle_watermarks(self) -> None:
         self.log.set_high_watermark(self.log.log_end)
         self.log.flush()
+        self.store_recovery_point()
+
+    def store_recovery_point(self) -> None:
+        """As the manager does from time to time: nothing above it is cleaned."""
+        self.log.owner.store(names.RECOVERY_POINTS, {self.log.partition: self.log.recovery_start})
 
     # -- cleaning
 

@@ -218,6 +218,7 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
             log.set_high_watermark(log.log_end)
             if number % 10 == 0:
                 manager.flush_due()
+                manager.store_checkpoints()
                 manager.run_cleaner()
                 manager.run_retention()
                 await asyncio.sleep(0)
@@ -225,6 +226,7 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
         manager.cleaner.on_report = lambda _: reported.set()
         manager.flush(log, lambda _: flushed.set())
         await flushed.wait()
+        manager.store_checkpoints()
         manager.run_cleaner()
         while manager.cleaner.in_progress is not None:
             reported.clear()
@@ -258,7 +260,9 @@ def test_the_manager_deletes_a_topic_under_the_cleaner() -> None:
             log.append_as_leader(build_batch(pairs, BatchSpec()), leader_epoch=LeaderEpoch(0))
         log.set_high_watermark(log.log_end)
         log.flush()
+        manager.store_checkpoints()
         manager.run_cleaner()
+        assert manager.cleaner.in_progress == PARTITION
         for _ in range(jobs):
             background.run_next()
         manager.delete(PARTITION)

@@ -123,6 +123,12 @@ class LogBase:
         return max(self._log_start, min(self._recovery_point, self._segments.active.base_offset))
 
     @property
+    def trusted_end(self) -> Offset:
+        """A restart after a crash takes what is below it as it is: the stored recovery point."""
+        stored = self._home.owner.stored(names.RECOVERY_POINTS, self.partition)
+        return min(self._recovery_point, stored or Offset(0))
+
+    @property
     def high_watermark(self) -> Offset:
         return self._high_watermark
 

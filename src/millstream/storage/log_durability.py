@@ -36,6 +36,9 @@ class DurableLog(LogBase):
             job.add_log(segment.log)
             if segment is not active or is_index_due:
                 job.index_paths += segment.file_paths()[1:]
+            if (end := self._segments.end_of(segment)) is not None:
+                # Compaction may thin out what came before: only this knows those producers then.
+                job.index_paths.append(self.producers.snapshot_path(end))
         if self._epochs.dirty:
             job.epochs = self._epoch_file.image(self._epochs)
         return job

@@ -101,12 +101,12 @@ class ProducerLog:
     def save_snapshot(self, offset: Offset) -> None:
         """Remember the state that holds before `offset`.
 
-        Not synced: a snapshot carries a CRC, and one that a crash tore is ignored for an older
-        one and a longer replay.
+        Not synced here: a snapshot carries a CRC, and one that a crash tore is ignored for an
+        older one and a longer replay. The flush that covers its segment syncs it.
         """
         if self._snapshots and self._snapshots[-1] >= offset:
             return
-        path = self._path(offset)
+        path = self.snapshot_path(offset)
         with self._disk.open_write(path) as file:
             file.truncate(0)
             file.write_at(0, encode(self.states))
@@ -151,7 +151,7 @@ class ProducerLog:
             if offset < log_start:
                 break
             try:
-                raw = read_whole(self._disk, self._path(offset))
+                raw = read_whole(self._disk, self.snapshot_path(offset))
                 self.states = decode(raw, end_offset=offset)
             except (CorruptSnapshot, FileNotFoundError):
                 self._delete([offset])
@@ -164,11 +164,11 @@ class ProducerLog:
         for offset in offsets:
             self._snapshots.remove(offset)
             try:
-                self._disk.remove(self._path(offset))
+                self._disk.remove(self.snapshot_path(offset))
             except FileNotFoundError:
                 continue
 
-    def _path(self, offset: Offset) -> str:
+    def snapshot_path(self, offset: Offset) -> str:
         return names.segment_path(self._directory, offset, names.SNAPSHOT)
 
 

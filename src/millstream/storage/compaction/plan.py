@@ -2,8 +2,9 @@
 
 Kafka's rules: never the active segment, nothing at or above the last stable offset (so no record
 whose transaction is undecided or that a new leader may lack), nothing younger than
-`min.compaction.lag.ms`. Ours in addition: nothing that was not flushed yet. A cleaned segment is
-trusted after a crash, so what it replaces must have been trusted too.
+`min.compaction.lag.ms`. Ours in addition: nothing above the stored recovery point. A cleaned
+segment is trusted after a crash, so what it replaces must have been trusted too; and a recovery
+that replayed thinned-out segments would not find all producers and epochs in them any more.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ class LogFacts(NamedTuple):
     active_base: Offset
     log_start: Offset
     limit: Offset
-    """The last stable offset or the recovery point, whichever is lower."""
+    """The last stable offset or the stored recovery point, whichever is lower."""
     first_dirty: Offset
     """Where the last cleaning ended; everything below it was compared with everything below it."""
 
@@ -80,7 +81,7 @@ def facts_of(log: Log) -> LogFacts:
                 largest = segment.largest_timestamp().timestamp_ms
                 facts = facts._replace(largest_timestamp_ms=largest)
         closed.append(facts)
-    limit = min(log.last_stable_offset, log.recovery_point)
+    limit = min(log.last_stable_offset, log.trusted_end)
     return LogFacts(closed, log.segments.active.base_offset, log.log_start, limit, first_dirty)
 
 
