@@ -213,7 +213,8 @@ def damaged_story(at: int) -> tuple[Story, int]:
     story.fill(60)
     size = len(batch_of(bytes(40)))
     damage(story, 0, 2 * size + at)
-    story.log.release()
+    for segment in story.log.segments:
+        segment.forget()  # nothing of the sound file stays in memory
     return story, size
 
 

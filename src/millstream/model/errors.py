@@ -107,3 +107,11 @@ class DiskFull(OperatingError):
     def __init__(self, directory: str) -> None:
         self.directory = directory
         super().__init__(f"no space left in log directory {directory}")
+
+
+class LogDirectoryClosed(OperatingError):
+    """The log directory was not started, or was closed: without its lock nothing may be touched."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(f"log directory {directory} is not open; call start() first")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from millstream.kernels.compression import Codec
+from millstream.kernels.compression import LEVELS, Codec
 from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
 
 HOUR_MS: Final = 3_600_000
@@ -50,3 +50,40 @@ class LogConfig:
     timestamp_after_max_ms: int = HOUR_MS
     file_delete_delay_ms: int = 60_000
     producer_expiration_ms: int = DAY_MS
+
+    def __post_init__(self) -> None:
+        """Refuse settings that could only fail later, on somebody's append."""
+        for name, lowest in _LOWEST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number >= {lowest}")
+        if not 0 <= self.min_cleanable_dirty_ratio <= 1:
+            raise ValueError(f"min_cleanable_dirty_ratio is {self.min_cleanable_dirty_ratio!r}")
+        codec, level = self.compression, self.compression_level
+        if codec is not None and not isinstance(codec, Codec):
+            raise ValueError(f"compression is {codec!r}, not a Codec")
+        if codec is not None and level is not None and level not in LEVELS.get(codec, ()):
+            raise ValueError(f"{codec.name} has no compression level {level!r}")
+
+
+_LOWEST: Final = {
+    "segment_bytes": 1,
+    "segment_ms": 1,
+    "segment_jitter_ms": 0,
+    "segment_index_bytes": 8,
+    "index_interval_bytes": 0,
+    "flush_messages": 1,
+    "flush_ms": 0,
+    "retention_ms": -1,
+    "retention_bytes": -1,
+    "max_message_bytes": 0,
+    "delete_retention_ms": 0,
+    "min_compaction_lag_ms": 0,
+    "max_compaction_lag_ms": 1,
+    "decompressed_batch_bytes_max": 0,
+    "timestamp_before_max_ms": 0,
+    "timestamp_after_max_ms": 0,
+    "file_delete_delay_ms": 0,
+    "producer_expiration_ms": 1,
+}
+"""Kafka's lower bounds, but for `segment.bytes`, which tests and its own internals take smaller."""

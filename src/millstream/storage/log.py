@@ -73,7 +73,7 @@ class Log(ShrinkingLog):
         origin: Origin = Origin.CLIENT,
     ) -> Appended:
         """Check the batches, assign offsets in place (in a copy where that cannot be), write."""
-        self._home.owner.check_usable()
+        self._check_open()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
@@ -93,7 +93,7 @@ class Log(ShrinkingLog):
 
     def append_as_follower(self, records: bytes | bytearray | memoryview) -> Appended:
         """Write a leader's batches as they are: offsets, epochs and all."""
-        self._home.owner.check_usable()
+        self._check_open()
         rows = walk_whole(records, check_crc=True)
         expected = self._log_end
         epoch = self._epochs.latest
@@ -213,7 +213,7 @@ class Log(ShrinkingLog):
 
     def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:
         """Batches from the one that holds `offset` on, as far as the reader may see."""
-        self._home.owner.check_usable()
+        self._check_open()
         if not self._log_start <= offset <= self._log_end:
             raise OffsetOutOfRange(asked=offset, start=self._log_start, end=self._log_end)
         stable = self.last_stable_offset
@@ -235,7 +235,7 @@ class Log(ShrinkingLog):
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
         """The first record at or after that time; ListOffsets by timestamp."""
-        self._home.owner.check_usable()
+        self._check_open()
         try:
             return log_reader.find_by_timestamp(
                 self._segments, timestamp_ms, log_start=self._log_start
@@ -245,7 +245,7 @@ class Log(ShrinkingLog):
 
     def find_max_timestamp(self) -> RecordPlace | None:
         """The first record with the largest timestamp."""
-        self._home.owner.check_usable()
+        self._check_open()
         try:
             return log_reader.find_max_timestamp(self._segments, log_start=self._log_start)
         except OSError as error:

@@ -2,9 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
-from millstream.model.errors import (
-    OffsetOutOfRange,
-)
+from millstream.model.errors import OffsetOutOfRange, UnknownPartition
 from millstream.model.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.invariant import invariant
 from millstream.runtime.clock import Clock
@@ -78,6 +76,7 @@ class LogBase:
         self.first_dirty = home.owner.stored(names.CLEANER_OFFSETS, home.partition) or Offset(0)
         """Where compaction begins next: all below it was compared with all below it."""
         self.cleaning: GivesWay | None = None
+        self._is_released = False
         self.producers.states.on_high_watermark(self._high_watermark)
         self._check()
 
@@ -168,6 +167,7 @@ class LogBase:
 
     def roll(self) -> bool:
         """Close the active segment and start the next at the log's end; False when it is empty."""
+        self._check_open()
         active = self._segments.active
         if not active.size_bytes:
             if active.base_offset == self._log_end:
@@ -223,7 +223,7 @@ class LogBase:
     def advance_log_start(self, offset: Offset) -> None:
         """Forget everything below `offset` for readers (DeleteRecords, or the leader's start).
 
-        Not above the high watermark. Files go later, in `delete_old_segments`.
+        Not above the high watermark. Files go later, in `remove_segments_below_start`.
         """
         if offset > self._high_watermark:
             raise OffsetOutOfRange(asked=offset, start=self._log_start, end=self._high_watermark)
@@ -233,6 +233,12 @@ class LogBase:
         self._recovery_point = max(self._recovery_point, offset)
         self._epochs.truncate_from_start(offset)
         self._check()
+
+    def _check_open(self) -> None:
+        """A log that was closed or deleted must not touch files that may be another's by now."""
+        if self._is_released:
+            raise UnknownPartition(self.partition)
+        self._home.owner.check_usable()
 
     def _check(self) -> None:
         start, end = self._log_start, self._log_end

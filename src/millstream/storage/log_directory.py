@@ -12,6 +12,7 @@ from typing import Final
 
 from millstream.model.errors import (
     DiskFull,
+    LogDirectoryClosed,
     LogDirectoryLocked,
     OperatingError,
     StorageFailed,
@@ -86,9 +87,16 @@ class LogDirectory:
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")
         return self.failed(error)
 
+    @property
+    def is_open(self) -> bool:
+        return self._lock is not None
+
     def check_usable(self) -> None:
+        """Raise StorageFailed after a failure, LogDirectoryClosed without the lock."""
         if self.failure is not None:
             raise StorageFailed(self.path, self.failure)
+        if self._lock is None:
+            raise LogDirectoryClosed(self.path)
 
     # -- checkpoints -----------------------------------------------------------------------
 

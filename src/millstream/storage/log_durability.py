@@ -93,6 +93,7 @@ class DurableLog(LogBase):
         """Let go of memory and descriptors without writing anything."""
         if self.cleaning is not None:
             self.cleaning.abandon()
+        self._is_released = True
         self._epoch_file.retire()
         for segment in self._segments:
             segment.forget()

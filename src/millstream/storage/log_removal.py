@@ -36,7 +36,7 @@ class ShrinkingLog(DurableLog):
         `is_unclean` is the record of an unclean election: only then may it go below the high
         watermark (I-08).
         """
-        self._home.owner.check_usable()
+        self._check_open()
         if end_offset >= self._log_end:
             return self._log_end
         if end_offset < self._log_start:
@@ -62,7 +62,7 @@ class ShrinkingLog(DurableLog):
 
     def truncate_fully(self, start_offset: Offset) -> None:
         """Drop everything and begin anew at `start_offset`: the leader's log starts later."""
-        self._home.owner.check_usable()
+        self._check_open()
         try:
             self._before_truncation(min(start_offset, self._log_start))
             self._home.owner.store(names.LOG_STARTS, {self.partition: start_offset})

@@ -95,6 +95,10 @@ class LogManager:
         index_cache_bytes_max: int = INDEX_CACHE_BYTES_MAX,
         cleaner_limits: CleanerLimits = CleanerLimits(),  # noqa: B008 - immutable
     ) -> None:
+        if isinstance(directories, str) or not directories:
+            raise TypeError(f"directories must be a list of paths, not {directories!r}")
+        if len(set(directories)) < len(directories):
+            raise ValueError(f"a directory is given twice: {directories!r}")
         self._seams = seams
         self._directories = [LogDirectory(seams.disk, path) for path in directories]
         self._commits = {
@@ -122,8 +126,18 @@ class LogManager:
     def start(self, config_of: ConfigOf) -> StartReport:
         """Lock the directories and open every log in them.
 
-        Raises LogDirectoryLocked, or StorageFailed when no directory is usable.
+        Raises LogDirectoryLocked, StorageFailed when no directory is usable, OperatingError when
+        a partition is in two of them, and whatever `config_of` raises; nothing stays locked then.
         """
+        if any(directory.is_open for directory in self._directories):
+            raise OperatingError("the log manager was started already")
+        try:
+            return self._start(config_of)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, config_of: ConfigOf) -> StartReport:
         report = StartReport()
         epochs = []
         for directory in self._directories:
@@ -148,8 +162,17 @@ class LogManager:
             # No proof of a clean stop for logs that were never opened.
             if directory.failure is None and directory.path in self._started:
                 self._close_directory(directory, broker_epoch)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing is ours from here on: release the logs, forget them, give the locks back."""
+        for log in self._logs.values():
+            log.release()
+        for directory in self._directories:
             directory.close()
         self._logs.clear()
+        self._places.clear()
+        self._started.clear()
         self.files.close()
 
     def _start_directory(
@@ -276,6 +299,8 @@ class LogManager:
     def _check_creatable(self, one: NewPartition, *, is_new: bool) -> None:
         if not names.is_legal_partition(one.partition):
             raise OperatingError(f"illegal name {one.partition!r}")
+        if not getattr(one.topic_id, "int", 0):
+            raise OperatingError(f"illegal topic id {one.topic_id!r}")
         if not self._usable():
             self._directories[0].check_usable()
         existing = self._logs.get(one.partition)
@@ -302,6 +327,8 @@ class LogManager:
             mine = [(home, config) for home, config in homes if home.owner is directory]
             try:
                 for home, _ in mine:
+                    if disk.exists(home.directory):
+                        raise OperatingError(f"{home.directory} came from elsewhere; start anew")
                     directory.forget(home.partition)  # a crash may have kept what it said
                     disk.make_directories(home.directory)
                 logs = [create_log(home, config) for home, config in mine]
@@ -467,7 +494,7 @@ class LogManager:
         )
 
     def _usable(self) -> list[LogDirectory]:
-        return [directory for directory in self._directories if directory.failure is None]
+        return [one for one in self._directories if one.failure is None and one.is_open]
 
     def _in(self, directory: LogDirectory) -> list[Log]:
         return [log for log in self._logs.values() if log.owner is directory]

@@ -74,6 +74,7 @@ def is_legal_partition(partition: TopicPartition) -> bool:
         is_legal_topic(partition.topic)
         and partition.topic != CLUSTER_METADATA_TOPIC
         and 0 <= partition.partition <= PARTITION_MAX
+        and str(partition.partition).isdigit()
     )
 
 

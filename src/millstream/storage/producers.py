@@ -216,7 +216,8 @@ class ProducerStates:
             raise StaleProducerEpoch(producer_id=entry.producer_id, ours=ours, theirs=epoch)
         if is_client:
             kept = entry.batches if epoch == ours else ()
-            for known in kept:
+            # Newest first: a forgotten producer may have begun again with the same sequences.
+            for known in reversed(kept):
                 if known[0] == batch.base_sequence and _is_same_range(known, batch):
                     return Duplicate._make(known[_KEPT_BASE_OFFSET:])
             # 0 follows the highest sequence, begins an epoch, and comes after a marker that is
