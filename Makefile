@@ -37,7 +37,7 @@ $(KERNELS): $(STAMP) $(wildcard src/millstream/kernels/_compiled/*.p*)
 	@$(BIN)/python setup.py --quiet build_ext --inplace >build/kernels.log 2>&1 \
 	  || { cat build/kernels.log; exit 1; }
 	@$(BIN)/millstream version 2>/dev/null | grep -q 'kernels *compiled$$' \
-	  || echo "kernels: not compiled, plain Python takes over and is slower (why: build/kernels.log)"
+	  || echo "kernels: not compiled, plain Python takes over, about ten times slower (why: build/kernels.log)"
 	@touch $@
 
 demo: $(KERNELS) ## the main job end to end, checks itself

@@ -38,7 +38,6 @@ from millstream.model.limits import MIB
 from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import system_randomness
-from millstream.storage.compaction.cleaner import Cleaner
 from millstream.storage.config import LogConfig
 from millstream.storage.log import Log
 from millstream.storage.log_reader import Isolation
@@ -169,6 +168,7 @@ def write_and_kill(directory: str, bar: Progress) -> tuple[Done, list[int]]:
             if sum(ends) >= KILL_AT:
                 time.sleep(0.02)  # into the middle of its next appends
                 writer.send_signal(signal.SIGKILL)
+    bar.remove_task(task)
     check(writer.returncode == -signal.SIGKILL, f"the writer ended with {writer.returncode}")
     told = f"killed after {ends[0]:,} events and {ends[1]:,} profiles were acknowledged"
     return Done(told, sum(ends)), ends
@@ -191,6 +191,7 @@ def write_the_rest(manager: LogManager, bar: Progress) -> Done:
     there = manager.get(EVENTS).log_end + manager.get(PROFILES).log_end
     task = bar.add_task("writing the rest", total=TOTAL, completed=there)
     write(manager, lambda *ends: bar.update(task, completed=sum(ends)))
+    bar.remove_task(task)
     size = sum(log.size_bytes for log in manager)
     return Done(f"{TOTAL:,} records in {decimal(size)}", TOTAL - there, size)
 
@@ -248,12 +249,7 @@ def compact(manager: LogManager) -> Done:
     log.flush()  # nor what a restart after a crash would have to look at again:
     manager.store_checkpoints()  # a broker does this once a minute
     before = log.size_bytes
-    Cleaner(
-        manager,
-        clock=SystemClock(),
-        randomness=system_randomness(),
-        background=InlineBackground(),
-    ).run_once()
+    manager.run_cleaner()
     newest = {user(offset): offset for offset in range(PROFILE_COUNT)}
     kept: list[int] = []
     for part in slices(log, log.log_start):
@@ -286,7 +282,7 @@ def tour(directory: str) -> None:
     console = Console()
     table = Table("step")
     for name in ("records", "size", "time", "rate"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     started = last = time.perf_counter()
 
     def note(step: str, done: Done) -> None:
@@ -297,9 +293,10 @@ def tour(directory: str) -> None:
         records = f"{done.records:,}" if done.records else ""
         size = decimal(done.size_bytes) if done.size_bytes else ""
         table.add_row(step, records, size, f"{seconds:.2f} s", rate)
-        console.print(f"[green]ok[/] {step}: {done.what}")
+        console.print(f"[green]ok[/] {step}: {done.what}", soft_wrap=True)
 
-    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=console) as bar:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
         done, acknowledged = write_and_kill(directory, bar)
         note("write, kill -9", done)
         done, manager = recover(directory, acknowledged)

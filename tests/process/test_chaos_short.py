@@ -25,6 +25,13 @@ def test_what_is_acknowledged_survives_kills_and_damage() -> None:
     assert run.counts["recovered and checked"] > 0
 
 
+@pytest.mark.parametrize("rounds", ["0", "-1"])
+def test_no_rounds_at_all_are_refused(rounds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        chaos.main(["--rounds", rounds])
+    assert "--rounds must be at least 1" in capsys.readouterr().err
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log directory as a killed writer left it."""

@@ -47,11 +47,18 @@ def test_at_least_one_turn_then_the_time_counts(
 ) -> None:
     calls = Calls()
     calls.install(monkeypatch)
-    assert soak.main(["--hours", "0", "--seed", "5"]) == 0
+    assert soak.main(["--hours", "1e-9", "--seed", "5"]) == 0
     assert len(calls.steps) == 1
     out = capsys.readouterr().out
     assert "200 seeds, 200 operations, 50 rounds of chaos, 7 records written" in out
     assert "everything held" in out
+
+
+@pytest.mark.parametrize("hours", ["0", "-1", "nan"])
+def test_no_time_at_all_is_refused(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        soak.main(["--hours", hours])
+    assert "--hours must be above 0" in capsys.readouterr().err
 
 
 def test_a_failure_ends_it(

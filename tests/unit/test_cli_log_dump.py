@@ -1,6 +1,11 @@
 """`millstream log dump` shows what is stored, as far as it is sound."""
 
+import os
+import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
+
+from crc32c import crc32c
 
 from cli_kit import flip_byte, millstream, write_log
 from millstream.kernels.compression import Codec
@@ -38,9 +43,16 @@ def test_offset_begins_with_the_batch_that_holds_it(tmp_path: Path) -> None:
     ]
 
 
-def test_offset_beyond_the_end_shows_nothing(tmp_path: Path) -> None:
+def test_offset_beyond_the_end_is_told(tmp_path: Path) -> None:
     done = millstream("log", "dump", write_log(tmp_path), "--offset", "10000")
     assert (done.code, done.out) == (0, "")
+    assert done.err == "millstream: nothing at or after offset 10000: the log ends at 30\n"
+
+
+def test_an_empty_log_is_told(tmp_path: Path) -> None:
+    done = millstream("log", "dump", write_log(tmp_path, batches=0))
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "millstream: nothing at or after offset 0: the log ends at 0\n"
 
 
 def test_limit_counts_records_when_they_are_shown(tmp_path: Path) -> None:
@@ -93,7 +105,7 @@ def test_damage_ends_the_dump_and_is_told(tmp_path: Path) -> None:
     assert done.code == 1
     assert done.out.count("\n") == 1
     assert done.out.startswith("batch [0, 3)")
-    assert done.err == f"millstream: {segment}: CRC batch at {BATCH_BYTES}\n"
+    assert done.err == f"millstream: {segment}: a batch with a wrong CRC at byte {BATCH_BYTES}\n"
 
 
 def test_cut_batch_at_the_end_is_told(tmp_path: Path) -> None:
@@ -102,7 +114,44 @@ def test_cut_batch_at_the_end_is_told(tmp_path: Path) -> None:
     segment.write_bytes(segment.read_bytes()[:-1])
     done = millstream("log", "dump", partition, "--records")
     assert done.code == 1
-    assert done.err == f"millstream: {segment}: SHORT batch at {2 * BATCH_BYTES}\n"
+    told = f"the file ends inside a batch at byte {2 * BATCH_BYTES}"
+    assert done.err == f"millstream: {segment}: {told}\n"
+
+
+def test_a_record_that_cannot_be_decoded_is_told(tmp_path: Path) -> None:
+    """The CRC is right, what it covers is not."""
+    partition = write_log(tmp_path, batches=1)
+    segment = partition / "00000000000000000000.log"
+    data = bytearray(segment.read_bytes())
+    data[61] = 0x7F  # the length of the first record
+    data[17:21] = crc32c(data[21:]).to_bytes(4, "big")
+    segment.write_bytes(data)
+    done = millstream("log", "dump", partition, "--records")
+    assert done.code == 1
+    told = "a batch with a record that cannot be decoded at byte 0"
+    assert done.err == f"millstream: {segment}: {told}\n"
+
+
+def test_a_reader_that_goes_away_is_no_failure(tmp_path: Path) -> None:
+    """As in `millstream log dump ... | head -1`: far more is written than a pipe takes."""
+    partition = write_log(tmp_path, batches=1_000)
+    command = [sys.executable, "-m", "millstream.cli.main", "log", "dump", "--records"]
+    with Popen([*command, partition], stdout=PIPE, stderr=PIPE, text=True) as dump:
+        assert dump.stdout is not None
+        assert dump.stderr is not None
+        assert dump.stdout.readline().startswith("batch [0, 3)")
+        dump.stdout.close()
+        assert dump.stderr.read() == ""
+    assert dump.returncode == 141
+
+
+def test_a_pipe_in_place_of_a_segment_is_refused(tmp_path: Path) -> None:
+    partition = write_log(tmp_path)
+    pipe = partition / "00000000000000000900.log"
+    os.mkfifo(pipe)
+    done = millstream("log", "dump", partition)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"millstream: {pipe}: not a regular file\n"
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:
@@ -114,3 +163,4 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         done = millstream("log", "dump", path)
         assert (done.code, done.out) == (2, "")
         assert done.err == f"millstream: {path}: {reason}\n"
+    assert millstream("log", "dump", "").err == "millstream: an empty path is no directory\n"

@@ -1,5 +1,6 @@
 """The command line as a whole: what it says of itself, and what it costs to start."""
 
+import os
 import platform
 import sys
 from subprocess import run
@@ -29,6 +30,31 @@ def test_what_is_not_there_yet_says_so_in_one_line(command: list[str]) -> None:
     assert (done.code, done.out) == (2, "")
     assert done.err.count("\n") == 1
     assert "the broker is not part of version" in done.err
+
+
+def test_version_option_is_one_line() -> None:
+    done = millstream("--version")
+    assert (done.code, done.out) == (0, f"millstream {__version__}\n")
+
+
+def test_help_promises_no_broker() -> None:
+    done = millstream("--help")
+    assert done.code == 0
+    assert "no broker in this version" in " ".join(done.out.split())
+    assert done.out.count("not part of this version yet") == 2
+
+
+@pytest.mark.parametrize("command", [["version"], ["log", "verify", "."], ["log", "dump", "."]])
+def test_an_unknown_choice_of_kernels_is_one_line(command: list[str]) -> None:
+    done = run(
+        [sys.executable, "-m", "millstream.cli.main", *command],
+        env=os.environ | {"MILLSTREAM_KERNELS": "fast"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    told = "millstream: MILLSTREAM_KERNELS is 'fast'; it can be 'plain' or 'compiled'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
 
 
 def test_unknown_command_is_refused() -> None:

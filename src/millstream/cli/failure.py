@@ -1,6 +1,8 @@
 """How every command ends when it cannot do what it was asked: one line and an exit code."""
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
@@ -10,20 +12,44 @@ EXIT_PROBLEMS: Final = 1
 """The command worked and found something wrong with the data."""
 EXIT_USAGE: Final = 2
 """The command could not work with what it was given."""
+EXIT_UNREAD: Final = 141
+"""Nobody reads our output any more: what a shell shows of a process that SIGPIPE ended."""
+
+
+class UnusablePathError(Exception):
+    """A path on the command line that a command cannot work with; the text is the whole reason."""
+
+
+def complain(reason: str) -> None:
+    """One line on stderr."""
+    typer.echo(f"millstream: {reason}", err=True)
 
 
 def refuse(reason: str) -> NoReturn:
     """Say on stderr why nothing can be done, and exit."""
-    typer.echo(f"millstream: {reason}", err=True)
+    complain(reason)
     raise typer.Exit(EXIT_USAGE)
 
 
 @contextmanager
-def refusing_os_errors() -> Iterator[None]:
-    """A file that cannot be read is the user's to mend: one line instead of a traceback."""
+def unusable_paths(tell: Callable[[str], None]) -> Iterator[None]:
+    """What cannot be read is the user's to mend: it is told in one line, without a traceback."""
+    try:
+        yield
+    except UnusablePathError as error:
+        tell(str(error))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        tell(f"{error.filename or 'input'}: {error.strerror or error}")
+
+
+@contextmanager
+def ending_when_unread() -> Iterator[None]:
+    """The reader of our output may go away, as `| head` does: no failure, and nothing to say."""
     try:
         yield
     except BrokenPipeError:
-        raise  # the reader of our output went away, as `| head` does
-    except OSError as error:
-        refuse(f"{error.filename or 'input'}: {error.strerror or error}")
+        # What is still buffered would fail again when Python flushes it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_UNREAD) from None

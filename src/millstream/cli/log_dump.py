@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from millstream.cli.failure import EXIT_PROBLEMS, refuse, refusing_os_errors
+from millstream.cli.failure import (
+    EXIT_PROBLEMS,
+    UnusablePathError,
+    complain,
+    ending_when_unread,
+    refuse,
+    unusable_paths,
+)
 
 if TYPE_CHECKING:
     from millstream.cli.stored_batches import StoredBatch, StoredRecord
@@ -30,26 +37,41 @@ def dump(
 
     Exit code 1 when a batch is damaged or cut: what comes before it was shown.
     """
+    from millstream.cli.stored_batches import DamagedBatch
+
+    with ending_when_unread(), unusable_paths(refuse):
+        try:
+            _show(directory, offset, records=records, limit=limit)
+        except DamagedBatch as error:
+            complain(str(error))
+            raise typer.Exit(EXIT_PROBLEMS) from None
+
+
+def _show(given: str, offset: int, *, records: bool, limit: int | None) -> None:
     from itertools import islice
 
-    from millstream.cli.partitions import check_directory, is_partition
-    from millstream.cli.stored_batches import DamagedBatch, stored_batches
+    from millstream.cli.partitions import check_directory, check_files, has_segments, tidy_path
+    from millstream.cli.stored_batches import end_offset, stored_batches
     from millstream.runtime.os_disk import OsDisk
 
     disk = OsDisk()
-    directory = directory.rstrip("/") or "/"
-    with refusing_os_errors():
-        check_directory(disk, directory)
-        if not is_partition(disk, directory):
-            refuse(f"{directory}: not a partition directory, there are no segments in it")
-        found = stored_batches(disk, directory, from_offset=offset)
-        shown = _records(found, offset) if records else (one.describe() for one in found)
-        try:
-            for line in islice(shown, limit):
-                typer.echo(line)
-        except DamagedBatch as error:
-            typer.echo(f"millstream: {error}", err=True)
-            raise typer.Exit(EXIT_PROBLEMS) from None
+    directory = tidy_path(given)
+    check_directory(disk, directory)
+    if not has_segments(disk, directory):
+        raise UnusablePathError(
+            f"{directory}: not a partition directory, there are no segments in it"
+        )
+    check_files(disk, directory)
+    found = stored_batches(disk, directory, from_offset=offset)
+    is_empty = True
+    for line in islice(
+        _records(found, offset) if records else (one.describe() for one in found), limit
+    ):
+        typer.echo(line)
+        is_empty = False
+    if is_empty:
+        end = end_offset(disk, directory)
+        complain(f"nothing at or after offset {offset}: the log ends at {end}")
 
 
 def _records(found: "Iterator[StoredBatch]", from_offset: int) -> Iterator[str]:

@@ -1,13 +1,18 @@
 """Entry point of the `millstream` command: puts the commands together, nothing else."""
 
+import sys
+from typing import Annotated
+
 import typer
 
 from millstream.cli import broker, log_dump, log_verify, version
+from millstream.cli.failure import EXIT_USAGE, complain
+from millstream.kernels._select import CHOICE_VARIABLE
 from millstream.model.invariant import InvariantViolated
 
 app = typer.Typer(
     name="millstream",
-    help="A distributed, replicated commit log that speaks the Kafka protocol.",
+    help="Looks into Kafka's and Millstream's log files. There is no broker in this version yet.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -23,10 +28,28 @@ app.command("up", context_settings=takes_anything)(broker.up)
 app.command("broker", context_settings=takes_anything)(broker.broker)
 
 
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=version.show, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Hold what can be given without a command; the help is the app's."""
+
+
 def run() -> None:
     """Run the command line of this process."""
     try:
         app()
+    except ImportError as error:
+        # A wrong or impossible choice of kernels is the user's to mend, any other is a bug.
+        if CHOICE_VARIABLE not in str(error):
+            raise
+        complain(str(error))
+        sys.exit(EXIT_USAGE)
     except InvariantViolated as error:
         # Imported only now: it needs asyncio, which takes longer than all of the rest.
         from millstream.runtime.fatal import end_process

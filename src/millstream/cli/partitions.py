@@ -1,34 +1,64 @@
 """Which partitions a path on the command line means, by the files that are there."""
 
-from millstream.cli.failure import refuse
+import os
+import stat
+from typing import Final
+
+from millstream.cli.failure import UnusablePathError
 from millstream.runtime.disk import Disk
+from millstream.runtime.os_disk import LOCK_NAME
 from millstream.storage import names
+from millstream.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from millstream.storage.log_directory import CHECKPOINTS
+
+_LOG_DIRECTORY_FILES: Final = frozenset({LOCK_NAME, CLEAN_SHUTDOWN_FILE, *CHECKPOINTS})
+_PARTITION_FILES: Final = frozenset({names.LEADER_EPOCHS, names.PARTITION_METADATA})
 
 
-def is_partition(disk: Disk, directory: str) -> bool:
+def tidy_path(given: str) -> str:
+    """The path without slashes at its end; an empty one, as an unset variable gives, is none."""
+    if not given:
+        raise UnusablePathError("an empty path is no directory")
+    return given.rstrip("/") or "/"
+
+
+def has_segments(disk: Disk, directory: str) -> bool:
     """Whether the directory holds segments; its name does not matter, a copy may have any."""
     parsed = (names.parse_segment_file(name) for name in disk.list_directory(directory))
     return any(one is not None and one[1] == names.LOG for one in parsed)
 
 
-def partition_directories(disk: Disk, path: str) -> list[str]:
-    """The partition directory itself, or all of a log directory; exits when it is neither."""
+def partition_directories(disk: Disk, path: str) -> tuple[list[str], bool]:
+    """The partition directory itself, or all of a log directory, and whether it is the latter."""
     check_directory(disk, path)
-    if is_partition(disk, path):
-        return [path]
+    if has_segments(disk, path):
+        return [path], False
     found = [
         f"{path}/{name}"
         for name in disk.list_directory(path)
         if names.parse_partition_directory(name) is not None and disk.is_directory(f"{path}/{name}")
     ]
-    if not found:
-        refuse(f"{path}: neither a partition directory nor a log directory")
-    return found
+    if found or not _LOG_DIRECTORY_FILES.isdisjoint(disk.list_directory(path)):
+        return found, True
+    if names.parse_partition_directory(path.rpartition("/")[2]) is not None:
+        return [path], False  # nothing was written yet
+    raise UnusablePathError(f"{path}: neither a partition directory nor a log directory")
 
 
 def check_directory(disk: Disk, path: str) -> None:
-    """Exit with one line unless there is a directory."""
+    """Raise UnusablePathError unless there is a directory."""
     if not disk.exists(path):
-        refuse(f"{path}: no such directory")
+        raise UnusablePathError(f"{path}: no such directory")
     if not disk.is_directory(path):
-        refuse(f"{path}: not a directory")
+        raise UnusablePathError(f"{path}: not a directory")
+
+
+def check_files(disk: Disk, directory: str) -> None:
+    """Raise UnusablePathError for a pipe or a device in place of a file: reading could hang."""
+    for name in disk.list_directory(directory):
+        is_ours = name in _PARTITION_FILES or name in _LOG_DIRECTORY_FILES
+        if is_ours or names.parse_segment_file(name) is not None:
+            path = f"{directory}/{name}"
+            mode = os.stat(path).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise UnusablePathError(f"{path}: not a regular file")

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from millstream.kernels import batches as rows_of
 from millstream.kernels import columns
 from millstream.kernels.compression import Codec
-from millstream.kernels.errors import MalformedRecords, Reason
+from millstream.kernels.errors import MalformedRecords
+from millstream.model.ids import Offset
 from millstream.runtime.disk import Disk
 from millstream.storage import names
 from millstream.storage.file_walk import FileWalk, WalkStep
+from millstream.storage.scan_report import describe_damage
 from millstream.storage.validation import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -79,7 +81,8 @@ class StoredBatch(NamedTuple):
         try:
             decoded = columns.decode(self.data, 0, len(self.data))
         except MalformedRecords as error:
-            raise DamagedBatch(f"{self.path}: batch at {self.position}: {error}") from error
+            told = describe_damage(error.reason, self.position)
+            raise DamagedBatch(f"{self.path}: {told}") from error
         table = decoded.columns
         offsets, stamps = _numbers(decoded.offsets, "q"), _numbers(table.timestamps, "q")
         keys, values = _cells(table.keys, table.rows), _cells(table.values, table.rows)
@@ -96,8 +99,7 @@ def stored_batches(
     A batch's CRC is checked before it is given out.
     """
     first = from_offset or 0
-    parsed = [names.parse_segment_file(name) for name in disk.list_directory(directory)]
-    bases = sorted(one[0] for one in parsed if one is not None and one[1:] == (names.LOG, ""))
+    bases = _bases(disk, directory)
     earlier = [base for base in bases if base <= first]
     for base in bases[max(0, len(earlier) - 1) :]:
         path = names.segment_path(directory, base, names.LOG)
@@ -109,8 +111,21 @@ def stored_batches(
                     if batch.last_offset >= first:
                         yield batch
             if walk.valid_end != size:
-                cause = (walk.reason or Reason.SHORT).name
-                raise DamagedBatch(f"{path}: {cause} batch at {walk.valid_end}")
+                raise DamagedBatch(f"{path}: {describe_damage(walk.reason, walk.valid_end)}")
+
+
+def end_offset(disk: Disk, directory: str) -> int:
+    """Where the log ends, by its newest segment; raises DamagedBatch."""
+    newest = _bases(disk, directory)[-1]
+    end = int(newest)
+    for batch in stored_batches(disk, directory, from_offset=newest):
+        end = batch.last_offset + 1
+    return end
+
+
+def _bases(disk: Disk, directory: str) -> list[Offset]:
+    parsed = [names.parse_segment_file(name) for name in disk.list_directory(directory)]
+    return sorted(one[0] for one in parsed if one is not None and one[1:] == (names.LOG, ""))
 
 
 def _batches_of(path: str, step: WalkStep) -> Iterator[StoredBatch]:

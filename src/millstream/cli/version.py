@@ -9,9 +9,17 @@ from millstream import __version__
 
 def version() -> None:
     """Show the version, the Python it runs on, and which kernels it found."""
+    kernels = _kernels()
     typer.echo(f"millstream {__version__}")
     typer.echo(f"Python     {platform.python_version()} ({platform.machine()})")
-    typer.echo(f"kernels    {_kernels()}")
+    typer.echo(f"kernels    {kernels}")
+
+
+def show(is_wanted: bool) -> None:
+    """`--version`: one line, for scripts."""
+    if is_wanted:
+        typer.echo(f"millstream {__version__}")
+        raise typer.Exit
 
 
 def _kernels() -> str:

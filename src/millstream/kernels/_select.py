@@ -42,5 +42,5 @@ def _say_plain_once() -> None:
         _said_plain = True
         sys.stderr.write(
             "millstream: compiled kernels are not installed, running in plain Python "
-            "(slower; install with a C compiler for full speed)\n"
+            "(about ten times slower; install with a C compiler for full speed)\n"
         )

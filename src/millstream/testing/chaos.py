@@ -194,6 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args(arguments)
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
     seed = options.seed if options.seed is not None else system_randomness().integer(0, 2**31)
     sys.stdout.write(f"chaos with seed {seed}\n")
     run = run_chaos(options.rounds, seed, lambda line: _say(f"  {line}"))

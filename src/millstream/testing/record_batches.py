@@ -26,7 +26,12 @@ class PlainRecord(NamedTuple):
 
 
 class BatchSpec(NamedTuple):
-    """Everything about a batch but its records."""
+    """Everything about a batch but its records.
+
+    The default timestamp is a second after 1970 began, so that tests repeat byte for byte. To a
+    log with the default retention of seven days such records are long overdue: the first
+    `run_retention` on a real clock removes them. Give `timestamp_ms` wherever that matters.
+    """
 
     base_offset: int = 0
     leader_epoch: int = 0
@@ -60,7 +65,7 @@ def build_batch(
     timestamps: Sequence[int] | None = None,
     headers: Sequence[tuple[str, bytes | None]] = (),
 ) -> bytearray:
-    """One batch of (key, value) pairs."""
+    """One batch of (key, value) pairs, from 1970 unless `spec` or `timestamps` say otherwise."""
     stamps = list(timestamps) if timestamps is not None else [spec.timestamp_ms] * len(pairs)
     body = b"".join(
         _record(pair, number, stamps[number] - stamps[0], headers)

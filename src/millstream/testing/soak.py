@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=None)
     options = parser.parse_args(arguments)
+    if not options.hours > 0:  # not-a-number is above nothing either
+        parser.error("--hours must be above 0")
     seed = options.seed if options.seed is not None else system_randomness().integer(0, 2**31)
     started_s = time.monotonic()
     soak = Soak(seed, _say)

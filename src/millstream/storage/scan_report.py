@@ -1,0 +1,80 @@
+"""What an offline scan found, in sentences, and never more of them than somebody can read."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from millstream.kernels.errors import Reason
+from millstream.model.ids import Offset
+
+PROBLEMS_PER_FILE_MAX: Final = 10
+"""Told in full; one bad sector can spoil thousands of entries, and the first ones say it all."""
+
+_DAMAGE: Final = {
+    Reason.LENGTH: "a batch with an impossible length",
+    Reason.MAGIC: "a batch of an unknown format",
+    Reason.CRC: "a batch with a wrong CRC",
+    Reason.OFFSETS: "a batch with impossible offsets",
+    Reason.COUNT: "a batch with a wrong number of records",
+    Reason.CODEC: "a batch with an unknown compression",
+    Reason.RECORD: "a batch with a record that cannot be decoded",
+    Reason.COMPRESSION: "a batch that cannot be decompressed",
+    Reason.TOO_LARGE: "a batch that decompresses to more than is allowed",
+}
+
+
+def describe_damage(reason: Reason, position: int) -> str:
+    """What is wrong with the batch at `position`; without a reason the file just ends."""
+    return f"{_DAMAGE.get(reason, 'the file ends inside a batch')} at byte {position}"
+
+
+@dataclass(slots=True)
+class SegmentScan:
+    """What one segment's log holds."""
+
+    base_offset: Offset
+    size_bytes: int
+    batch_count: int = 0
+    record_count: int = 0
+    last_offset: int = -1
+    max_timestamp_ms: int = -1
+
+
+@dataclass(slots=True)
+class _FileProblems:
+    told: list[str] = field(default_factory=list)
+    count: int = 0
+
+
+@dataclass(slots=True)
+class ScanReport:
+    """Segments in order, epochs as the batches tell them, and what was found wrong."""
+
+    segments: list[SegmentScan] = field(default_factory=list)
+    epoch_starts: list[tuple[int, int]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What looks odd and costs nothing: the next start deals with it."""
+    _found: dict[str, _FileProblems] = field(default_factory=dict)
+
+    def add_problem(self, path: str, what: str) -> None:
+        found = self._found.setdefault(path, _FileProblems())
+        found.count += 1
+        if found.count <= PROBLEMS_PER_FILE_MAX:
+            found.told.append(f"{path}: {what}")
+
+    def add_note(self, path: str, what: str) -> None:
+        self.notes.append(f"{path}: {what}")
+
+    @property
+    def problem_count(self) -> int:
+        """All of them, also those that are not told one by one."""
+        return sum(found.count for found in self._found.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """File by file, the first few of each and how many more there are."""
+        lines: list[str] = []
+        for path, found in self._found.items():
+            lines += found.told
+            if found.count > len(found.told):
+                lines.append(f"{path}: and {found.count - len(found.told):,} more")
+        return lines
