@@ -188,9 +188,9 @@ def broken(disk: SimDisk, promises: list[Promise]) -> str | None:
     found = tuple(read_all(opened.log))
     log_start = opened.log.log_start
     opened.abandon()
-    problems = scan_partition(disk, DIRECTORY).problems
-    if problems:
-        return f"I-10 {problems}"
+    scan = scan_partition(disk, DIRECTORY)
+    if scan.problems or scan.notes:
+        return f"I-10 {scan.problems} {scan.notes}"
     if log_start < promise.log_start:
         return f"log start fell back to {log_start}"
     histories = (promise.history, *promise.alternatives)

@@ -107,7 +107,8 @@ def recovered(disk: SimDisk, *, is_clean: bool = False) -> list[PlainRecord]:
     opened = open_log(disk, ManualClock(), root="/data", is_clean=is_clean)
     records = read_all(opened.log)
     opened.close()
-    assert scan_partition(disk, DIRECTORY).problems == []
+    scan = scan_partition(disk, DIRECTORY)
+    assert (scan.problems, scan.notes) == ([], [])
     again = open_log(disk, ManualClock(), root="/data")
     assert read_all(again.log) == records, "I-11 a second recovery changed the log"
     again.abandon()

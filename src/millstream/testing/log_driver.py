@@ -408,9 +408,9 @@ class LogDriver:
                 _same((found.epoch, found.end_offset), (epoch, end), f"end of epoch {epoch}")
 
     def _check_files(self) -> None:
-        problems = scan_partition(self.disk, DIRECTORY).problems
-        if problems:
-            raise ModelMismatch(f"I-10 {problems}")
+        scan = scan_partition(self.disk, DIRECTORY)
+        if scan.problems or scan.notes:
+            raise ModelMismatch(f"I-10 {scan.problems} {scan.notes}")
 
     # -- inside ----------------------------------------------------------------------------
 
