@@ -8,6 +8,9 @@ MIB: Final = 1024 * KIB
 BATCH_BYTES_MAX: Final = 1024 * MIB
 """No batch on disk or wire may claim more: offsets in `.index` are 31-bit file positions."""
 
+OFFSET_MAX: Final = 2**63 - 1
+"""The largest log end: offsets are signed 64-bit numbers, and the end comes after the last one."""
+
 SEGMENT_POSITION_MAX: Final = 2**31 - 1
 """A position in `.index` is a signed 32-bit number, so a segment must end below this."""
 

@@ -75,6 +75,9 @@ class Disk(Protocol):
 
     def is_directory(self, path: str) -> bool: ...
 
+    def is_link(self, path: str) -> bool:
+        """Whether the name is a symbolic link, whatever it leads to."""
+
     def size(self, path: str) -> int:
         """Size of the file at `path` in bytes; ENOENT when missing."""
 
@@ -136,13 +139,12 @@ def write_all_atomically(disk: Disk, contents: Mapping[str, ReadableBuffer]) -> 
 
 
 def remove_tree(disk: Disk, path: str) -> None:
-    """Remove a directory and everything in it."""
+    """Remove a directory and everything in it; of a link the link alone, never what it leads to."""
+    if disk.is_link(path) or not disk.is_directory(path):
+        disk.remove(path)
+        return
     for name in disk.list_directory(path):
-        child = f"{path}/{name}"
-        if disk.is_directory(child):
-            remove_tree(disk, child)
-        else:
-            disk.remove(child)
+        remove_tree(disk, f"{path}/{name}")
     disk.remove_directory(path)
 
 

@@ -186,6 +186,9 @@ class OsDisk:
         status = _status(path)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
+    def is_link(self, path: str) -> bool:
+        return os.path.islink(path)
+
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 

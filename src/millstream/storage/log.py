@@ -18,16 +18,18 @@ from millstream.kernels.batches import (
     ROW_FIELDS,
     SIZE,
 )
+from millstream.kernels.errors import MalformedRecords
 from millstream.model.errors import (
     BatchTooLarge,
     FencedLeaderEpoch,
+    InvalidRecords,
     OffsetOutOfRange,
     OperatingError,
     UnexpectedAppendOffset,
 )
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
-from millstream.model.invariant import invariant
-from millstream.model.limits import SEGMENT_OFFSET_SPAN_MAX
+from millstream.model.invariant import InvariantViolated, invariant
+from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX
 from millstream.storage import log_reader, names
 from millstream.storage.config import FOREVER, TimestampType
 from millstream.storage.log_reader import Isolation, ReadSlice, RecordPlace
@@ -80,7 +82,10 @@ class Log(ShrinkingLog):
         data, rows = prepare(records, self.config, now_ms=now_ms, origin=origin)
         if len(data) > self.config.segment_bytes:
             raise BatchTooLarge(size_bytes=len(data), limit_bytes=self.config.segment_bytes)
-        batches.assign_offsets(data, rows, self._log_end, leader_epoch)
+        try:
+            batches.assign_offsets(data, rows, self._log_end, leader_epoch)
+        except MalformedRecords as error:
+            raise InvalidRecords(f"no offsets are left after {self._log_end}") from error
         is_append_time = self.config.timestamp_type is TimestampType.LOG_APPEND_TIME
         duplicate = self.producers.check(data, rows, origin)
         if duplicate is not None:
@@ -107,6 +112,8 @@ class Log(ShrinkingLog):
                 )
             expected = Offset(rows[row + LAST_OFFSET] + 1)
             epoch = LeaderEpoch(rows[row + LEADER_EPOCH])
+        if expected > OFFSET_MAX:
+            raise InvalidRecords(f"offset {expected - 1} leaves none for what comes after it")
         first = Offset(rows[BASE_OFFSET])
         list(markers(records, rows))  # a marker that cannot be read must not get in
         for part, part_rows in self._parts(records, rows):
@@ -133,7 +140,10 @@ class Log(ShrinkingLog):
             ):
                 stop += ROW_FIELDS
             end = rows[stop - ROW_FIELDS + POSITION] + rows[stop - ROW_FIELDS + SIZE]
-            yield view[begin:end], rows[start:stop]
+            part = rows[start:stop]
+            for row in range(0, len(part), ROW_FIELDS):
+                part[row + POSITION] -= begin
+            yield view[begin:end], part
             start = stop
 
     def _write(self, data: bytes | bytearray | memoryview, rows: "array[int]") -> None:
@@ -153,6 +163,10 @@ class Log(ShrinkingLog):
                 segment.txn_index.append(aborted)
         except OSError as error:
             raise self._home.owner.failed(error) from error
+        except Exception as error:
+            # The batches are in the file and everything about them was checked before: whatever
+            # this is, going on would leave the log's end behind its bytes.
+            raise InvariantViolated("I-03 batches were written that cannot be followed") from error
         self._unflushed_records += last + 1 - log_end
         self._log_end = Offset(last + 1)
 

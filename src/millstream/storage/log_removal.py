@@ -127,6 +127,8 @@ class ShrinkingLog(DurableLog):
             save_image(self._home.owner.disk, image)
             self._epochs.dirty = False
         self.producers.rebuild(self._segments, self._log_start, new_end)
+        # A snapshot that came back after a power loss would answer for producers of a former life.
+        self._home.owner.disk.sync_directory(self._home.directory)
         self.producers.states.on_high_watermark(self._high_watermark)
         self._unflushed_records = 0
         self._active_since_s = self._home.clock.monotonic_s()

@@ -190,6 +190,10 @@ class SimDisk:
         self.check("stat", path)
         return isinstance(self.storage.live.find(path), DirectoryNode)
 
+    def is_link(self, path: str) -> bool:
+        self.check("stat", path)
+        return False
+
     def size(self, path: str) -> int:
         self.check("stat", path)
         return len(self.storage.live.file(path).content)

@@ -1,0 +1,66 @@
+"""Defects of the log that were found once and must not come back."""
+
+from pathlib import Path
+
+import pytest
+
+from log_stories import DIRECTORY, NOW, Story
+from millstream.model.errors import InvalidRecords
+from millstream.runtime.disk import remove_tree
+from millstream.runtime.os_disk import OsDisk
+from millstream.storage.log_reader import Isolation
+from millstream.storage.scan import scan_partition
+from millstream.testing.log_kit import read_all
+from millstream.testing.record_batches import BatchSpec, build_batch, build_marker
+
+
+def transaction(base: int, *, is_commit: bool, size: int) -> bytearray:
+    """One record and its marker, as a leader would send them."""
+    data = BatchSpec(
+        base_offset=base,
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=base,
+        is_transactional=True,
+        timestamp_ms=NOW,
+    )
+    marker = data._replace(base_offset=base + 1)
+    return build_batch([(b"k", bytes(size))], data) + build_marker(marker, is_commit=is_commit)
+
+
+def test_markers_behind_a_split_of_a_large_fetch_are_read_where_they_are() -> None:
+    """A fetch of more than a segment is split; the second part has markers too (I-23)."""
+    story = Story()
+    fetched = bytearray()
+    for number in range(12):
+        fetched += transaction(number * 2, is_commit=number % 2 == 0, size=400)
+    assert len(fetched) > 2 * story.log.config.segment_bytes
+    story.log.append_as_follower(fetched)
+    story.log.set_high_watermark(story.log.log_end)
+    visible = read_all(story.log, isolation=Isolation.COMMITTED)
+    assert [record.offset for record in visible] == list(range(0, 24, 4))
+    assert scan_partition(story.disk, DIRECTORY).problems == []
+
+
+def test_the_last_of_all_offsets_is_refused() -> None:
+    story = Story()
+    batch = build_batch([(b"k", b"v")], BatchSpec(base_offset=2**63 - 1))
+    with pytest.raises(InvalidRecords, match="offset"):
+        story.log.append_as_follower(batch)
+    assert story.log.log_end == 0
+
+
+def test_removing_a_tree_leaves_alone_what_its_links_lead_to(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("data")
+    tree = tmp_path / "tree"
+    (tree / "inner").mkdir(parents=True)
+    (tree / "link").symlink_to(outside)
+    (tree / "inner" / "file").symlink_to(outside / "precious")
+    remove_tree(OsDisk(), str(tree))
+    assert not tree.exists()
+    assert (outside / "precious").read_text() == "data"
+    (tmp_path / "alias").symlink_to(outside)
+    remove_tree(OsDisk(), str(tmp_path / "alias"))
+    assert (outside / "precious").exists()
