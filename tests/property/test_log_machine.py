@@ -101,6 +101,10 @@ class AnyLogMachine(RuleBasedStateMachine):
 class LogMachine(AnyLogMachine):
     """With transactions."""
 
+    @rule(transactions=st.integers(1, 7), size=st.sampled_from([20, 300]))
+    def fetch(self, transactions: int, size: int) -> None:
+        self.driver.fetch(transactions, size=size)
+
     @rule(producer=producers, count=counts)
     def append_transactional(self, producer: int, count: int) -> None:
         self.driver.append_transactional(producer, count)

@@ -9,9 +9,9 @@ from compaction_kit import COMPACT, RETENTION_MS, ROOT, Bench
 from millstream.kernels.compression import Codec
 from millstream.model.ids import Offset, TimestampMs
 from millstream.runtime.os_disk import OsDisk
-from millstream.storage.compaction.batch_edit import DELETE_HORIZON_BIT
 from millstream.storage.config import TimestampType
 from millstream.storage.log_reader import Isolation
+from millstream.storage.validation import DELETE_HORIZON_BIT
 from millstream.testing.record_batches import PlainRecord, read_records
 from millstream.testing.sim_disk import SimDisk
 

@@ -247,6 +247,10 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def is_cleaning(manager: LogManager) -> bool:
+    return manager.cleaner.in_progress == PARTITION
+
+
 def test_the_manager_deletes_a_topic_under_the_cleaner() -> None:
     disk = SimDisk(directories=[ROOT])
     background = StepBackground()
@@ -262,13 +266,13 @@ def test_the_manager_deletes_a_topic_under_the_cleaner() -> None:
         log.flush()
         manager.store_checkpoints()
         manager.run_cleaner()
-        assert manager.cleaner.in_progress == PARTITION
+        assert is_cleaning(manager)
         for _ in range(jobs):
             background.run_next()
         manager.delete(PARTITION)
         log = manager.create(PARTITION, topic_id(randomness), COMPACT)
         background.run_all()
-        assert manager.cleaner.in_progress is None
+        assert not is_cleaning(manager)
         assert log.size_bytes == 0
         assert disk.list_directory(ROOT).count(str(PARTITION)) == 1
         names = disk.list_directory(f"{ROOT}/{PARTITION}")

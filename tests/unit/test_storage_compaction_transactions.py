@@ -4,10 +4,12 @@ import pytest
 
 from compaction_kit import RETENTION_MS, Bench
 from millstream.model.errors import OutOfOrderSequence, StaleProducerEpoch
-from millstream.model.ids import Offset, ProducerId
-from millstream.storage.compaction.batch_edit import DELETE_HORIZON_BIT
+from millstream.model.ids import LeaderEpoch, Offset, ProducerId
 from millstream.storage.compaction.cleaning import End
 from millstream.storage.log_reader import Isolation
+from millstream.storage.producers import Origin
+from millstream.storage.validation import DELETE_HORIZON_BIT
+from millstream.testing.record_batches import BatchSpec, build_marker
 
 
 def markers(bench: Bench) -> list[int]:
@@ -117,6 +119,25 @@ def test_a_marker_keeps_its_timestamp_for_the_producer() -> None:
     entry = again.log.producers.states.get(ProducerId(1))
     assert entry is not None
     assert entry.last_timestamp_ms == stamped
+
+
+def test_a_marker_too_old_for_a_horizon_stays_as_it_is() -> None:
+    bench = Bench()
+    bench.in_transaction([(b"a", b"1")], producer_id=1, sequence=0)
+    spec = BatchSpec(producer_id=1, producer_epoch=0, timestamp_ms=-(2**63))
+    bench.log.append_as_leader(
+        build_marker(spec, is_commit=True), leader_epoch=LeaderEpoch(0), origin=Origin.COORDINATOR
+    )
+    bench.put(a="2")
+    bench.seal()
+    forget_producers(bench)
+    bench.clean()
+    for _ in range(2):
+        dirty_again(bench)
+        bench.clean()
+        bench.clock.advance(RETENTION_MS)
+    stamps = [one.timestamp_ms for one in bench.records() if one.is_control]
+    assert stamps == [-(2**63)]
 
 
 def test_aborted_transactions_are_still_told_while_a_record_is_there() -> None:

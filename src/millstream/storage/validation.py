@@ -43,6 +43,8 @@ CODEC_MASK: Final = 0b111
 LOG_APPEND_TIME_BIT: Final = 0b1000
 TRANSACTIONAL_BIT: Final = 0b1_0000
 CONTROL_BIT: Final = 0b10_0000
+DELETE_HORIZON_BIT: Final = 0b100_0000
+"""Set by compaction: the base timestamp is the time from which tombstones may go."""
 
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
@@ -117,6 +119,8 @@ def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origi
     if origin is Origin.CLIENT:
         if attributes & CONTROL_BIT:
             raise InvalidRecords("clients must not write control batches")
+        if attributes & DELETE_HORIZON_BIT:
+            raise InvalidRecords("clients must not set a delete horizon")
         if attributes & LOG_APPEND_TIME_BIT:
             raise InvalidTimestamp("clients must not claim the broker's timestamp")
         if rows[row + PRODUCER_ID] >= 0 and rows[row + BASE_SEQUENCE] < 0:

@@ -230,6 +230,29 @@ class LogDriver:
         self.opened.log.append_as_follower(batch)
         self._remember(batch, spec)
 
+    def fetch(self, transactions: int, *, size: int) -> None:
+        """One large fetch of a follower: many batches and markers, more than a segment takes."""
+        fetched = bytearray()
+        for number in range(transactions):
+            producer_id = 50 + number % 2
+            spec = BatchSpec(
+                base_offset=self.model.log_end,
+                leader_epoch=self.epoch,
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=self._next_sequence(producer_id),
+                is_transactional=True,
+                timestamp_ms=self.clock.wall_ms(),
+            )
+            batch = build_batch(self._pairs(2, size), spec)
+            self._remember(batch, spec)
+            spec = spec._replace(base_offset=self.model.log_end)
+            is_commit = self.randomness.chance(0.5)
+            marker = build_marker(spec, is_commit=is_commit)
+            self._remember(marker, spec._replace(is_transactional=True), is_commit=is_commit)
+            fetched += batch + marker
+        self.opened.log.append_as_follower(fetched)
+
     def raise_epoch(self, by: int) -> None:
         """A new leader epoch: the next append carries it."""
         self.epoch += by

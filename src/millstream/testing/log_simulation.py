@@ -31,6 +31,7 @@ SOMETIMES: Final[dict[str, Step]] = {
     "append_as_follower": lambda log, r: log.append_as_follower(
         r.integer(1, 5), gap=r.choice([0, 0, 0, 3])
     ),
+    "fetch": lambda log, r: log.fetch(r.integer(1, 8), size=r.choice([20, 300])),
     "flush": lambda log, _: log.flush(),
     "checkpoint": lambda log, _: log.checkpoint(),
     "roll": lambda log, _: log.roll(),
@@ -46,7 +47,7 @@ SOMETIMES: Final[dict[str, Step]] = {
     "kill": lambda log, _: log.kill(),
     "lose_power": lambda log, _: log.lose_power(),
 }
-TRANSACTIONS: Final = {"append_transactional", "end_transaction"}
+TRANSACTIONS: Final = {"append_transactional", "end_transaction", "fetch"}
 """Not together with compaction: which of their records and markers may go is a model of its own
 (`tests/property/test_storage_compaction.py`)."""
 RARE: Final = {"truncate_fully": 0.1, "lose_index": 0.3, "advance_start": 0.3}

@@ -26,9 +26,13 @@ from millstream.kernels.batches import (
 from millstream.kernels.compression import Codec, compress, decompress
 from millstream.kernels.records import SPAN_FIELDS, START, STOP, TIMESTAMP_DELTA
 from millstream.model.ids import NO_TIMESTAMP, TimestampMs
-from millstream.storage.validation import CODEC_MASK, LOG_APPEND_TIME_BIT
-
-DELETE_HORIZON_BIT: Final = 0b100_0000
+from millstream.storage.validation import (
+    CODEC_MASK,
+    DELETE_HORIZON_BIT,
+    INT64_MAX,
+    INT64_MIN,
+    LOG_APPEND_TIME_BIT,
+)
 
 _LENGTH: Final = Struct(">i")
 _LENGTH_AT: Final = 8
@@ -69,6 +73,15 @@ def delete_horizon(rows: "array[int]", row: int) -> TimestampMs | None:
     if rows[row + ATTRIBUTES] & DELETE_HORIZON_BIT:
         return TimestampMs(rows[row + BASE_TIMESTAMP])
     return None
+
+
+def can_tell_from(horizon_ms: int, rows: "array[int]", row: int, batch: OpenBatch) -> bool:
+    """Whether all timestamps of the batch can be told relative to that time: 64 bits are given."""
+    base_ms, deltas = rows[row + BASE_TIMESTAMP], batch.spans[TIMESTAMP_DELTA::SPAN_FIELDS]
+    lowest_ms, highest_ms = base_ms + min(deltas), base_ms + max(deltas)
+    if rows[row + ATTRIBUTES] & LOG_APPEND_TIME_BIT:
+        lowest_ms = highest_ms = rows[row + MAX_TIMESTAMP]
+    return lowest_ms - horizon_ms >= INT64_MIN and highest_ms - horizon_ms <= INT64_MAX
 
 
 def raw_batch(view: memoryview, rows: "array[int]", row: int) -> memoryview:

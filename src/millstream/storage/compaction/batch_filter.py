@@ -30,11 +30,10 @@ from millstream.kernels.keymap import KeyMap
 from millstream.model.ids import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
 from millstream.runtime.disk import ReadableBuffer
 from millstream.storage.compaction import batch_edit
+from millstream.storage.compaction.batch_edit import OpenBatch
 from millstream.storage.compaction.transactions import TransactionTracker
 from millstream.storage.producer_log import read_marker
-from millstream.storage.validation import CODEC_MASK, CONTROL_BIT
-
-INT64_MAX: Final = 2**63 - 1
+from millstream.storage.validation import CODEC_MASK, CONTROL_BIT, INT64_MAX
 
 # What `KeyMap.keep_flags` says of a record, turned into what is kept.
 _OUTDATED: Final = 0
@@ -75,7 +74,8 @@ class BatchFilter:
         self._rules = rules
         self._key_map = key_map
         self._transactions = transactions
-        self._new_horizon_ms = min(rules.now_ms + rules.delete_retention_ms, INT64_MAX)
+        horizon_ms = min(rules.now_ms + rules.delete_retention_ms, INT64_MAX)
+        self._new_horizon_ms = TimestampMs(horizon_ms)
 
     def apply(
         self, view: memoryview, rows: "array[int]", row: int, *, is_last: bool
@@ -111,7 +111,7 @@ class BatchFilter:
             is_over = known_ms is not None and known_ms <= rules.now_ms
             keep = keep.translate(_DROP_UNKEYED_AND_TOMBSTONES if is_over else _DROP_UNKEYED)
             if known_ms is None and _TOMBSTONE in keep:
-                horizon_ms = self._new_horizon_ms
+                horizon_ms = self._horizon_for(rows, row, batch)
         gone_count = keep.count(_OUTDATED)
         if gone_count == len(keep):
             return None
@@ -138,11 +138,19 @@ class BatchFilter:
         horizon_ms = batch_edit.delete_horizon(rows, row)
         if horizon_ms is None:
             batch = batch_edit.open_batch(view, rows, row, rules.decompressed_bytes_max)
+            horizon_ms = self._horizon_for(rows, row, batch)
+            if horizon_ms is None:
+                return raw
             keep = bytearray(_KEEP_ONE * rows[row + RECORD_COUNT])
-            return batch_edit.thinned(view, rows, row, batch, keep, horizon_ms=self._new_horizon_ms)
+            return batch_edit.thinned(view, rows, row, batch, keep, horizon_ms=horizon_ms)
         if horizon_ms > rules.now_ms:
             return raw
         return batch_edit.emptied(view, rows, row) if is_last else None
+
+    def _horizon_for(self, rows: "array[int]", row: int, batch: OpenBatch) -> TimestampMs | None:
+        """None where the records' own timestamps would be lost: what has none is kept for good."""
+        horizon_ms = self._new_horizon_ms
+        return horizon_ms if batch_edit.can_tell_from(horizon_ms, rows, row, batch) else None
 
     def _is_last_of_producer(self, rows: "array[int]", row: int) -> bool:
         """Whether the state of a known producer could not be rebuilt without this batch."""

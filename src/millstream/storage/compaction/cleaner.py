@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from millstream.model.errors import StorageFailed
 from millstream.model.ids import Offset, ProducerId, TimestampMs, TopicPartition
 from millstream.model.limits import CLEANER_KEY_MAP_BYTES_MAX
 from millstream.runtime.background import Background
@@ -12,8 +13,8 @@ from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
 from millstream.storage import names
 from millstream.storage.compaction.batch_filter import LastRecord
-from millstream.storage.compaction.cleaning import Cleaning, CleaningReport, End
-from millstream.storage.compaction.job import CleaningInput, CleaningJob
+from millstream.storage.compaction.cleaning import CORRUPT_ERRORS, Cleaning, CleaningReport, End
+from millstream.storage.compaction.job import CleaningInput, CleaningJob, CleaningStats
 from millstream.storage.compaction.pacing import CancelFlag, Pause, Throttle
 from millstream.storage.compaction.plan import (
     DirtyRange,
@@ -25,8 +26,8 @@ from millstream.storage.compaction.plan import (
 from millstream.storage.compaction.source import OutputLimits, Pacing, Source
 from millstream.storage.log import Log
 
-DISK_FULL_PAUSE_S: Final = 60.0
-"""A log that found no room waits this long, so that smaller ones get their turn."""
+POSTPONED_S: Final = 60.0
+"""A log that found no room or no descriptor waits this long, so that others get their turn."""
 
 _HASH_KEY_BYTES: Final = 16
 
@@ -95,10 +96,13 @@ class Cleaner:
         return log.partition
 
     def stop(self) -> None:
-        """Begin nothing more and let go of what is being cleaned; before the logs are closed."""
+        """Begin nothing more and let go of what is being cleaned; before the logs are closed.
+
+        A swap that has begun is finished, blocking.
+        """
         self._is_stopped = True
         if self._cleaning is not None:
-            self._cleaning.abandon()
+            self._cleaning.stop()
 
     # -- choosing --------------------------------------------------------------------------
 
@@ -108,16 +112,25 @@ class Cleaner:
         for log in self._logs:
             if not log.config.cleanup_compact or self._is_excluded(log):
                 continue
-            try:
-                dirty = find_dirty(facts_of(log), rules_of(log), now_ms)
-            except OSError as error:
-                log.owner.failed(error)
-                continue
-            if is_worth_cleaning(dirty, rules_of(log)) and (
-                best is None or dirty.ratio > best[1].ratio
-            ):
+            dirty = self._weighed(log, now_ms)
+            if dirty is not None and (best is None or dirty.ratio > best[1].ratio):
                 best = log, dirty
         return best
+
+    def _weighed(self, log: Log, now_ms: TimestampMs) -> DirtyRange | None:
+        """What of the log is worth cleaning; an error costs this log its turn, no other."""
+        rules = rules_of(log)
+        try:
+            dirty = find_dirty(facts_of(log), rules, now_ms)
+        except OSError as error:
+            if not isinstance(log.owner.refused(error), StorageFailed):
+                self._postpone(log.partition)
+            return None
+        except CORRUPT_ERRORS as error:
+            self._uncleanable[log.partition] = log, str(error)
+            self._tell(CleaningReport(log.partition, End.CORRUPT, CleaningStats(), str(error)))
+            return None
+        return dirty if is_worth_cleaning(dirty, rules) else None
 
     def _is_excluded(self, log: Log) -> bool:
         known = self._uncleanable.get(log.partition)
@@ -161,13 +174,18 @@ class Cleaner:
         cleaning, self._cleaning = self._cleaning, None
         if cleaning is not None and report.end is End.CORRUPT:
             self._uncleanable[report.partition] = cleaning.log, report.detail
-        if report.end is End.DISK_FULL:
-            until_s = self._clock.monotonic_s() + DISK_FULL_PAUSE_S
-            self._postponed_until_s[report.partition] = until_s
-        if self.on_report is not None:
-            self.on_report(report)
+        if report.end in (End.DISK_FULL, End.NO_DESCRIPTORS):
+            self._postpone(report.partition)
+        self._tell(report)
         if report.end in (End.CLEANED, End.CORRUPT, End.DISK_FULL):
             self.run_once()
+
+    def _postpone(self, partition: TopicPartition) -> None:
+        self._postponed_until_s[partition] = self._clock.monotonic_s() + POSTPONED_S
+
+    def _tell(self, report: CleaningReport) -> None:
+        if self.on_report is not None:
+            self.on_report(report)
 
 
 def _sources(log: Log, end_offset: Offset) -> list[Source]:

@@ -3,15 +3,16 @@
     map keys > (write a segment > rename, sync > rename, sync > ... )* > end
 
 The log may change meanwhile. Appends touch nothing that is read here. A truncation first lets a
-swap that has begun come to its end, then voids the rest. Retention may take segments: what was
-written from them is thrown away. A log that is deleted or closed is not touched again.
+swap that has begun come to its end, then voids the rest; so does a stop of the broker, because
+truncations may follow it. Retention may take segments: what was written from them is thrown away.
+A log that is deleted or closed is not touched again.
 """
 
 import errno
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from millstream.kernels.errors import MalformedRecords
 from millstream.model.errors import CorruptRecords, InvalidRecords, StorageFailed
@@ -24,7 +25,8 @@ from millstream.storage.log import Log
 from millstream.storage.segment import Segment
 from millstream.storage.sparse_index import IndexDamaged
 
-CORRUPT_ERRORS = (MalformedRecords, InvalidRecords, CorruptRecords, IndexDamaged)
+OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+CORRUPT_ERRORS: Final = (MalformedRecords, InvalidRecords, CorruptRecords, IndexDamaged)
 
 
 class End(Enum):
@@ -32,9 +34,10 @@ class End(Enum):
 
     CLEANED = "cleaned"
     VOID = "the log changed meanwhile"
-    ABANDONED = "the log was closed or deleted"
+    ABANDONED = "the log was closed or deleted, or the broker stops"
     CORRUPT = "something in the log cannot be understood"
     DISK_FULL = "no room for the new segment"
+    NO_DESCRIPTORS = "the process has too many open files"
     FAILED = "the log directory failed"
 
 
@@ -70,6 +73,8 @@ class Cleaning:
         self._detail = ""
         self._is_over = False
         self._stalled: Callable[[], None] | None = None
+        self._repeat: Callable[[], None] | None = None
+        """Submits the last job once more."""
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_handling = False
 
@@ -98,14 +103,28 @@ class Cleaning:
     def settle(self) -> None:
         """The log is about to be truncated: finish what has begun, begin nothing more."""
         self._stop(End.VOID)
-        if self._swap is not None:
-            self._swap.settle()
+        self._settle_swap()
 
     def abandon(self) -> None:
         """The log is closed or deleted: its files are not ours to touch any more."""
         self._stop(End.ABANDONED)
         self._swap = None
         self._log.cleaning = None
+
+    # -- called by the cleaner -------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The broker stops, and the background takes nothing more: finish the swap here and now.
+
+        Where that cannot be done, whoever truncates the log before it is closed still does it.
+        """
+        self._stop(End.ABANDONED)
+        if self._log.owner.failure is None:
+            try:
+                self._settle_swap()
+            except OSError as error:
+                self._log.owner.refused(error)
+        self._let_go()
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -142,6 +161,11 @@ class Cleaning:
             lambda: home.owner.disk.sync_directory(home.directory), self._advance_swap, "swap"
         )
 
+    def _settle_swap(self) -> None:
+        if self._swap is not None:
+            self._swap.settle()
+            self._swap = None
+
     def _clear(self) -> None:
         """Throw away what was written and not swapped in, then end."""
         self._submit(self._job.remove_leftovers, self._cleared, "clear")
@@ -159,10 +183,11 @@ class Cleaning:
                 name=f"compaction of {self._log.partition}: {name}",
             )
 
+        self._repeat = lambda: self._submit(work, then, name)
         try:
             run()
         except BackgroundFullError:
-            self._stalled = lambda: self._submit(work, then, name)
+            self._stalled = self._repeat
 
     def _arrive(self, handle: Callable[[], None]) -> None:
         """Handle answers one after the other, also when the background gives them at once."""
@@ -184,12 +209,15 @@ class Cleaning:
             if outcome.error is not None:
                 self._on_error(outcome.error, name)
             elif self._end is not None and name != "clear":
-                self._swap = None  # settled by the truncation, or never begun
+                self._settle_swap()  # where the one who voided us could not
                 self._clear()
             else:
                 self._log.owner.check_usable()
                 then(outcome.value)
         except OSError as error:
+            if name in ("swap", "clear") and error.errno in OUT_OF_DESCRIPTORS:
+                self._stalled = self._repeat  # half a swap must not stay: go on later
+                return
             self._log.owner.failed(error)
             self._fail(End.FAILED, str(error))
         except StorageFailed as error:
@@ -211,6 +239,8 @@ class Cleaning:
             self._stop(End.VOID)
         elif name == "write" and error.errno == errno.ENOSPC:
             self._stop(End.DISK_FULL, str(error))
+        elif name in ("map keys", "write") and error.errno in OUT_OF_DESCRIPTORS:
+            self._stop(End.NO_DESCRIPTORS, str(error))
         else:
             raise error
         self._clear()
@@ -229,7 +259,10 @@ class Cleaning:
 
     def _finish(self, end: End) -> None:
         self._is_over = True
-        if self._log.cleaning is self:
-            self._log.cleaning = None
+        self._let_go()
         report = CleaningReport(self._log.partition, end, self._job.stats, self._detail)
         self._on_end(report)
+
+    def _let_go(self) -> None:
+        if self._log.cleaning is self and self._swap is None:
+            self._log.cleaning = None

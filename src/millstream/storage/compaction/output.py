@@ -61,6 +61,7 @@ class Output:
         """Everything to the disk, then the indexes to `.swap`; only the log's name is missing."""
         segment = self._segment
         segment.stop_writing()
+        segment.txn_index.save()  # an entry may wait for room, and nothing else knows of it
         for path in segment.file_paths():
             if self._disk.exists(path):
                 with self._disk.open_read(path) as file:

@@ -35,7 +35,8 @@ class Swap:
     def step(self) -> None:
         """Make the next step. Raises OSError."""
         invariant(bool(self._steps), "I-02 a swap went on after its end")
-        self._steps.pop(0)()
+        self._steps[0]()
+        self._steps.pop(0)
 
     def settle(self) -> None:
         """Make all that is left, syncs included, on this thread: a truncation cannot wait."""
