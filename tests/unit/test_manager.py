@@ -16,10 +16,12 @@ from millstream.model.errors import (
 )
 from millstream.model.ids import NO_BROKER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.runtime.background import BackgroundFullError
+from millstream.runtime.disk import remove_tree
 from millstream.storage import names
 from millstream.storage.clean_shutdown import is_present
 from millstream.storage.config import DAY_MS
 from millstream.storage.manager import NewPartition
+from millstream.storage.partition_metadata import encode_topic_id
 from millstream.testing.crash_fates import keep_all, keep_none
 from millstream.testing.log_kit import SMALL_SEGMENTS
 from millstream.testing.record_batches import build_batch
@@ -261,21 +263,125 @@ def test_kafkas_own_metadata_log_is_not_ours() -> None:
     assert broker.disk.list_directory("/a/__cluster_metadata-0") == [f"{0:020d}.log"]
 
 
-def test_a_partition_in_two_directories_stops_the_start() -> None:
-    """Which of them is the right one only the operator can know."""
+def copied(broker: Broker, source: str, target: str) -> None:
+    broker.disk.make_directories(target)
+    for name in broker.disk.list_directory(source):
+        with broker.disk.open_read(f"{source}/{name}") as file:
+            broker.write_file(f"{target}/{name}", file.read_at(0, 1 << 20))
+
+
+def in_two_places() -> tuple[Broker, str, str]:
+    """A broker with data in ONE, stopped; (broker, ONE's directory, where a copy could be)."""
     broker = Broker(roots=("/a", "/b"))
-    broker.create(ONE)
+    broker.create(ONE, TWO)
     broker.put(ONE, b"a")
-    owner = broker.manager.get(ONE).owner.path
+    broker.put(TWO, b"fine")
+    home = broker.manager.get(ONE).home.directory
     broker.stop(epoch=5)
-    other = "/b" if owner == "/a" else "/a"
-    broker.disk.make_directories(f"{other}/events-0")
-    with pytest.raises(OperatingError, match=r"/a.*/b"):
-        broker.start()
-    broker.manager.close()
-    broker.disk.remove_directory(f"{other}/events-0")
+    return broker, home, "/b/events-0" if home.startswith("/a") else "/a/events-0"
+
+
+def test_a_partition_with_records_in_two_directories_is_set_aside_and_kept() -> None:
+    """Which of them is the right one only the operator can know; the others start."""
+    broker, home, other = in_two_places()
+    copied(broker, home, other)
+    broker.write_file(f"{other}/note", b"precious")
+    report = broker.start()
+    assert "/a" in report.unusable_partitions[ONE]
+    assert "/b" in report.unusable_partitions[ONE]
+    assert broker.values(TWO) == [b"fine"]
+    with pytest.raises(UnknownPartition):
+        broker.manager.get(ONE)
+    with pytest.raises(StorageFailed):
+        broker.create(ONE)
+    broker.stop()
+    assert broker.disk.exists(f"{other}/note")
+    remove_tree(broker.disk, other)
     broker.start()
     assert broker.values(ONE) == [b"a"]
+
+
+@pytest.mark.parametrize("has_metadata", [True, False])
+@pytest.mark.parametrize("has_segment", [True, False])
+def test_an_empty_copy_of_a_partition_gives_way(has_metadata: bool, has_segment: bool) -> None:
+    """An interrupted creation left it; alone at a later start it would pass for the partition."""
+    broker, home, other = in_two_places()
+    broker.disk.make_directories(other)
+    if has_metadata:
+        copied(broker, home, other)
+        for name in broker.disk.list_directory(other):
+            if name != names.PARTITION_METADATA:
+                broker.disk.remove(f"{other}/{name}")
+    if has_segment:
+        for suffix in names.SEGMENT_SUFFIXES:
+            broker.write_file(f"{other}/{0:020d}{suffix}", b"")
+    report = broker.start()
+    assert broker.values(ONE) == [b"a"]
+    assert report.surplus_copies == [other]
+    assert report.unusable_partitions == {}
+    assert report.last_broker_epoch == 5
+    assert broker.restart().surplus_copies == []
+
+
+def test_a_copy_whose_records_all_expired_is_no_empty_copy() -> None:
+    broker, _, other = in_two_places()
+    broker.disk.make_directories(other)
+    broker.write_file(f"{other}/{500:020d}.log", b"")
+    assert list(broker.start().unusable_partitions) == [ONE]
+    assert broker.disk.exists(f"{other}/{500:020d}.log")
+
+
+def test_an_empty_copy_of_another_topic_gives_way_but_stays() -> None:
+    broker, _, other = in_two_places()
+    broker.disk.make_directories(other)
+    broker.write_file(f"{other}/{names.PARTITION_METADATA}", encode_topic_id(OTHER_ID))
+    report = broker.start()
+    assert broker.values(ONE) == [b"a"]
+    assert report.surplus_copies == [other]
+    assert broker.disk.exists(other)
+
+
+@pytest.mark.parametrize("other_id", [TOPIC_ID, OTHER_ID, None])
+def test_of_two_empty_copies_the_one_with_a_topic_counts(other_id: TopicId | None) -> None:
+    broker = Broker(roots=("/a", "/b"))
+    broker.create(ONE)
+    home = broker.manager.get(ONE).home.directory
+    broker.stop()
+    other = "/b/events-0" if home.startswith("/a") else "/a/events-0"
+    broker.disk.make_directories(other)
+    if other_id is not None:
+        broker.write_file(f"{other}/{names.PARTITION_METADATA}", encode_topic_id(other_id))
+    report = broker.start()
+    assert list(report.unusable_partitions) == ([ONE] if other_id == OTHER_ID else [])
+    if other_id != OTHER_ID:
+        assert broker.manager.get(ONE).home.topic_id == TOPIC_ID
+    if other_id is None:
+        assert broker.manager.get(ONE).home.directory == home
+
+
+def test_a_copy_that_cannot_be_looked_at_leaves_the_other_alone() -> None:
+    broker, home, other = in_two_places()
+    broker.disk.make_directories(other)
+    broker.disk.faults.fail_next("list", path_part=home)
+    report = broker.start()
+    assert list(report.failed_directories) == [home[:2]]
+    assert list(report.unusable_partitions) == [ONE]
+    assert broker.disk.exists(other)
+
+
+def test_a_lock_that_is_taken_costs_the_other_directories_nothing() -> None:
+    """The broker epoch of the last clean stop is worth a place in the ISRs."""
+    broker = Broker(roots=("/a", "/b"))
+    broker.create(ONE, TWO)
+    broker.stop(epoch=5)
+    lock = broker.disk.another_process().lock_directory("/b")
+    with pytest.raises(LogDirectoryLocked):
+        broker.start()
+    broker.manager.close()
+    lock.release()
+    report = broker.start()
+    assert report.unclean_directories == []
+    assert report.last_broker_epoch == 5
 
 
 def test_a_start_that_failed_leaves_no_proof_of_a_clean_stop() -> None:
@@ -486,6 +592,28 @@ def test_retention_runs_over_all_logs() -> None:
     broker.manager.run_retention()
     names_left = broker.disk.list_directory("/a/events-0")
     assert not any(name.endswith(".deleted") for name in names_left)
+
+
+def test_files_go_when_they_are_due_whatever_others_wait_for() -> None:
+    slow = SMALL_SEGMENTS.__class__(
+        segment_bytes=2048, retention_bytes=0, file_delete_delay_ms=10 * DAY_MS
+    )
+    fast = SMALL_SEGMENTS.__class__(
+        segment_bytes=2048, retention_bytes=0, file_delete_delay_ms=1000
+    )
+    broker = Broker()
+    for one, config in ((ONE, slow), (TWO, fast)):
+        broker.manager.create(one, TOPIC_ID, config)
+        broker.fill(one, 60)
+        broker.replicate(one)
+    broker.manager.run_retention()
+    broker.clock.advance(1000)
+    broker.manager.run_retention()
+    left = [
+        any(name.endswith(names.DELETED) for name in broker.disk.list_directory(f"/a/{one}"))
+        for one in (ONE, TWO)
+    ]
+    assert left == [True, False]
 
 
 def test_one_damaged_log_does_not_stop_retention_for_the_others() -> None:

@@ -5,13 +5,21 @@ import errno
 import pytest
 
 from manager_stories import ONE, THREE, TOPIC_ID, TWO, Broker
-from millstream.model.errors import DiskFull, OperatingError, StorageFailed
+from millstream.model.errors import (
+    DiskFull,
+    OffsetOutOfRange,
+    OperatingError,
+    StorageFailed,
+    TooManyOpenFiles,
+)
 from millstream.model.ids import Offset, TopicPartition
 from millstream.storage import names
 from millstream.storage.clean_shutdown import is_present
 from millstream.storage.config import DAY_MS
 from millstream.storage.log import Log
 from millstream.storage.log_reader import Isolation
+from millstream.storage.manager import NewPartition
+from millstream.testing.crash_fates import keep_all
 from millstream.testing.disk_faults import DiskFault, DiskOperation
 from millstream.testing.log_kit import SMALL_SEGMENTS
 
@@ -265,6 +273,106 @@ def test_a_creation_that_does_not_fit_leaves_nothing_behind(room: int) -> None:
     broker.disk.storage.capacity_bytes = None
     broker.restart()
     assert len(broker.manager) == 1
+
+
+def test_deleting_records_on_a_full_disk_changes_nothing() -> None:
+    broker = Broker()
+    broker.create(ONE)
+    broker.fill(ONE, 60)
+    broker.replicate(ONE)
+    full(broker)
+    with pytest.raises(DiskFull):
+        broker.manager.delete_records(ONE, Offset(25))
+    assert broker.manager.get(ONE).log_start == 0
+    assert len(broker.values(ONE)) == 60
+    with pytest.raises(OffsetOutOfRange):
+        broker.manager.delete_records(ONE, Offset(61))
+    broker.disk.storage.capacity_bytes = None
+    assert broker.manager.delete_records(ONE, Offset(25)) == 25
+    assert broker.manager.delete_records(ONE, Offset(3)) == 25
+    broker.kill()
+    broker.start()
+    assert broker.manager.get(ONE).log_start == 25
+
+
+@pytest.mark.parametrize(
+    ("number", "refusal"),
+    [(errno.EIO, StorageFailed), (errno.ENOSPC, DiskFull), (errno.EMFILE, TooManyOpenFiles)],
+)
+def test_a_topic_id_that_cannot_be_written_is_told_as_such(
+    number: int, refusal: type[OperatingError]
+) -> None:
+    broker = Broker()
+    broker.create(ONE)
+    broker.stop()
+    broker.disk.remove(f"/a/events-0/{names.PARTITION_METADATA}")
+    broker.start()
+    broker.disk.faults.fail_next("open", number, path_part=names.PARTITION_METADATA)
+    with pytest.raises(refusal):
+        broker.create(ONE)
+
+
+# -- creations that fail
+
+CREATION_STEPS: list[tuple[DiskOperation, str]] = [
+    ("make_directory", "events-0"),
+    ("open", ".log"),
+    ("open", names.PARTITION_METADATA),
+    ("sync", names.PARTITION_METADATA),
+    ("rename", names.PARTITION_METADATA),
+    ("sync_directory", "/a/events-0"),
+    ("sync_directory", "/a"),
+]
+
+
+@pytest.mark.parametrize("can_remove", [True, False])
+@pytest.mark.parametrize(("operation", "path_part"), CREATION_STEPS)
+def test_a_creation_repeated_in_another_directory_survives_a_restart(
+    operation: DiskOperation, path_part: str, can_remove: bool
+) -> None:
+    """What the first try left must not stand in its way."""
+    broker = Broker(roots=PATHS)
+    broker.disk.faults.fail_next(operation, path_part=path_part)
+    if not can_remove:
+        broker.disk.faults.plan(
+            DiskFault(operation="remove", errno=errno.EIO, path_part="/a", times=None)
+        )
+    with pytest.raises(StorageFailed):
+        broker.create(ONE)
+    assert can_remove != broker.disk.exists("/a/events-0") or operation == "make_directory"
+    (log,) = broker.create(ONE)
+    assert log.home.directory == "/b/events-0"
+    broker.put(ONE, b"acked")
+    log.flush()
+    broker.disk.faults.heal()
+    broker.lose_power(keep_all)
+    report = broker.start()
+    assert report.unusable_partitions == {}
+    assert broker.values(ONE) == [b"acked"]
+    assert not broker.disk.exists("/a/events-0")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_creation_that_fails_removes_only_what_it_made(number: int) -> None:
+    broker = Broker()
+    broker.disk.make_directories("/a/events-1")
+    broker.write_file("/a/events-1/precious", b"from elsewhere")
+    broker.disk.faults.fail_next("make_directory", number, path_part="events-0")
+    wanted = [NewPartition(one, TOPIC_ID, SMALL_SEGMENTS) for one in (ONE, TWO)]
+    with pytest.raises(OperatingError):
+        broker.manager.create_many(wanted)
+    assert broker.disk.exists("/a/events-1/precious")
+
+
+def test_a_creation_beside_something_from_elsewhere_leaves_nothing_behind() -> None:
+    broker = Broker()
+    broker.disk.make_directories("/a/events-1")
+    wanted = [NewPartition(one, TOPIC_ID, SMALL_SEGMENTS) for one in (ONE, TWO)]
+    with pytest.raises(OperatingError, match="elsewhere"):
+        broker.manager.create_many(wanted)
+    assert not broker.disk.exists("/a/events-0")
+    assert broker.disk.exists("/a/events-1")
+    broker.create(ONE)
 
 
 def test_a_stop_on_a_full_disk_loses_nothing() -> None:

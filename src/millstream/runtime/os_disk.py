@@ -234,14 +234,24 @@ class OsDisk:
 
 
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:
-    """Run blocking calls side by side. The threads live for this call only: it is rare and long."""
+    """Run blocking calls side by side. The threads live for this call only: it is rare and long.
+
+    All of them come to an end. Of several errors one that tells of a failed sync is raised first:
+    lack of descriptors may be tried again, a failed sync must not be.
+    """
     if len(calls) <= 1:
         for call in calls:
             call()
         return
     with ThreadPoolExecutor(min(_SYNC_THREADS_MAX, len(calls)), "sync") as threads:
-        for done in [threads.submit(call) for call in calls]:
-            done.result()
+        done = [threads.submit(call) for call in calls]
+    errors = [error for one in done if (error := one.exception()) is not None]
+    for error in sorted(errors, key=_is_harmless):
+        raise error
+
+
+def _is_harmless(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def _status(path: str) -> os.stat_result | None:

@@ -12,7 +12,8 @@ from typing import Final
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset, TopicPartition
 from millstream.model.invariant import invariant
-from millstream.runtime.disk import Disk, read_whole, write_atomically
+from millstream.runtime.disk import Disk, read_whole
+from millstream.storage.names import TEMPORARY
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -50,10 +51,25 @@ def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, Offset]:
 
 def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, Offset]) -> None:
     """Replace the file, durably: a crash leaves the old or the new offsets."""
+    replace_offsets(disk, path, offsets)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
+def replace_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+    """Replace the file, or raise OSError with the old one in place.
+
+    After a power loss either may be there until the caller has synced the directory.
+    """
     for key, offset in offsets.items():
         invariant(offset >= 0, "I-05 checkpoint of a negative offset", of=str(key), offset=offset)
     entries = (f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items()))
-    write_entries(disk, path, entries)
+    content = encode_entries(entries)
+    # Closed only after the renaming: the sync of the directory that follows needs a descriptor.
+    with disk.open_write(path + TEMPORARY) as file:
+        file.truncate(0)
+        file.write_at(0, content)
+        file.sync()
+        disk.rename(path + TEMPORARY, path)
 
 
 def read_entries(disk: Disk, path: str) -> list[tuple[int, str]]:
@@ -79,11 +95,6 @@ def read_entries(disk: Disk, path: str) -> list[tuple[int, str]]:
     if parse_number(lines[1], INT32_MAX) != found_count:
         raise CorruptCheckpoint(path, 2, f"{lines[1]!r} entries announced, {found_count} found")
     return list(enumerate(lines[_HEADER_LINES:], start=_HEADER_LINES + 1))
-
-
-def write_entries(disk: Disk, path: str, entries: Iterable[str]) -> None:
-    """Replace a version 0 checkpoint, durably."""
-    write_atomically(disk, path, encode_entries(entries))
 
 
 def encode_entries(entries: Iterable[str]) -> bytes:

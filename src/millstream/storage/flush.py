@@ -3,15 +3,22 @@
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
 
-from millstream.model.errors import DiskFull, StorageFailed
+from millstream.model.errors import DiskFull, OperatingError
 from millstream.model.ids import Offset
+from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
 from millstream.runtime.disk import Disk
 from millstream.storage.epochs import EpochFile, EpochImage, write_images
 from millstream.storage.files import PooledFile
-from millstream.storage.log_directory import LogDirectory
+from millstream.storage.log_directory import LogDirectory, is_descriptor_shortage
+
+SEGMENTS_PER_FLUSH_MAX: Final = 64
+"""Segments of one log in one job: after a lost checkpoint there may be thousands to sync."""
+
+SMALL_FILES_AT_ONCE_MAX: Final = 64
+"""Indexes, snapshots and epoch files that one step of a flush holds open."""
 
 
 class FlushJob:
@@ -28,6 +35,7 @@ class FlushJob:
         "epoch_file",
         "epochs",
         "index_paths",
+        "is_whole",
         "logs",
         "synced",
         "truncations",
@@ -41,6 +49,8 @@ class FlushJob:
         self.directory: str | None = None
         """The directory whose names must be synced too; None when they are."""
         self.end_offset = end_offset
+        self.is_whole = True
+        """Whether it covers all the log had; if not, another job has to follow."""
         self.active_base = end_offset
         """Base of the segment that was active: its data is synced, its indexes are not."""
         self.truncations = truncations
@@ -73,27 +83,43 @@ def run_jobs(jobs: Sequence[FlushJob]) -> None:
     if not jobs:
         return
     disk = jobs[0].disk
-    with ExitStack() as opened:
-        files = [log.open() for job in jobs for log in job.logs]
-        for path in (path for job in jobs for path in job.index_paths):
-            # Retention or compaction may have taken the segment; an index can be rebuilt.
-            with suppress(FileNotFoundError):
-                files.append(opened.enter_context(disk.open_read(path)))
-        disk.sync_many(files, [])
+    _sync_files(disk, jobs)
     with ExitStack() as held:
         for job in jobs:
             held.enter_context(job.epoch_file.lock)
         # A partition may have been deleted meanwhile.
         present = [job for job in jobs if not job.epoch_file.is_retired]
-        images = [job.epochs for job in present if job.epochs is not None]
-        try:
-            done = write_images(disk, images)
-        except OSError as error:
-            if error.errno == errno.ENOSPC:
-                raise DiskFull(images[0].file.path) from error
-            raise
+        done = _write_epochs(disk, [job.epochs for job in present if job.epochs is not None])
         names = {job.directory for job in present if job.directory is not None}
         disk.sync_many([], sorted(names - done))
+
+
+def _sync_files(disk: Disk, jobs: Sequence[FlushJob]) -> None:
+    """The logs are open already; the rest is opened for this, so only some at a time."""
+    files = [log.open() for job in jobs for log in job.logs]
+    paths = [path for job in jobs for path in job.index_paths]
+    for start in range(0, max(1, len(paths)), SMALL_FILES_AT_ONCE_MAX):
+        with ExitStack() as opened:
+            for path in paths[start : start + SMALL_FILES_AT_ONCE_MAX]:
+                # Retention or compaction may have taken the segment; an index can be rebuilt.
+                with suppress(FileNotFoundError):
+                    files.append(opened.enter_context(disk.open_read(path)))
+            disk.sync_many(files, [])
+        files = []
+
+
+def _write_epochs(disk: Disk, images: Sequence[EpochImage]) -> set[str]:
+    """Replace the epoch files; the directories whose names were synced with that."""
+    done: set[str] = set()
+    for start in range(0, len(images), SMALL_FILES_AT_ONCE_MAX):
+        group = images[start : start + SMALL_FILES_AT_ONCE_MAX]
+        try:
+            done |= write_images(disk, group)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise DiskFull(group[0].file.path) from error
+            raise
+    return done
 
 
 class Flushable(Protocol):
@@ -102,14 +128,56 @@ class Flushable(Protocol):
     @property
     def owner(self) -> LogDirectory: ...
 
-    def begin_flush(self) -> FlushJob | None: ...
+    def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None: ...
 
     def finish_flush(self, job: FlushJob) -> None: ...
 
     def abandon_flush(self, job: FlushJob) -> None: ...
 
 
-FlushDone = Callable[[StorageFailed | DiskFull | None], None]
+FlushDone = Callable[[OperatingError | None], None]
+L = TypeVar("L", bound=Flushable)
+
+
+def begin_together(
+    logs: Sequence[L], *, is_closing: bool = False
+) -> list[tuple[L, FlushJob | None]]:
+    """Jobs for the first of the logs, as many as may hold their files open at once.
+
+    Raises what the first `begin_flush` that failed raised; no file is held then.
+    """
+    begun: list[tuple[L, FlushJob | None]] = []
+    held_count = 0
+    for log in logs:
+        if held_count >= LOGS_PER_SYNC_MAX:
+            break
+        try:
+            job = log.begin_flush(is_closing=is_closing)
+        except (OSError, OperatingError) as error:
+            if held_count and isinstance(error, OSError) and is_descriptor_shortage(error):
+                break  # those that were begun give theirs back when they are through
+            let_go(begun)
+            raise
+        begun.append((log, job))
+        held_count += len(job.logs) if job is not None else 0
+    return begun
+
+
+def let_go(begun: Sequence[tuple[Flushable, FlushJob | None]]) -> None:
+    """The jobs did not work, or were not run."""
+    for log, job in begun:
+        if job is not None:
+            job.release()
+            log.abandon_flush(job)
+
+
+def finish_together(begun: Sequence[tuple[L, FlushJob | None]]) -> list[L]:
+    """The jobs worked; the logs of which there is more to flush."""
+    for log, job in begun:
+        if job is not None:
+            job.release()
+            log.finish_flush(job)
+    return [log for log, job in begun if job is not None and not job.is_whole]
 
 
 class _Waiter(NamedTuple):
@@ -121,7 +189,8 @@ class GroupCommit:
     """One flush at a time per directory; whoever asks meanwhile shares the next one.
 
     An fsync costs about the same for one record as for a thousand, so waiting for the running one
-    and going together makes a busy broker faster, not slower.
+    and going together makes a busy broker faster, not slower. What would need too many open files
+    goes in several rounds.
     """
 
     def __init__(self, directory: LogDirectory, background: Background) -> None:
@@ -141,58 +210,58 @@ class GroupCommit:
             self._start()
 
     def _start(self) -> None:
-        waiters, self._waiting = self._waiting, []
-        jobs: list[tuple[Flushable, FlushJob]] = []
+        # A dict keeps each log once, in order: many waiters, one sync.
+        logs = list({id(waiter.log): waiter.log for waiter in self._waiting}.values())
         try:
-            # A dict keeps each log once, in order: many waiters, one sync.
-            for log in {id(waiter.log): waiter.log for waiter in waiters}.values():
-                job = log.begin_flush()
-                if job is not None:
-                    jobs.append((log, job))
-        except (OSError, StorageFailed) as error:
-            self._finish(waiters, jobs, error)
+            begun = begin_together(logs)
+        except (OSError, OperatingError) as error:
+            refused, self._waiting = self._waiting, []
+            self._tell(refused, self._reason(error))
             return
+        chosen = {id(log) for log, _ in begun}
+        waiters = [waiter for waiter in self._waiting if id(waiter.log) in chosen]
+        self._waiting = [waiter for waiter in self._waiting if id(waiter.log) not in chosen]
         self._is_running = True
 
         def run() -> None:
-            run_jobs([job for _, job in jobs])
+            run_jobs([job for _, job in begun if job is not None])
 
         def completed(outcome: Outcome[None]) -> None:
             self._is_running = False
-            self._finish(waiters, jobs, outcome.error)
+            self._finish(waiters, begun, outcome.error)
             self.resume()  # not while one runs again: who was told may have asked for the next
 
         try:
             self._background.submit(run, completed, name="flush")
         except BackgroundFullError:
             self._is_running = False
-            self._let_go(jobs)
+            let_go(begun)
             self._waiting = waiters + self._waiting
 
     def _finish(
         self,
-        waiters: list[_Waiter],
-        jobs: list[tuple[Flushable, FlushJob]],
+        waiters: Sequence[_Waiter],
+        begun: Sequence[tuple[Flushable, FlushJob | None]],
         error: BaseException | None,
     ) -> None:
-        failure: StorageFailed | DiskFull | None = None
+        if error is not None:
+            reason = self._reason(error)
+            let_go(begun)
+            self._tell(waiters, reason)
+            return
+        unfinished = {id(log) for log in finish_together(begun)}
+        # Behind the others, or a log with thousands of segments would keep them waiting.
+        self._waiting += [waiter for waiter in waiters if id(waiter.log) in unfinished]
+        self._tell([waiter for waiter in waiters if id(waiter.log) not in unfinished], None)
+
+    def _reason(self, error: BaseException) -> OperatingError:
         if isinstance(error, OSError):
-            failure = self._directory.failed(error)
-        elif isinstance(error, StorageFailed | DiskFull):
-            failure = error
-        elif error is not None:
-            raise error
-        if failure is not None:
-            self._let_go(jobs)
-        else:
-            for log, job in jobs:
-                job.release()
-                log.finish_flush(job)
-        for waiter in waiters:
-            waiter.done(failure)
+            return self._directory.flush_failed(error)
+        if isinstance(error, OperatingError):
+            return error
+        raise error
 
     @staticmethod
-    def _let_go(jobs: list[tuple[Flushable, FlushJob]]) -> None:
-        for log, job in jobs:
-            job.release()
-            log.abandon_flush(job)
+    def _tell(waiters: Sequence[_Waiter], reason: OperatingError | None) -> None:
+        for waiter in waiters:
+            waiter.done(reason)

@@ -5,11 +5,13 @@ the log start, segments above the recovery point (`recovery.py`), leader epochs 
 snapshots, producer state.
 """
 
+import errno
+from contextlib import suppress
 from dataclasses import dataclass
 
 from millstream.kernels.errors import Reason
-from millstream.model.errors import CorruptRecords
-from millstream.model.ids import NO_OFFSET, Offset
+from millstream.model.errors import CorruptRecords, DiskFull
+from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from millstream.runtime.disk import write_atomically
 from millstream.storage import names
 from millstream.storage.checkpoints import CorruptCheckpoint
@@ -19,7 +21,7 @@ from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome, LogState
 from millstream.storage.producer_log import ProducerLog
 from millstream.storage.recovery import Recovered, recover_segment
-from millstream.storage.segment import Segment, SegmentContext
+from millstream.storage.segment import Segment, SegmentContext, believable
 from millstream.storage.segments import Segments
 from millstream.storage.sparse_index import IndexDamaged
 from millstream.storage.tidy import PartitionFiles, tidy
@@ -47,13 +49,22 @@ def create_log(home: LogHome, config: LogConfig) -> Log:
 def load_log(
     home: LogHome, config: LogConfig, *, is_clean: bool, report: LoadReport | None = None
 ) -> Log:
-    """Open the log in `home.directory`, created empty where it is missing. Raises OSError."""
+    """Open the log in `home.directory`, created empty where it is missing.
+
+    Raises OSError; DiskFull where something must be written for the log to be right and there is
+    no room for it: this log then cannot be used before the next start, the others can.
+    """
     loading = _Loading(home, config, report or LoadReport())
     disk = home.owner.disk
-    if not disk.exists(home.directory):
-        disk.make_directories(home.directory)
-        disk.sync_directory(home.owner.path)
-    return Log(home, config, loading.run(is_clean=is_clean))
+    try:
+        if not disk.exists(home.directory):
+            disk.make_directories(home.directory)
+            disk.sync_directory(home.owner.path)
+        return Log(home, config, loading.run(is_clean=is_clean))
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(home.owner.path) from error
+        raise
 
 
 class _Loading:
@@ -72,6 +83,8 @@ class _Loading:
         self._newest_stored_epoch = NO_OFFSET
         """Where the newest epoch in the file begins."""
         self._is_epoch_file_lost = False
+        self._newest_epoch: LeaderEpoch | None = None
+        """Of the last batch, as recovery found it."""
 
     def run(self, *, is_clean: bool) -> LogState:
         files = tidy(self._disk, self._home.directory)
@@ -164,9 +177,13 @@ class _Loading:
         if position >= segment.size_bytes:
             return False
         walk = segment.walk(position)
-        last_offset = -1
+        last_offset = segment.base_offset - 1
         for step in walk:
-            last_offset = step.last_offset
+            expected = Offset(last_offset + 1)
+            rows = believable(step.rows, base_offset=segment.base_offset, expected=expected)
+            if len(rows) < len(step.rows):
+                return False
+            last_offset = Offset(step.last_offset)
         is_whole = walk.reason is Reason.NONE and walk.valid_end == segment.size_bytes
         return is_whole and segment.largest_timestamp().offset <= last_offset
 
@@ -183,28 +200,43 @@ class _Loading:
         if self._is_epoch_file_lost:
             self._report.is_epoch_file_rebuilt = True
         self._producers.rebuild(Segments(segments[: number + 1]), Offset(0), start)
-        end = start
+        end, epoch = start, self._epoch_before(segments, number)
         for position, segment in enumerate(segments[number:], number):
             if position > number and self._is_after_hole(segment, end):
                 self._report.cut_reason = Reason.OFFSETS
                 self._drop_newest_first(segments[position:])
                 segments = segments[:position]
                 break
+            if position > number:
+                segments[position - 1].stop_recovering()
             outcome = recover_segment(
                 segment,
                 max(end, segment.base_offset),
+                epoch,
                 epochs=self._epochs,
                 producers=self._producers,
             )
             self._note(segment, outcome)
-            end = outcome.end_offset
+            end, epoch = outcome.end_offset, outcome.epoch
             if outcome.bytes_cut:
                 self._drop_newest_first(segments[position + 1 :])
                 segments = segments[: position + 1]
                 break
-            segment.stop_writing()
-        segments[-1].reopen_for_writing()
+        self._newest_epoch = epoch
         return segments, end
+
+    def _epoch_before(self, segments: list[Segment], number: int) -> LeaderEpoch:
+        """Epoch of the last batch before that segment; NO_LEADER_EPOCH when that is not known.
+
+        Where the file says something lower, that counts: damage to one of them must not make
+        sound batches look like those of an older life.
+        """
+        found = NO_LEADER_EPOCH
+        before = [segment for segment in segments[:number] if segment.size_bytes]
+        with suppress(CorruptRecords):
+            found = before[-1].newest_epoch() if before else found
+        stored = self._epochs.epoch_at(Offset(segments[number].base_offset - 1))
+        return found if stored == NO_LEADER_EPOCH else min(found, stored)
 
     def _is_after_hole(self, segment: Segment, end: Offset) -> bool:
         """Whether what should lie before the segment was lost with the power.
@@ -241,15 +273,30 @@ class _Loading:
         self._disk.sync_directory(self._home.directory)
         return state
 
-    def _forget_epochs_from(self, log_end: Offset) -> None:
+    def _forget_epochs_from(self, end: Offset) -> None:
         """Epochs of records that are lost go from the file too, before other records come.
 
         Otherwise the next crash could find them again, behind a gap that no batch contradicts.
         """
-        self._epochs.truncate_from_end(log_end)
-        if self._newest_stored_epoch >= (log_end if self._epochs else 0):
-            write_atomically(self._disk, self._epochs_path, self._epochs.encode())
+        self._epochs.truncate_from_end(end)
+        if self._newest_stored_epoch >= (end if self._epochs else 0):
+            try:
+                write_atomically(self._disk, self._epochs_path, self._epochs.encode())
+            except OSError:
+                with suppress(OSError):
+                    self._disk.remove(self._epochs_path + names.TEMPORARY)
+                raise
             self._epochs.dirty = False
+
+    def _is_emptied(self, log_start: Offset, log_end: Offset) -> bool:
+        """Whether every record was deleted, none lost: the log still knows their newest epoch.
+
+        After DeleteRecords or retention that epoch begins at the log's end. After a crash it may
+        also be that of records which a truncation took: only the batch before it can tell.
+        """
+        if log_start != log_end:
+            return False
+        return self._newest_epoch is None or self._newest_epoch == self._epochs.latest
 
     def empty(self, start: Offset) -> LogState:
         self._epochs.clear()
@@ -270,7 +317,8 @@ class _Loading:
         self, segments: list[Segment], log_start: Offset, log_end: Offset, *, is_clean: bool
     ) -> LogState:
         ordered = Segments(segments)
-        self._forget_epochs_from(log_end)
+        is_emptied = self._is_emptied(log_start, log_end)
+        self._forget_epochs_from(Offset(log_end + 1) if is_emptied else log_end)
         # Not saved for this: the next flush does, and until then a restart does the same again.
         self._epochs.truncate_from_start(log_start)
         self._producers.remove_stray_snapshots(ordered, log_end)

@@ -5,9 +5,10 @@ may have dropped the pages and report success the next time.
 """
 
 import errno
-from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from heapq import heappop, heappush
+from itertools import count
 from typing import Final
 
 from millstream.model.errors import (
@@ -19,12 +20,12 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import Offset, TopicPartition
-from millstream.runtime.disk import DirectoryLock, Disk
+from millstream.runtime.disk import DirectoryLock, Disk, remove_tree
 from millstream.storage import names
 from millstream.storage.checkpoints import (
     CorruptCheckpoint,
     read_offsets,
-    write_offsets,
+    replace_offsets,
 )
 
 OffsetsByPartition = dict[TopicPartition, Offset]
@@ -35,6 +36,11 @@ CHECKPOINTS: Final = (
     names.LOG_STARTS,
     names.CLEANER_OFFSETS,
 )
+
+
+def is_descriptor_shortage(error: OSError) -> bool:
+    """Whether the process or the machine had no descriptor to give: no word about the disk."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 class LogDirectory:
@@ -48,7 +54,9 @@ class LogDirectory:
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
         """Checkpoints whose file still names a partition that is gone."""
-        self._rubbish: deque[tuple[float, str]] = deque()
+        self._rubbish: list[tuple[float, int, str]] = []
+        """A heap by due time, then in the order it came: topics have delays of their own."""
+        self._rubbish_numbers = count()
         self.damaged_checkpoints: list[str] = []
 
     def open(self) -> None:
@@ -77,15 +85,29 @@ class LogDirectory:
             self.failure = f"{error.strerror or error} ({error.filename or self.path})"
         return StorageFailed(self.path, self.failure)
 
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Any error of the disk inside is a failure of this directory."""
+        try:
+            yield
+        except OSError as error:
+            raise self.failed(error) from error
+
     def refused(self, error: OSError) -> OperatingError:
         """The error to raise for a call that may be made again: a full disk, or a process without
         free descriptors, is no failure of the directory. Never for a failed sync.
         """
         if error.errno == errno.ENOSPC:
             return DiskFull(self.path)
-        if error.errno in (errno.EMFILE, errno.ENFILE):
+        if is_descriptor_shortage(error):
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")
         return self.failed(error)
+
+    def flush_failed(self, error: OSError) -> OperatingError:
+        """The error to raise for a flush. A file that could not be opened was not synced and may
+        be tried again; a sync that failed for whatever reason, a full disk too, may not.
+        """
+        return self.refused(error) if is_descriptor_shortage(error) else self.failed(error)
 
     @property
     def is_open(self) -> bool:
@@ -107,7 +129,7 @@ class LogDirectory:
     def store(self, name: str, changes: Mapping[TopicPartition, Offset]) -> None:
         """Write the checkpoint file with these changes, durably; no write when nothing changes.
 
-        Raises DiskFull, with the file as it was, or StorageFailed.
+        Raises DiskFull or TooManyOpenFiles, with the file as it was, or StorageFailed.
         """
         current = self._stored[name]
         is_same = all(current.get(partition) == offset for partition, offset in changes.items())
@@ -120,10 +142,11 @@ class LogDirectory:
         """Drop a deleted partition from every checkpoint file.
 
         What it says must never pass to a new partition of the same name. Where there is no room
-        to write (a partition may be deleted to make some), DiskFull is raised at the end and the
-        file stays behind until the next `store` or `forget`.
+        to write (a partition may be deleted to make some) or no descriptor, DiskFull or
+        TooManyOpenFiles is raised at the end and the file stays behind until the next `store` or
+        `forget`.
         """
-        full: DiskFull | None = None
+        refusal: DiskFull | TooManyOpenFiles | None = None
         for name, stored in self._stored.items():
             if partition not in stored and name not in self._behind:
                 continue
@@ -132,10 +155,10 @@ class LogDirectory:
             self._behind.add(name)
             try:
                 self._write(name, rest)
-            except DiskFull as error:
-                full = error
-        if full is not None:
-            raise full
+            except (DiskFull, TooManyOpenFiles) as error:
+                refusal = error
+        if refusal is not None:
+            raise refusal
 
     def _read(self, name: str) -> OffsetsByPartition:
         try:
@@ -148,25 +171,62 @@ class LogDirectory:
     def _write(self, name: str, offsets: OffsetsByPartition) -> None:
         self.check_usable()
         try:
-            write_offsets(self.disk, f"{self.path}/{name}", offsets)
+            replace_offsets(self.disk, f"{self.path}/{name}", offsets)
         except OSError as error:
             with suppress(OSError):
                 self.disk.remove(f"{self.path}/{name}{names.TEMPORARY}")
             raise self.refused(error) from error
+        self._sync_names()
         self._stored[name] = offsets
         self._behind.discard(name)
+
+    def _sync_names(self) -> None:
+        """Make the name of a replaced checkpoint durable, or fail for good.
+
+        This cannot be refused as if nothing had changed: a power loss might leave the old file or
+        the new one, and what is stored would no longer be known. Without a descriptor no sync was
+        tried, so one more try is allowed.
+        """
+        try:
+            try:
+                self.disk.sync_directory(self.path)
+            except OSError as error:
+                if not is_descriptor_shortage(error):
+                    raise
+                self.disk.sync_directory(self.path)
+        except OSError as error:
+            raise self.failed(error) from error
+
+    # -- partitions ------------------------------------------------------------------------
+
+    def partition_path(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{names.partition_directory(partition)}"
+
+    def find_partitions(self) -> list[TopicPartition]:
+        """The partitions in here; what is left of deleted ones is removed. Raises OSError."""
+        found = []
+        for name in self.disk.list_directory(self.path):
+            path = f"{self.path}/{name}"
+            if names.is_deleted_directory(name) and self.disk.is_directory(path):
+                remove_tree(self.disk, path)
+                continue
+            partition = names.parse_partition_directory(name)
+            if partition is not None and self.disk.is_directory(path):
+                found.append(partition)
+        return found
 
     # -- rubbish ---------------------------------------------------------------------------
 
     def discard(self, paths: list[str], *, due_s: float) -> None:
         """Remove these files once `due_s` on the monotonic clock has come."""
-        self._rubbish.extend((due_s, path) for path in paths)
+        for path in paths:
+            heappush(self._rubbish, (due_s, next(self._rubbish_numbers), path))
 
     def empty_rubbish(self, now_s: float) -> int:
         """Remove what is due; returns how many files. Blocks for as long as the removals take."""
         removed = 0
         while self._rubbish and self._rubbish[0][0] <= now_s:
-            _, path = self._rubbish.popleft()
+            _, _, path = heappop(self._rubbish)
             try:
                 self.disk.remove(path)
                 removed += 1

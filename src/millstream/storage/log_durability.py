@@ -1,7 +1,9 @@
 """A log that can be made durable and closed: jobs for another thread, or blocking."""
 
-from millstream.model.errors import DiskFull
-from millstream.storage.flush import FlushJob
+from itertools import islice
+
+from millstream.model.errors import OperatingError
+from millstream.storage.flush import SEGMENTS_PER_FLUSH_MAX, FlushJob
 from millstream.storage.log_base import LogBase
 
 
@@ -18,11 +20,14 @@ class DurableLog(LogBase):
     def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None:
         """What must be synced for everything appended so far to be durable; None if nothing.
 
-        Closing takes the active segment's indexes too: a clean start believes them.
+        Closing takes the active segment's indexes too: a clean start believes them. Where that
+        means many segments the job covers the oldest, and the caller asks again after it.
         """
         self._home.owner.check_usable()
         active = self._segments.active
-        is_index_due = is_closing and active.has_unsynced_indexes
+        is_index_due = is_closing and (
+            active.has_unsynced_indexes or self.producers.has_unsynced_names
+        )
         is_due = self._recovery_point < self._log_end or self._epochs.dirty or is_index_due
         if not is_due or self._epoch_file.is_retired:
             return None
@@ -31,17 +36,31 @@ class DurableLog(LogBase):
         job.active_base = active.base_offset
         if is_index_due or not self._are_names_synced:
             job.directory = self._home.directory
+        if is_closing:
+            # A clean start believes the newest snapshot it finds: it must be this one.
+            job.index_paths.append(self.producers.snapshot_path(self._log_end))
+            self.producers.has_unsynced_names = False
+        try:
+            self._add_segments(job, is_index_due=is_index_due)
+        except OSError:
+            job.release()
+            raise
+        if self._epochs.dirty:
+            job.epochs = self._epoch_file.image(self._epochs)
+        return job
+
+    def _add_segments(self, job: FlushJob, *, is_index_due: bool) -> None:
+        active, end = self._segments.active, None
         number = self._segments.number_at(self._recovery_point)
-        for segment in self._segments.from_number(number):
+        for segment in islice(self._segments.from_number(number), SEGMENTS_PER_FLUSH_MAX):
             job.add_log(segment.log)
             if segment is not active or is_index_due:
                 job.index_paths += segment.file_paths()[1:]
             if (end := self._segments.end_of(segment)) is not None:
                 # Compaction may thin out what came before: only this knows those producers then.
                 job.index_paths.append(self.producers.snapshot_path(end))
-        if self._epochs.dirty:
-            job.epochs = self._epoch_file.image(self._epochs)
-        return job
+        if end is not None:
+            job.end_offset, job.is_whole = end, False
 
     def finish_flush(self, job: FlushJob) -> None:
         """The job worked: what it covered is durable."""
@@ -63,19 +82,28 @@ class DurableLog(LogBase):
 
     def flush(self, *, is_closing: bool = False) -> None:
         """Make everything durable now, blocking."""
-        job = self.begin_flush(is_closing=is_closing)
-        if job is None:
-            return
+        is_whole = False
+        while not is_whole:
+            job = self._begin_blocking(is_closing=is_closing)
+            if job is None:
+                return
+            try:
+                job.run()
+            except (OSError, OperatingError) as error:
+                self.abandon_flush(job)
+                if isinstance(error, OSError):
+                    raise self._home.owner.flush_failed(error) from error
+                raise
+            finally:
+                job.release()
+            self.finish_flush(job)
+            is_whole = job.is_whole
+
+    def _begin_blocking(self, *, is_closing: bool) -> FlushJob | None:
         try:
-            job.run()
-        except (OSError, DiskFull) as error:
-            self.abandon_flush(job)
-            if isinstance(error, OSError):
-                raise self._home.owner.failed(error) from error
-            raise
-        finally:
-            job.release()
-        self.finish_flush(job)
+            return self.begin_flush(is_closing=is_closing)
+        except OSError as error:
+            raise self._home.owner.flush_failed(error) from error
 
     def close(self) -> None:
         """Flush, write what makes the next start quick, let go of files."""

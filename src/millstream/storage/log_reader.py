@@ -23,8 +23,9 @@ from millstream.kernels.records import OFFSET_DELTA, SPAN_FIELDS, TIMESTAMP_DELT
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import invariant
+from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from millstream.storage.files import PooledFile
-from millstream.storage.segment import BatchPlace, Segment
+from millstream.storage.segment import Segment
 from millstream.storage.segments import Segments
 from millstream.storage.sparse_index import IndexDamaged
 from millstream.storage.txn_index import AbortedTransaction
@@ -87,6 +88,9 @@ def read_slice(
         end = _end_position(segments, segment, limit=limit, log_end=log_end)
         if place.position >= end:
             break
+        if place.position + place.size_bytes > end:
+            # No rule of ours put the end there: a length or an offset on the disk was changed.
+            raise CorruptRecords(f"{segment.log.path}: LENGTH at byte {place.position}")
         size = max(min(size_max, end - place.position), place.size_bytes)
         invariant(
             place.position + size <= end,
@@ -139,39 +143,50 @@ def aborted_between(segments: Segments, start: Offset, end: Offset) -> list[Abor
 
 
 def find_by_timestamp(
-    segments: Segments, timestamp_ms: int, *, log_start: Offset
+    segments: Segments,
+    timestamp_ms: int,
+    *,
+    log_start: Offset,
+    size_max: int = DECOMPRESSED_BATCH_BYTES_MAX,
 ) -> RecordPlace | None:
-    """The first record at or after `log_start` whose timestamp is at least the asked one."""
+    """The first record at or after `log_start` whose timestamp is at least the asked one.
+
+    This and the next raise CorruptRecords for a batch that decompresses to more than `size_max`.
+    """
     for segment in segments.from_number(segments.number_at(log_start)):
         if not segment.size_bytes or segment.largest_timestamp().timestamp_ms < timestamp_ms:
             continue
         from_offset = log_start
-        while (place := _find_batch(segment, timestamp_ms, from_offset)) is not None:
-            batch = OpenBatch(segment.read(place))
+        while (place := segment.find_timestamp(timestamp_ms, from_offset=from_offset)) is not None:
+            batch = OpenBatch(segment.read(place), size_max=size_max)
             found = batch.first_at(timestamp_ms, from_offset=from_offset)
             if found is not None:
                 return found
+            if batch.last_offset < from_offset:
+                raise CorruptRecords(f"{segment.log.path}: OFFSETS at byte {place.position}")
             from_offset = Offset(batch.last_offset + 1)
     return None
 
 
-def find_max_timestamp(segments: Segments, *, log_start: Offset) -> RecordPlace | None:
+def find_max_timestamp(
+    segments: Segments, *, log_start: Offset, size_max: int = DECOMPRESSED_BATCH_BYTES_MAX
+) -> RecordPlace | None:
     """The first record that has the largest timestamp among those from `log_start` on."""
     best: RecordPlace | None = None
     for segment in segments.from_number(segments.number_at(log_start)):
         if segment.base_offset < log_start:
-            best = _max_timestamp_from(segment, log_start)
+            best = _max_timestamp_from(segment, log_start, size_max)
             continue
         newest = segment.largest_timestamp() if segment.size_bytes else None
         if newest is not None and newest.timestamp_ms > (best.timestamp_ms if best else -1):
             place = segment.find_offset(newest.offset)
             if place is not None:
-                batch = OpenBatch(segment.read(place))
+                batch = OpenBatch(segment.read(place), size_max=size_max)
                 best = batch.first_at(newest.timestamp_ms, from_offset=log_start)
     return best
 
 
-def _max_timestamp_from(segment: Segment, log_start: Offset) -> RecordPlace | None:
+def _max_timestamp_from(segment: Segment, log_start: Offset, size_max: int) -> RecordPlace | None:
     """As above for the segment that the log start may cut: its index also counts what is gone."""
     best: RecordPlace | None = None
     place = segment.find_offset(log_start) if segment.size_bytes else None
@@ -181,17 +196,9 @@ def _max_timestamp_from(segment: Segment, log_start: Offset) -> RecordPlace | No
             if rows[row + MAX_TIMESTAMP] <= (best.timestamp_ms if best else -1):
                 continue
             at = rows[row + POSITION]
-            batch = OpenBatch(bytes(step.buffer[at : at + rows[row + SIZE]]))
+            batch = OpenBatch(bytes(step.buffer[at : at + rows[row + SIZE]]), size_max=size_max)
             best = batch.newest(from_offset=log_start) or best
     return best
-
-
-def _find_batch(segment: Segment, timestamp_ms: int, from_offset: Offset) -> BatchPlace | None:
-    try:
-        return segment.find_timestamp(timestamp_ms, from_offset=from_offset)
-    except (IndexDamaged, FileNotFoundError):
-        segment.rebuild_indexes()
-        return segment.find_timestamp(timestamp_ms, from_offset=from_offset)
 
 
 class OpenBatch:
@@ -199,12 +206,12 @@ class OpenBatch:
 
     __slots__ = ("payload", "rows", "spans")
 
-    def __init__(self, data: bytes, *, size_max: int = 2**31 - 1) -> None:
+    def __init__(self, data: bytes, *, size_max: int) -> None:
         self.rows = walk_whole(data, check_crc=True)
         codec = Codec(self.rows[ATTRIBUTES] & CODEC_MASK)
         body = memoryview(data)[HEADER_BYTES:]
         try:
-            # Our own disk: bounded when it was appended, so no second bound is needed here.
+            # Bounded again, though a leader did when it was appended: a follower takes what comes.
             self.payload = body if codec is Codec.NONE else decompress(codec, body, size_max)
             self.spans = records.locate(self.payload, 0, len(self.payload), self.rows[RECORD_COUNT])
         except MalformedRecords as error:

@@ -182,6 +182,8 @@ class ShrinkingLog(DurableLog):
 
         One by one, oldest first and each durably, so that a crash leaves no hole; how many.
         """
+        if self.cleaning is not None:
+            self.cleaning.settle()  # its old files would come back after a crash, on their own
         disk = self._home.owner.disk
         gone = [one for one in self._segments.closed if self._end_of(one) <= self._log_start]
         for segment in gone:

@@ -6,7 +6,7 @@ the broker calls from its timers; what blocks goes through the background seam.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -16,6 +16,7 @@ from millstream.model.errors import (
     CorruptRecords,
     DiskFull,
     InconsistentTopicId,
+    OffsetOutOfRange,
     OperatingError,
     StorageFailed,
     TooManyOpenFiles,
@@ -37,8 +38,16 @@ from millstream.runtime.randomness import Randomness
 from millstream.storage import clean_shutdown, names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
+from millstream.storage.copies import keep_one_copy
 from millstream.storage.files import OpenFiles
-from millstream.storage.flush import FlushDone, FlushJob, GroupCommit, run_jobs
+from millstream.storage.flush import (
+    FlushDone,
+    GroupCommit,
+    begin_together,
+    finish_together,
+    let_go,
+    run_jobs,
+)
 from millstream.storage.loader import LoadReport, create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
@@ -79,6 +88,8 @@ class StartReport:
     unclean_directories: list[str] = field(default_factory=list)
     failed_directories: dict[str, str] = field(default_factory=dict)
     unusable_partitions: dict[TopicPartition, str] = field(default_factory=dict)
+    surplus_copies: list[str] = field(default_factory=list)
+    """Empty copies that an interrupted creation left elsewhere; the partition itself is usable."""
     last_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
     """As the last clean stop left it, in every directory; else NO_BROKER_EPOCH."""
 
@@ -126,8 +137,8 @@ class LogManager:
     def start(self, config_of: ConfigOf) -> StartReport:
         """Lock the directories and open every log in them.
 
-        Raises LogDirectoryLocked, StorageFailed when no directory is usable, OperatingError when
-        a partition is in two of them, and whatever `config_of` raises; nothing stays locked then.
+        Raises LogDirectoryLocked, StorageFailed when no directory is usable, and whatever
+        `config_of` raises; nothing stays locked then.
         """
         if any(directory.is_open for directory in self._directories):
             raise OperatingError("the log manager was started already")
@@ -140,11 +151,20 @@ class LogManager:
     def _start(self, config_of: ConfigOf) -> StartReport:
         report = StartReport()
         epochs = []
+        # All locks before anything is touched: one that another process has must not cost the
+        # others their proof of a clean stop.
         for directory in self._directories:
-            try:
-                epochs.append(self._start_directory(directory, config_of, report))
-            except StorageFailed as failure:
-                report.failed_directories[directory.path] = failure.cause
+            with _noting_failure(report):
+                directory.open()
+        found: dict[str, list[TopicPartition]] = {}
+        for directory in self._usable():
+            with _noting_failure(report), directory.failing():
+                found[directory.path] = directory.find_partitions()
+        self._settle_copies(found, report)
+        for directory in self._usable():
+            with _noting_failure(report):
+                partitions = found[directory.path]
+                epochs.append(self._start_directory(directory, partitions, config_of, report))
         if len(report.failed_directories) == len(self._directories):
             first = self._directories[0].path
             raise StorageFailed(first, report.failed_directories[first])
@@ -175,26 +195,39 @@ class LogManager:
         self._started.clear()
         self.files.close()
 
+    def _settle_copies(self, found: dict[str, list[TopicPartition]], report: StartReport) -> None:
+        """Keep one copy of a partition that is in several directories, or none."""
+        holders: dict[TopicPartition, list[LogDirectory]] = {}
+        for directory in self._usable():
+            for partition in found[directory.path]:
+                holders.setdefault(partition, []).append(directory)
+        for partition, places in holders.items():
+            if len(places) == 1:
+                continue
+            kept: LogDirectory | None = None
+            with _noting_failure(report):
+                kept = keep_one_copy(partition, places, report.surplus_copies)
+            for place in places:
+                if place is not kept:
+                    found[place.path].remove(partition)
+            if kept is None:
+                paths = " and in ".join(place.path for place in places)
+                report.unusable_partitions[partition] = f"{partition} is both in {paths}"
+                self._places[partition] = places[0].path
+
     def _start_directory(
-        self, directory: LogDirectory, config_of: ConfigOf, report: StartReport
+        self,
+        directory: LogDirectory,
+        partitions: Sequence[TopicPartition],
+        config_of: ConfigOf,
+        report: StartReport,
     ) -> BrokerEpoch | None:
-        directory.open()
-        disk = self._seams.disk
-        try:
-            marker = clean_shutdown.read_and_remove(disk, directory.path)
+        with directory.failing():
+            marker = clean_shutdown.read_and_remove(self._seams.disk, directory.path)
             if marker is None:
                 report.unclean_directories.append(directory.path)
-            for name in disk.list_directory(directory.path):
-                path = f"{directory.path}/{name}"
-                if names.is_deleted_directory(name) and disk.is_directory(path):
-                    remove_tree(disk, path)
-                    continue
-                partition = names.parse_partition_directory(name)
-                if partition is None or not disk.is_directory(path):
-                    continue
+            for partition in partitions:
                 self._load(directory, partition, config_of, report, is_clean=marker is not None)
-        except OSError as error:
-            raise directory.failed(error) from error
         self._started.add(directory.path)
         return marker.broker_epoch if marker is not None else None
 
@@ -207,11 +240,8 @@ class LogManager:
         *,
         is_clean: bool,
     ) -> None:
-        if partition in self._places:
-            other = self._places[partition]
-            raise OperatingError(f"{partition} is both in {other} and in {directory.path}")
         self._places[partition] = directory.path
-        path = f"{directory.path}/{names.partition_directory(partition)}"
+        path = directory.partition_path(partition)
         outcome = LoadReport()
         try:
             topic_id = read_topic_id(self._seams.disk, f"{path}/{names.PARTITION_METADATA}")
@@ -233,8 +263,8 @@ class LogManager:
             self._store_all(directory)
             clean_shutdown.write(directory.disk, directory.path, broker_epoch)
         except OSError as error:
-            directory.failed(error)
-        except (StorageFailed, DiskFull):
+            directory.flush_failed(error)
+        except (StorageFailed, DiskFull, TooManyOpenFiles):
             pass  # without the marker the next start recovers
 
     # -- logs ------------------------------------------------------------------------------
@@ -314,7 +344,10 @@ class LogManager:
             return
         existing.owner.check_usable()
         if existing.home.topic_id is None:
-            existing.adopt_topic_id(one.topic_id)
+            try:
+                existing.adopt_topic_id(one.topic_id)
+            except OSError as error:
+                raise existing.owner.refused(error) from error
         if existing.home.topic_id != one.topic_id:
             raise InconsistentTopicId(
                 f"{one.partition} has topic id {existing.home.topic_id}, not {one.topic_id}"
@@ -322,36 +355,55 @@ class LogManager:
 
     def _create_together(self, homes: Sequence[tuple[LogHome, LogConfig]]) -> None:
         """First the logs, then the metadata, whose sync makes the names of both durable."""
-        disk = self._seams.disk
         for directory in self._usable():
             mine = [(home, config) for home, config in homes if home.owner is directory]
+            made: list[str] = []
+            logs: list[Log] = []
             try:
-                for home, _ in mine:
-                    if disk.exists(home.directory):
-                        raise OperatingError(f"{home.directory} came from elsewhere; start anew")
-                    directory.forget(home.partition)  # a crash may have kept what it said
-                    disk.make_directories(home.directory)
-                logs = [create_log(home, config) for home, config in mine]
-                write_all_atomically(
-                    disk,
-                    {
-                        f"{home.directory}/{names.PARTITION_METADATA}": encode_topic_id(topic_id)
-                        for home, _ in mine
-                        if (topic_id := home.topic_id) is not None
-                    },
-                )
-                if mine:
-                    disk.sync_directory(directory.path)
-            except OSError as error:
-                refusal = directory.refused(error)
-                if not isinstance(refusal, StorageFailed):
-                    self._clear_away([home.directory for home, _ in mine])
-                raise refusal from error
+                self._create_in(directory, mine, made, logs)
+            except (OSError, OperatingError) as error:
+                for log in logs:
+                    log.release()
+                self._clear_away(made)
+                if isinstance(error, OSError):
+                    raise directory.refused(error) from error
+                raise
             self._logs.update({log.partition: log for log in logs})
             self._places.update({log.partition: directory.path for log in logs})
 
+    def _create_in(
+        self,
+        directory: LogDirectory,
+        homes: Sequence[tuple[LogHome, LogConfig]],
+        made: list[str],
+        logs: list[Log],
+    ) -> None:
+        """Adds to `made` and `logs` as it goes: after an error they tell what there is."""
+        disk = self._seams.disk
+        for home, _ in homes:
+            if disk.exists(home.directory):
+                raise OperatingError(f"{home.directory} came from elsewhere; start anew")
+            directory.forget(home.partition)  # a crash may have kept what it said
+            made.append(home.directory)
+            disk.make_directories(home.directory)
+        for home, config in homes:
+            logs.append(create_log(home, config))
+        write_all_atomically(
+            disk,
+            {
+                f"{home.directory}/{names.PARTITION_METADATA}": encode_topic_id(topic_id)
+                for home, _ in homes
+                if (topic_id := home.topic_id) is not None
+            },
+        )
+        if homes:
+            disk.sync_directory(directory.path)
+
     def _clear_away(self, directories: Sequence[str]) -> None:
-        """What an interrupted creation left: the next try may choose another place."""
+        """What an interrupted creation left: the next try may choose another place.
+
+        On a disk that failed too. If it stays there after all, the next start settles it.
+        """
         for path in directories:
             with suppress(OSError):
                 remove_tree(self._seams.disk, path)
@@ -367,7 +419,9 @@ class LogManager:
         try:
             self._seams.disk.rename(log.home.directory, doomed)
             self._seams.disk.sync_directory(directory.path)
-            with suppress(DiskFull):  # it is tried again before the name is used again
+            with suppress(
+                DiskFull, TooManyOpenFiles
+            ):  # it is tried again before the name is used again
                 directory.forget(partition)
         except OSError as error:
             raise directory.failed(error) from error
@@ -401,7 +455,7 @@ class LogManager:
         for directory in self._usable():
             try:
                 self._store_all(directory)
-            except (StorageFailed, DiskFull):
+            except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue  # noted in the directory, or good enough: old checkpoints mean more work
 
     def run_retention(self) -> int:
@@ -423,8 +477,11 @@ class LogManager:
     def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
         """Move the log start up, durably; returns it. Raises OffsetOutOfRange beyond the HW."""
         log = self.get(partition)
+        if before > log.high_watermark:
+            raise OffsetOutOfRange(asked=before, start=log.log_start, end=log.high_watermark)
+        # Stored first: a refusal must leave the log as it was.
+        log.owner.store(names.LOG_STARTS, {partition: max(before, log.log_start)})
         log.advance_log_start(before)
-        log.owner.store(names.LOG_STARTS, {partition: log.log_start})
         log.remove_segments_below_start()
         return log.log_start
 
@@ -461,7 +518,7 @@ class LogManager:
                 if plan.reasons:
                     log.begin_retention(plan)
                     moved[log.partition] = log.log_start
-            except (CorruptRecords, DiskFull):
+            except (CorruptRecords, DiskFull, TooManyOpenFiles):
                 continue  # it keeps what it has; the others have their turn
         try:
             directory.store(names.LOG_STARTS, moved)
@@ -487,7 +544,7 @@ class LogManager:
             partition,
             topic_id,
             directory,
-            f"{directory.path}/{names.partition_directory(partition)}",
+            directory.partition_path(partition),
             self.files,
             self._cache,
             self._seams.clock,
@@ -507,21 +564,28 @@ class LogManager:
 
     @staticmethod
     def _close_together(logs: Sequence[Log]) -> None:
-        jobs: list[tuple[Log, FlushJob]] = []
-        try:
-            for log in logs:
-                log.prepare_close()
-                job = log.begin_flush(is_closing=True)
-                if job is not None:
-                    jobs.append((log, job))
-            run_jobs([job for _, job in jobs])
-        finally:
-            for _, job in jobs:
-                job.release()
-        for log, job in jobs:
-            log.finish_flush(job)
+        for log in logs:
+            log.prepare_close()
+        waiting = list(logs)
+        while waiting:
+            begun = begin_together(waiting, is_closing=True)
+            try:
+                run_jobs([job for _, job in begun if job is not None])
+            except BaseException:
+                let_go(begun)
+                raise
+            waiting = waiting[len(begun) :] + finish_together(begun)
         for log in logs:
             log.release()
+
+
+@contextmanager
+def _noting_failure(report: StartReport) -> Iterator[None]:
+    """A directory that fails is left out; the start goes on with the others."""
+    try:
+        yield
+    except StorageFailed as failure:
+        report.failed_directories[failure.directory] = failure.cause
 
 
 def _in_groups(items: Sequence[T]) -> Iterator[Sequence[T]]:

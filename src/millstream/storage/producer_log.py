@@ -40,12 +40,14 @@ _COMMIT: Final = 1
 class ProducerLog:
     """The producers of one log and the files that remember them."""
 
-    __slots__ = ("_directory", "_disk", "_snapshots", "states")
+    __slots__ = ("_directory", "_disk", "_snapshots", "has_unsynced_names", "states")
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
         self.states = ProducerStates()
+        self.has_unsynced_names = False
+        """A snapshot was written or removed; until the directory is synced a crash may undo it."""
         self._snapshots: list[Offset] = []
         """Offsets of the snapshot files, ascending."""
 
@@ -111,6 +113,7 @@ class ProducerLog:
             file.truncate(0)
             file.write_at(0, encode(self.states))
         self._snapshots.append(offset)
+        self.has_unsynced_names = True
 
     def delete_all_snapshots(self) -> None:
         self._delete(list(self._snapshots))
@@ -162,6 +165,7 @@ class ProducerLog:
 
     def _delete(self, offsets: list[Offset]) -> None:
         for offset in offsets:
+            self.has_unsynced_names = True
             self._snapshots.remove(offset)
             try:
                 self._disk.remove(self.snapshot_path(offset))

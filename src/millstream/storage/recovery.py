@@ -18,11 +18,11 @@ from millstream.kernels.batches import (
 from millstream.kernels.errors import Reason
 from millstream.model.errors import InvalidRecords
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
-from millstream.model.limits import SEGMENT_OFFSET_SPAN_MAX
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.file_walk import WalkStep
 from millstream.storage.producer_log import ProducerLog
-from millstream.storage.segment import Segment
+from millstream.storage.segment import Segment, believable
+from millstream.storage.sparse_index import unless_full
 
 
 class Recovered(NamedTuple):
@@ -32,17 +32,25 @@ class Recovered(NamedTuple):
     bytes_cut: int
     reason: Reason
     """Why the rest was cut off; NONE when nothing was."""
+    epoch: LeaderEpoch
+    """Of the last batch so far."""
 
 
 def recover_segment(
-    segment: Segment, start_offset: Offset, *, epochs: LeaderEpochs, producers: ProducerLog
+    segment: Segment,
+    start_offset: Offset,
+    epoch: LeaderEpoch,
+    *,
+    epochs: LeaderEpochs,
+    producers: ProducerLog,
 ) -> Recovered:
     """Walk the segment with all checks, rebuild its indexes, cut it at the first bad byte.
 
-    `producers` describes the log before the segment and follows it. `epochs` may know more than
-    the batches tell, because compaction can take all batches of an epoch: it is corrected only
-    where a batch contradicts it. The walk and the checks are the same whether it is the first
-    recovery or a repetition (I-11).
+    `epoch` is that of the last batch before the segment. `producers` describes the log before it
+    and follows it. `epochs` may know more than the batches tell, because compaction can take all
+    batches of an epoch: it is corrected where a batch contradicts it, and never the reason to cut
+    one off. The walk and the checks are the same whether it is the first recovery or a repetition
+    (I-11).
     """
     segment.start_indexes()
     segment.txn_index.reset()
@@ -50,9 +58,10 @@ def recover_segment(
     end_offset, valid_end = start_offset, 0
     walk = segment.walk(check_crc=True)
     reason = Reason.NONE
-    epoch = epochs.epoch_at(Offset(start_offset - 1))
     for step in walk:
-        good = _believable(step.rows, segment, end_offset, epoch)
+        good = believable(
+            step.rows, base_offset=segment.base_offset, expected=end_offset, epoch=epoch
+        )
         try:
             _follow(segment, step, good, epochs=epochs, producers=producers)
         except InvalidRecords:
@@ -68,24 +77,9 @@ def recover_segment(
     if valid_end < size_before:
         _cut(segment, valid_end)
         reason = reason or walk.reason
-    segment.save_indexes()
-    return Recovered(end_offset, size_before - valid_end, reason)
-
-
-def _believable(
-    rows: "array[int]", segment: Segment, expected: Offset, epoch: LeaderEpoch
-) -> "array[int]":
-    """The leading rows whose offsets and epochs continue the log."""
-    next_offset, base = int(expected), segment.base_offset
-    latest = int(epoch)
-    for row in range(0, len(rows), ROW_FIELDS):
-        is_next = next_offset <= rows[row + BASE_OFFSET]
-        is_inside = rows[row + LAST_OFFSET] - base <= SEGMENT_OFFSET_SPAN_MAX
-        if not is_next or not is_inside or rows[row + LEADER_EPOCH] < latest:
-            return rows[:row]
-        next_offset = rows[row + LAST_OFFSET] + 1
-        latest = rows[row + LEADER_EPOCH]
-    return rows
+    with unless_full():
+        segment.save_indexes()
+    return Recovered(end_offset, size_before - valid_end, reason, epoch)
 
 
 def _follow(
@@ -107,7 +101,7 @@ def _follow(
         is_forgotten = known == NO_LEADER_EPOCH and epoch <= epochs.earliest
         if known != epoch and not is_forgotten:
             epochs.truncate_from_end(first)
-            if epoch > epochs.latest:
+            if epoch >= 0:
                 epochs.assign(epoch, first)
 
 

@@ -3,12 +3,15 @@
 import errno
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
 from millstream.kernels import batches
 from millstream.kernels.batches import (
+    BASE_OFFSET,
     LAST_OFFSET,
+    LEADER_EPOCH,
     MAX_TIMESTAMP,
     POSITION,
     RECORD_COUNT,
@@ -16,7 +19,7 @@ from millstream.kernels.batches import (
     SIZE,
 )
 from millstream.model.errors import CorruptRecords
-from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
+from millstream.model.ids import NO_LEADER_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
 from millstream.model.limits import (
     KIB,
     SEGMENT_OFFSET_SPAN_MAX,
@@ -57,6 +60,32 @@ class BatchPlace(NamedTuple):
 
     position: int
     size_bytes: int
+
+
+def believable(
+    rows: "array[int]",
+    *,
+    base_offset: Offset,
+    expected: Offset,
+    epoch: LeaderEpoch | None = None,
+) -> "array[int]":
+    """The leading rows that continue a segment from `expected` on: offsets must grow, and where
+    `epoch` is given leader epochs must not fall below it or from one row to the next.
+
+    A batch's CRC covers neither, so one flipped bit can put it anywhere.
+    """
+    next_offset, latest = int(expected), epoch
+    for row in range(0, len(rows), ROW_FIELDS):
+        is_next = next_offset <= rows[row + BASE_OFFSET]
+        is_inside = rows[row + LAST_OFFSET] - base_offset <= SEGMENT_OFFSET_SPAN_MAX
+        if not is_next or not is_inside:
+            return rows[:row]
+        next_offset = rows[row + LAST_OFFSET] + 1
+        if latest is not None:
+            if rows[row + LEADER_EPOCH] < latest:
+                return rows[:row]
+            latest = LeaderEpoch(rows[row + LEADER_EPOCH])
+    return rows
 
 
 class SegmentContext(NamedTuple):
@@ -127,6 +156,8 @@ class Segment:
     def append(self, data: ReadableBuffer, rows: "array[int]") -> None:
         """Write walked batches at the end. On an error the file is as before, or unusable."""
         position = self.size_bytes
+        if self.max_timestamp is None:
+            self._load_max_timestamp()  # may find damage: not when the batches are there already
         file = self.log.open()
         try:
             file.write_at(position, data)
@@ -172,15 +203,24 @@ class Segment:
         self.offset_index.stop_writing(sync=False)
         self.time_index.stop_writing(sync=False)
 
+    def stop_recovering(self) -> None:
+        """As `stop_writing`, but a full disk must not keep a log from being read: without room the
+        index files go and are built again when needed. Nobody would build the list of aborted
+        transactions again, so OSError when there is no room for that.
+        """
+        if self.max_timestamp is not None:
+            self.time_index.append_if_later(self.max_timestamp)
+        self.txn_index.save()
+        self.offset_index.stop_writing_if_room()
+        self.time_index.stop_writing_if_room()
+
     def reopen_for_writing(self) -> None:
         """Make a closed segment the active one again."""
         try:
             self.offset_index.start_writing()
             self.time_index.start_writing()
         except (IndexDamaged, FileNotFoundError):
-            self.rebuild_indexes()
-            self.offset_index.start_writing()
-            self.time_index.start_writing()
+            self.rebuild_indexes(is_active=True)
 
     def save_indexes(self) -> None:
         """Bring the index files up to date while the segment stays active."""
@@ -207,7 +247,10 @@ class Segment:
         self.txn_index.truncate_to(end_offset)
         self._bytes_since_index = 0
         if end_position:
-            self.max_timestamp = self._looked_up(self._rescan_max_timestamp)
+            self.max_timestamp = None
+            # Too late to refuse. Whoever asks for the largest timestamp hears of the damage.
+            with suppress(CorruptRecords):
+                self.max_timestamp = self._looked_up(self._rescan_max_timestamp)
         else:
             self.start_indexes()
         with unless_full():
@@ -224,8 +267,9 @@ class Segment:
             before, after = self.offset_index.around(offset)
             return self._batch_at(after, offset) or self._search(before, offset)
         except (IndexDamaged, FileNotFoundError):
-            self.rebuild_indexes()
-            return self._search(self.offset_index.position_at_or_before(offset), offset)
+            return self._with_new_indexes(
+                lambda: self._search(self.offset_index.position_at_or_before(offset), offset)
+            )
 
     def end_before(self, position: int) -> Offset:
         """The offset after the last batch that begins before `position`, a batch's own."""
@@ -285,12 +329,30 @@ class Segment:
         """Timestamp of the first batch, from which the age for `segment.ms` counts."""
         if self.first_batch_timestamp is None and self.size_bytes:
             header = self.log.open().read_at(0, batches.HEADER_BYTES)
+            if len(header) < batches.HEADER_BYTES:
+                raise CorruptRecords(f"{self.log.path}: the file ends at byte {len(header)}")
             self.first_batch_timestamp = TimestampMs(_INT64.unpack_from(header, 35)[0])
         return self.first_batch_timestamp
 
     def largest_timestamp(self) -> TimeIndexEntry:
         """Largest timestamp in the segment (-1 when none) and the last offset of its batch."""
         return self.max_timestamp or self._load_max_timestamp()
+
+    def newest_epoch(self) -> LeaderEpoch:
+        """Leader epoch of the last batch; NO_LEADER_EPOCH when there is none."""
+        return self._looked_up(self._newest_epoch) if self.size_bytes else NO_LEADER_EPOCH
+
+    def _newest_epoch(self) -> LeaderEpoch:
+        position = self.offset_index.last_position()
+        if position >= self.size_bytes:
+            raise IndexDamaged(f"{self.offset_index.path}: position {position} is past the end")
+        walk = self.walk(position)
+        epoch = NO_LEADER_EPOCH
+        for step in walk:
+            epoch = LeaderEpoch(step.rows[LEADER_EPOCH - ROW_FIELDS])
+        if walk.valid_end != self.size_bytes:
+            raise IndexDamaged(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
+        return epoch
 
     def read(self, place: BatchPlace) -> bytes:
         """The bytes of one batch."""
@@ -305,22 +367,18 @@ class Segment:
         """All batches from `position` on, many at a time."""
         return FileWalk(self.log.open(), start=position, stop=self.size_bytes, check_crc=check_crc)
 
-    def rebuild_indexes(self) -> None:
-        """Write the offset and time index anew from the batches.
+    def rebuild_indexes(self, *, is_active: bool = False) -> None:
+        """Write the offset and time index anew from the batches; see `reopen_for_writing`.
 
         Raises CorruptRecords, and leaves the indexes alone, when the log is not whole: behind the
         damage they may be all that still leads to a batch.
         """
-        walk = self.walk()
-        for _ in walk:
-            continue
-        if walk.valid_end != self.size_bytes:
-            raise CorruptRecords(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
-        was_active = self.offset_index.is_writable
+        self._check_whole()
+        is_active |= self.offset_index.is_writable
         self.start_indexes()
         for step in self.walk():
             self.index(step.rows, step.shift)
-        if was_active:
+        if is_active:
             with unless_full():
                 self.save_indexes()
             return
@@ -328,13 +386,32 @@ class Segment:
         self.offset_index.replace_file()
         self.time_index.replace_file()
 
+    def _check_whole(self) -> None:
+        walk = self.walk()
+        expected = self.base_offset
+        for step in walk:
+            rows = believable(step.rows, base_offset=self.base_offset, expected=expected)
+            if len(rows) < len(step.rows):
+                at = step.shift + step.rows[len(rows) + POSITION]
+                raise CorruptRecords(f"{self.log.path}: OFFSETS at byte {at}")
+            expected = Offset(step.last_offset + 1)
+        if walk.valid_end != self.size_bytes:
+            raise CorruptRecords(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
+
     def _looked_up(self, look_up: Callable[[], T]) -> T:
         """What `look_up` finds, once more with new indexes when these turn out to be damaged."""
         try:
             return look_up()
         except (IndexDamaged, FileNotFoundError):
-            self.rebuild_indexes()
+            return self._with_new_indexes(look_up)
+
+    def _with_new_indexes(self, look_up: Callable[[], T]) -> T:
+        self.rebuild_indexes()
+        try:
             return look_up()
+        except IndexDamaged as error:
+            # The indexes say what the log says, so it is the log that cannot be right.
+            raise CorruptRecords(str(error)) from error
 
     # -- leaving ---------------------------------------------------------------------------
 
@@ -394,7 +471,8 @@ class Segment:
         last = self._true(self.time_index.last())
         newest = last or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
         place = self.find_offset(newest.offset)
-        for rows in (step.rows for step in self.walk(place.position if place else 0)):
+        for step in self.walk(place.position if place else 0):
+            rows = believable(step.rows, base_offset=self.base_offset, expected=self.base_offset)
             for row in range(0, len(rows), ROW_FIELDS):
                 if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms and rows[row + RECORD_COUNT]:
                     stamp = TimestampMs(rows[row + MAX_TIMESTAMP])
@@ -425,6 +503,8 @@ class Segment:
         if not 0 <= position <= self.size_bytes - batches.HEADER_BYTES:
             return None
         header = self.log.open().read_at(position, batches.HEADER_BYTES)
+        if len(header) < batches.HEADER_BYTES:
+            raise IndexDamaged(f"{self.log.path}: the file ends in the batch at {position}")
         base, length, magic, delta = _PLACE.unpack_from(header)
         size = length + _LENGTH_OVERHEAD
         is_whole = batches.HEADER_BYTES <= size <= self.size_bytes - position
@@ -449,7 +529,8 @@ class Segment:
             at, found = find(chunk, 0, len(chunk), wanted)
             if 0 <= found <= self.size_bytes - position - at:
                 return BatchPlace(position + at, found)
-            if found != -1 or (at == 0 and size < SEARCH_BYTES):
+            # Without a step forward the file is shorter than it was.
+            if found != -1 or at == 0 or at > self.size_bytes - position:
                 raise IndexDamaged(f"{self.log.path}: no batch at position {position + at}")
             position += at
         return None

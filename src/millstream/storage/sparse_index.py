@@ -9,7 +9,7 @@ bounded in bytes.
 import errno
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -123,6 +123,17 @@ class SparseIndex:
     def stop_writing(self, *, sync: bool) -> None:
         """The segment is closed: the file is complete, memory becomes a cache."""
         self.save(sync=sync)
+        self._become_cache()
+
+    def stop_writing_if_room(self) -> None:
+        """As `stop_writing`; where there is no room for the file it is gone afterwards."""
+        try:
+            self.save(sync=False)
+        except OSError as error:
+            self._leave_out(error)
+        self._become_cache()
+
+    def _become_cache(self) -> None:
         self._writable = False
         if self._entries is not None:
             self._cache.used(self, len(self._entries))
@@ -133,8 +144,10 @@ class SparseIndex:
         Nobody looks at a trusted segment's index after a crash: a part of one would stay.
         """
         entries = self._loaded()
-        with unless_full():
+        try:
             write_atomically(self._disk, self.path, bytes(entries))
+        except OSError as error:
+            self._leave_out(error)
         self._saved_bytes = len(entries)
         self._has_stale_end = False
         self._writable = False
@@ -175,6 +188,15 @@ class SparseIndex:
         # Truncation is slow on a journalling file system and hardly ever needed.
         if file.size() > len(entries):
             file.truncate(len(entries))
+
+    def _leave_out(self, error: OSError) -> None:
+        """No room for the file of a closed segment: better none than a part, or what it was."""
+        if error.errno != errno.ENOSPC:
+            raise error
+        for path in (self.path + ".tmp", self.path):
+            with suppress(FileNotFoundError):
+                self._disk.remove(path)
+        self._unsynced = False
 
     def _loaded(self) -> bytearray:
         entries = self._entries

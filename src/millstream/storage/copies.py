@@ -1,0 +1,67 @@
+"""One partition found in several log directories: which copy counts.
+
+A creation that failed in one directory is repeated in another, and what it left in the first may
+still be there, or come back with a power loss. It never held a record, which tells it from the
+partition itself.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from millstream.model.errors import OperatingError
+from millstream.model.ids import TopicPartition
+from millstream.runtime.disk import Disk, remove_tree
+from millstream.storage import names
+from millstream.storage.log_directory import LogDirectory
+from millstream.storage.partition_metadata import read_topic_id
+
+_FILES_OF_A_NEW_PARTITION: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
+
+
+def keep_one_copy(
+    partition: TopicPartition, places: Sequence[LogDirectory], surplus: list[str]
+) -> LogDirectory | None:
+    """The directory whose copy counts; None when only the operator can know.
+
+    The paths of the others are added to `surplus`. They are removed, unless they are of another
+    topic: without its neighbour at a later start an empty one would pass for the partition.
+    Raises StorageFailed.
+    """
+    topic_ids = {}
+    used = []
+    for place in places:
+        path = place.partition_path(partition)
+        with place.failing():
+            if _has_history(place.disk, path):
+                used.append(place)
+            try:
+                topic_id = read_topic_id(place.disk, f"{path}/{names.PARTITION_METADATA}")
+            except OperatingError:
+                return None
+        if topic_id is not None:
+            topic_ids[place.path] = topic_id
+    is_one_topic = len(set(topic_ids.values())) <= 1
+    if len(used) > 1 or not (used or is_one_topic):
+        return None
+    kept = used[0] if used else max(places, key=lambda place: place.path in topic_ids)
+    for place in places:
+        if place is not kept:
+            surplus.append(place.partition_path(partition))
+            with place.failing():
+                if is_one_topic:
+                    remove_tree(place.disk, place.partition_path(partition))
+    return kept
+
+
+def _has_history(disk: Disk, path: str) -> bool:
+    """Whether there is more than what a creation leaves."""
+    for name in disk.list_directory(path):
+        if name.removesuffix(names.TEMPORARY) in _FILES_OF_A_NEW_PARTITION:
+            continue
+        parsed = names.parse_segment_file(name)
+        if parsed is None:
+            return True
+        base_offset, kind, _ = parsed
+        if base_offset > 0 or (kind == names.LOG and disk.size(f"{path}/{name}")):
+            return True
+    return False
