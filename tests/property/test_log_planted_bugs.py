@@ -77,13 +77,6 @@ def duplicates_are_not_recognised(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProducerStates, "check", lambda self, batch, origin: None)
 
 
-def rebuilt_index_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    def lazily(self: SparseIndex) -> None:
-        self.stop_writing(sync=False)
-
-    patch.setattr(SparseIndex, "replace_file", lazily)
-
-
 def readers_see_past_the_last_stable_offset(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Log, "last_stable_offset", property(lambda self: self.high_watermark))
 
@@ -99,7 +92,6 @@ PLANTS: list[Plant] = [
     recovery_point_inside_the_active_segment,
     aborted_transactions_are_forgotten,
     duplicates_are_not_recognised,
-    rebuilt_index_is_not_synced,
     readers_see_past_the_last_stable_offset,
 ]
 

@@ -1,16 +1,21 @@
 """Defects of the log that were found once and must not come back."""
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from log_stories import DIRECTORY, NOW, Story
+from manager_stories import Broker
 from millstream.model.errors import InvalidRecords
+from millstream.model.ids import TimestampMs, TopicId, TopicPartition
 from millstream.runtime.disk import remove_tree
 from millstream.runtime.os_disk import OsDisk
+from millstream.storage.clean_shutdown import is_present
 from millstream.storage.log_reader import Isolation
 from millstream.storage.scan import scan_partition
-from millstream.testing.log_kit import read_all
+from millstream.testing.crash_fates import keep_none
+from millstream.testing.log_kit import SMALL_SEGMENTS, read_all
 from millstream.testing.record_batches import BatchSpec, build_batch, build_marker
 
 
@@ -64,3 +69,34 @@ def test_removing_a_tree_leaves_alone_what_its_links_lead_to(tmp_path: Path) -> 
     (tmp_path / "alias").symlink_to(outside)
     remove_tree(OsDisk(), str(tmp_path / "alias"))
     assert (outside / "precious").exists()
+
+
+def test_a_rebuilt_index_of_a_trusted_segment_survives_a_power_loss() -> None:
+    """Nobody looks at it again after a crash, so a part of it would stay for ever."""
+    story = Story()
+    story.fill(60)
+    story.log.flush()
+    path = f"{DIRECTORY}/{0:020d}.timeindex"
+    size = story.disk.size(path)
+    assert size
+    story.disk.remove(path)
+    story.disk.sync_directory(DIRECTORY)
+    for segment in story.log.segments:
+        segment.forget()
+        segment.max_timestamp = None
+    assert story.log.find_timestamp(TimestampMs(NOW + 2)) is not None
+    story.disk.crash()
+    assert story.disk.after_crash(keep_none).size(path) == size
+
+
+def test_no_clean_stop_is_claimed_while_a_partition_was_not_opened() -> None:
+    """It was not recovered either: the next start must look at it."""
+    broker = Broker()
+    one = TopicPartition("one", 0)
+    broker.manager.create(one, TopicId(UUID(int=1)), SMALL_SEGMENTS)
+    broker.stop()
+    with broker.disk.open_write(f"{broker.roots[0]}/{one}/partition.metadata") as file:
+        file.truncate(3)
+    assert one in broker.start().unusable_partitions
+    broker.stop()
+    assert not is_present(broker.disk, broker.roots[0])

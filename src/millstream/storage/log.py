@@ -252,7 +252,10 @@ class Log(ShrinkingLog):
         self._check_open()
         try:
             return log_reader.find_by_timestamp(
-                self._segments, timestamp_ms, log_start=self._log_start
+                self._segments,
+                timestamp_ms,
+                log_start=self._log_start,
+                size_max=self.config.decompressed_batch_bytes_max,
             )
         except OSError as error:
             raise self._home.owner.refused(error) from error
@@ -261,6 +264,10 @@ class Log(ShrinkingLog):
         """The first record with the largest timestamp."""
         self._check_open()
         try:
-            return log_reader.find_max_timestamp(self._segments, log_start=self._log_start)
+            return log_reader.find_max_timestamp(
+                self._segments,
+                log_start=self._log_start,
+                size_max=self.config.decompressed_batch_bytes_max,
+            )
         except OSError as error:
             raise self._home.owner.refused(error) from error

@@ -261,7 +261,10 @@ class LogManager:
             for logs in _in_groups(self._in(directory)):
                 self._close_together(logs)
             self._store_all(directory)
-            clean_shutdown.write(directory.disk, directory.path, broker_epoch)
+            unopened = [path for one, path in self._places.items() if one not in self._logs]
+            if directory.path not in unopened:
+                # Whatever was not opened was not recovered either: the next start must look.
+                clean_shutdown.write(directory.disk, directory.path, broker_epoch)
         except OSError as error:
             directory.flush_failed(error)
         except (StorageFailed, DiskFull, TooManyOpenFiles):

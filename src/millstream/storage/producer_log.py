@@ -21,12 +21,13 @@ from millstream.kernels.batches import (
 )
 from millstream.kernels.errors import MalformedRecords
 from millstream.kernels.records import KEY_BYTES, KEY_START, VALUE_BYTES
-from millstream.model.errors import InvalidRecords
+from millstream.model.errors import CorruptRecords, InvalidRecords
 from millstream.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from millstream.runtime.disk import Disk, ReadableBuffer, read_whole
 from millstream.storage import names
 from millstream.storage.producer_snapshot import CorruptSnapshot, decode, encode
 from millstream.storage.producers import Duplicate, Marker, Origin, ProducerBatch, ProducerStates
+from millstream.storage.segment import Segment, believable
 from millstream.storage.segments import Segments
 from millstream.storage.txn_index import AbortedTransaction
 from millstream.storage.validation import CONTROL_BIT
@@ -146,8 +147,16 @@ class ProducerLog:
             place = segment.find_offset(start)
             if place is None:
                 continue
-            for step in segment.walk(place.position):
-                self.apply(step.buffer, _rows_from(step.rows, start))
+            self._replay(segment, place.position, start)
+
+    def _replay(self, segment: Segment, position: int, start: Offset) -> None:
+        expected = segment.base_offset
+        for step in segment.walk(position):
+            rows = believable(step.rows, base_offset=segment.base_offset, expected=expected)
+            if len(rows) < len(step.rows):
+                raise CorruptRecords(f"{segment.log.path}: offsets go back after {expected - 1}")
+            expected = Offset(step.last_offset + 1)
+            self.apply(step.buffer, _rows_from(rows, start))
 
     def _load_newest(self, log_start: Offset) -> Offset:
         for offset in reversed(list(self._snapshots)):
