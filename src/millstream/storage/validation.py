@@ -154,7 +154,13 @@ def _check_records(
         raise InvalidRecords(f"records of the batch are malformed: {Reason(reason).name}")
     if null_keys and config.cleanup_compact:
         raise InvalidRecords(f"{null_keys} records without a key in a compacted topic")
-    if config.timestamp_type is TimestampType.CREATE_TIME:
+    base = rows[row + BASE_TIMESTAMP]
+    is_plain = (
+        rows[row + MAX_TIMESTAMP] == base + highest
+        and base + highest - now_ms <= config.timestamp_after_max_ms
+        and now_ms - base - lowest <= config.timestamp_before_max_ms
+    )
+    if not is_plain and config.timestamp_type is TimestampType.CREATE_TIME:
         _check_timestamps(view, rows, row, (lowest, highest), (config, now_ms))
     return payload if codec else payload[start:stop]
 

@@ -24,10 +24,10 @@ START, STOP, OFFSET_DELTA, TIMESTAMP_DELTA, KEY_START, KEY_BYTES, VALUE_BYTES = 
 
 _EMPTY = cython.declare(array, _array("q"))
 
-# Where the next byte is read, where the bytes end; `failed` is set by the first wrong varint.
+# The next byte and the end; `failed` is set by the first wrong varint.
 _Cursor = cython.struct(at=cython.p_uchar, end=cython.p_uchar, failed=cython.bint)
 
-# What the checks need of one record; `key` is null for a null key.
+# `key` is null for a null key.
 _Record = cython.struct(
     timestamp_delta=cython.longlong,
     offset_delta=cython.longlong,
@@ -62,12 +62,22 @@ def _varint_slow(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cyth
 @cython.inline
 @cython.exceptval(check=False)
 def _varint(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.longlong:
-    byte: cython.uint
+    # The slow way gets a copy: a cursor whose address went out would live in memory.
+    value: cython.uint
+    copy: _Cursor
+    number: cython.longlong
     if cursor.at < cursor.end and cursor.at[0] < 0x80:
-        byte = cursor.at[0]
+        value = cursor.at[0]
         cursor.at += 1
-        return cython.cast(cython.int, (byte >> 1) ^ (0 - (byte & 1)))
-    return _varint_slow(cursor, bytes_max)
+        return cython.cast(cython.int, (value >> 1) ^ (0 - (value & 1)))
+    if cursor.end - cursor.at >= 2 and cursor.at[1] < 0x80:
+        value = (cursor.at[0] & 0x7F) | (cython.cast(cython.uint, cursor.at[1]) << 7)
+        cursor.at += 2
+        return cython.cast(cython.int, (value >> 1) ^ (0 - (value & 1)))
+    copy = cursor[0]
+    number = _varint_slow(cython.address(copy), bytes_max)
+    cursor[0] = copy
+    return number
 
 
 @cython.cfunc
@@ -102,16 +112,15 @@ def _skip_headers(cursor: cython.pointer(_Cursor)) -> cython.void:
 def _read(payload: cython.pointer(_Cursor), record: cython.pointer(_Record)) -> cython.bint:
     """Read one record and move `payload` behind it; False when its bytes are wrong."""
     body: _Cursor
+    headers: _Cursor
     size: cython.longlong = _varint(payload, 5)
     if payload.failed or size < 0 or size > payload.end - payload.at:
         return False
-    body.at = payload.at
-    body.end = payload.at + size
-    body.failed = size == 0
-    body.at += 1  # attributes: no bit of them is in use
-    payload.at += size
-    if body.failed:
+    if size == 0:
         return False
+    body.at, body.failed = payload.at + 1, False  # behind the attributes, which are not in use
+    payload.at += size
+    body.end = payload.at
     record.timestamp_delta = _varint(cython.address(body), 10)
     record.offset_delta = _varint(cython.address(body), 5)
     record.key_bytes = _skip(cython.address(body), -1)
@@ -121,8 +130,11 @@ def _read(payload: cython.pointer(_Cursor), record: cython.pointer(_Record)) -> 
     record.value_bytes = _skip(cython.address(body), -1)
     if body.failed:
         return False
-    _skip_headers(cython.address(body))
-    return not body.failed and body.at == body.end
+    if body.at + 1 == body.end and body.at[0] == 0:
+        return True  # no headers and nothing left: most records
+    headers = body
+    _skip_headers(cython.address(headers))
+    return not headers.failed and headers.at == headers.end
 
 
 @cython.cfunc
@@ -179,9 +191,8 @@ def inspect(
     cursor: _Cursor
     _take(payload, cython.address(view), start, stop)
     try:
-        cursor.at = cython.cast(cython.p_uchar, view.buf) + start
+        cursor.at, cursor.failed = cython.cast(cython.p_uchar, view.buf) + start, False
         cursor.end = cython.cast(cython.p_uchar, view.buf) + stop
-        cursor.failed = False
         return _inspect(cursor, count, contiguous)
     finally:
         PyBuffer_Release(cython.address(view))
@@ -194,9 +205,9 @@ def _locate(
     cursor: _Cursor
     record: _Record
     begin: cython.p_uchar
+    spans: array
     index: cython.longlong
     expected: cython.longlong = 0
-    spans: array
     span: cython.p_longlong
     # Seven bytes are the least that a record has: the claimed count is not trusted with memory.
     if count < 0 or count > (stop - start) // 7:
@@ -213,13 +224,10 @@ def _locate(
             raise MalformedRecords(Reason.OFFSETS, position=begin - data)
         expected = record.offset_delta + 1
         span = spans.data.as_longlongs + index * 7
-        span[0] = begin - data
-        span[1] = cursor.at - data
-        span[2] = record.offset_delta
-        span[3] = record.timestamp_delta
+        span[0], span[1] = begin - data, cursor.at - data
+        span[2], span[3] = record.offset_delta, record.timestamp_delta
         span[4] = record.key - data if record.key_bytes >= 0 else -1
-        span[5] = record.key_bytes
-        span[6] = record.value_bytes
+        span[5], span[6] = record.key_bytes, record.value_bytes
     if cursor.at != cursor.end:
         raise MalformedRecords(Reason.COUNT, position=cursor.at - data, detail=f"{count} records")
     return spans
@@ -273,6 +281,7 @@ def _retain(
 def retain(payload, spans: array, keep):
     view: Py_buffer
     flags: Py_buffer
+    kept: cython.p_uchar
     total: cython.longlong
     if spans.ob_descr.itemsize != 8 or len(spans) % 7 != 0:
         raise ValueError("spans must be an array('q') of whole spans")
@@ -282,13 +291,9 @@ def retain(payload, spans: array, keep):
         try:
             if flags.len != len(spans) // 7:
                 raise ValueError(f"{flags.len} flags for {len(spans) // 7} records")
-            total = _kept_bytes(spans, cython.cast(cython.p_uchar, flags.buf), view.len)
-            return _retain(
-                cython.cast(cython.p_uchar, view.buf),
-                spans,
-                cython.cast(cython.p_uchar, flags.buf),
-                total,
-            )
+            kept = cython.cast(cython.p_uchar, flags.buf)
+            total = _kept_bytes(spans, kept, view.len)
+            return _retain(cython.cast(cython.p_uchar, view.buf), spans, kept, total)
         finally:
             PyBuffer_Release(cython.address(flags))
     finally:
