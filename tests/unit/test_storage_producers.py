@@ -454,3 +454,23 @@ def test_a_batch_is_read_from_the_kernels_row() -> None:
     assert ProducerBatch.of_row(rows, 12) == (7, 2, 40, 100, 104, 9, True)
     rows[12 + 5] = 0x01
     assert not ProducerBatch.of_row(rows, 12).is_transactional
+
+
+def test_a_forgotten_producer_that_began_anew_is_not_taken_for_its_former_self() -> None:
+    """Replay below the log start can find batches of its first life: their numbers are void."""
+    states = ProducerStates()
+    first, again, new = (
+        ProducerBatch(
+            ProducerId(7),
+            ProducerEpoch(0),
+            Sequence(sequence),
+            Offset(offset),
+            Offset(last),
+            TimestampMs(1),
+            is_transactional=False,
+        )
+        for sequence, offset, last in ((3, 11, 11), (0, 19, 21), (3, 27, 27))
+    )
+    states.apply(first)
+    states.apply(again)
+    assert states.check(new, Origin.CLIENT) is None

@@ -249,7 +249,11 @@ class ProducerStates:
             # Spelled out because the call alone would cost a tenth of the whole.
             if base_offset <= kept[-1][_KEPT_LAST_OFFSET]:
                 invariant(False, "I-03 producer's batches out of order", batch=batch)
-            if len(kept) >= PRODUCER_BATCHES_KEPT:
+            last = kept[-1][_KEPT_LAST_SEQUENCE]
+            if base_sequence >= 0 <= last and base_sequence != (last + 1) & SEQUENCE_MAX:
+                # It was forgotten here once and began anew: older numbers mean other batches.
+                kept.clear()
+            elif len(kept) >= PRODUCER_BATCHES_KEPT:
                 del kept[0]
         last_sequence = (
             (base_sequence + last_offset - base_offset) & SEQUENCE_MAX
