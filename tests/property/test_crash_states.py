@@ -4,12 +4,13 @@ Every story runs once on a recording disk. Then recovery is run on every state t
 at any moment could have left: any subset of unsynced writes, torn writes, lost names.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from millstream.model.ids import LeaderEpoch, Offset
+from millstream.runtime.disk import File
 from millstream.storage import names
 from millstream.storage.log import Log
 from millstream.storage.log_directory import LogDirectory
@@ -209,24 +210,33 @@ def test_no_crash_state_loses_fsynced_records(tell: Callable[[Story], None]) -> 
 
 
 def test_explorer_catches_a_flush_that_does_not_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: a recovery point that is not backed by an fsync."""
-    from millstream.storage.flush import FlushJob
+    """The planted bug: a recovery point that is not backed by an fsync of the data."""
 
-    monkeypatch.setattr(FlushJob, "run", lambda job: None)
-    assert first_broken_promise(appends_and_flushes, limit=200) is not None
+    def all_but_logs(disk: SimDisk, files: Sequence[File], directories: Sequence[str]) -> None:
+        for file in files:
+            if not file.path.endswith(names.LOG):
+                file.sync()
+        for path in directories:
+            disk.sync_directory(path)
+
+    monkeypatch.setattr(SimDisk, "sync_many", all_but_logs)
+    problem = first_broken_promise(appends_and_flushes, limit=600)
+    assert problem is not None
+    assert "promised" in problem
 
 
 def test_explorer_catches_a_missing_directory_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The planted bug: data is synced, the name of its segment is not."""
+    """The planted bug: data is synced, the names that lead to it are not."""
 
-    def run_without_names(job: object) -> None:
-        for log in getattr(job, "logs"):  # noqa: B009
-            log.open().sync()
+    def content_alone(disk: SimDisk, files: Sequence[File], directories: Sequence[str]) -> None:
+        del disk, directories
+        for file in files:
+            file.sync()
 
-    from millstream.storage.flush import FlushJob
-
-    monkeypatch.setattr(FlushJob, "run", run_without_names)
-    assert first_broken_promise(rolls_without_flush, limit=600) is not None
+    monkeypatch.setattr(SimDisk, "sync_many", content_alone)
+    problem = first_broken_promise(rolls_without_flush, limit=600)
+    assert problem is not None
+    assert "promised" in problem
 
 
 def test_explorer_catches_a_recovery_point_left_above_a_truncation(

@@ -1,14 +1,18 @@
 """Every file of a small log cut at every byte: recovery gives the longest valid prefix (I-11)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from millstream.kernels.compression import Codec
 from millstream.model.ids import LeaderEpoch, Offset
+from millstream.model.invariant import InvariantViolated
 from millstream.runtime.disk import read_whole
-from millstream.storage import clean_shutdown, names
+from millstream.storage import clean_shutdown, names, producer_log, recovery
+from millstream.storage.loader import _Loading
 from millstream.storage.log_reader import Isolation
+from millstream.storage.producer_snapshot import CorruptSnapshot, decode
+from millstream.storage.producers import ProducerStates
 from millstream.storage.scan import scan_partition
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS, open_log, read_all
 from millstream.testing.record_batches import (
@@ -248,3 +252,67 @@ def test_sweep_covers_a_log_worth_sweeping(written: WrittenLog) -> None:
         for suffix in (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX)
     )
     assert SMALL_SEGMENTS.segment_bytes > max(map(len, written.files.values()))
+
+
+# -- the sweep finds what it is for
+
+
+def trust_the_tail(patch: pytest.MonkeyPatch) -> None:
+    """A clean-shutdown marker exempts the end of the log from any look."""
+    patch.setattr(_Loading, "_is_tail_sound", lambda self, segment: True)
+
+
+def leave_the_torn_bytes(patch: pytest.MonkeyPatch) -> None:
+    """Recovery notes where the log ends and leaves the rest of a batch in the file."""
+    patch.setattr(recovery, "_cut", lambda segment, end: None)
+
+
+def keep_what_follows_a_cut(patch: pytest.MonkeyPatch) -> None:
+    """Segments behind the first bad byte stay, and so does a hole."""
+    patch.setattr(_Loading, "_drop_newest_first", lambda self, segments: None)
+    patch.setattr(_Loading, "_is_after_hole", lambda self, segment, end: False)
+
+
+def believe_a_torn_snapshot(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot that cannot be read counts as one without producers."""
+
+    def trusting(raw: bytes, *, end_offset: Offset) -> ProducerStates:
+        try:
+            return decode(raw, end_offset=end_offset)
+        except CorruptSnapshot:
+            return ProducerStates()
+
+    patch.setattr(producer_log, "decode", trusting)
+
+
+Sweep = Callable[[WrittenLog], None]
+PLANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Sweep]] = [
+    (
+        trust_the_tail,
+        lambda log: test_last_segment_cut_at_every_byte_gives_longest_valid_prefix(log, True),
+    ),
+    (
+        leave_the_torn_bytes,
+        lambda log: test_last_segment_cut_at_every_byte_gives_longest_valid_prefix(log, False),
+    ),
+    (
+        keep_what_follows_a_cut,
+        test_segment_in_the_middle_cut_at_every_byte_never_leaves_a_hole,
+    ),
+    (
+        believe_a_torn_snapshot,
+        lambda log: test_every_snapshot_cut_at_every_byte_keeps_producer_state(log, True),
+    ),
+]
+
+
+@pytest.mark.parametrize(("plant", "sweep"), PLANTS, ids=[one.__name__ for one, _ in PLANTS])
+def test_sweep_catches_a_planted_bug(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    sweep: Sweep,
+    written: WrittenLog,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises((AssertionError, InvariantViolated)):
+        sweep(written)

@@ -3,6 +3,7 @@
 Both are in order, so one entry and one batch are in memory at a time, whatever their number.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final
@@ -21,7 +22,7 @@ _NO_KEY: Final = 2**63
 """Above every key: no entry is left."""
 
 
-class IndexCheck:
+class IndexCheck(ABC):
     """Entries are (value, key), both increasing; every key must be a batch's, with its value.
 
     The offset index has last offsets by position, the time index largest timestamps by last
@@ -63,11 +64,13 @@ class IndexCheck:
             entries = "1 entry points" if count == 1 else f"{count:,} entries point"
             self._report.add_problem(self.path, f"{entries} behind the last whole batch")
 
+    @abstractmethod
     def tell_no_batch(self, value: int) -> str:
-        raise NotImplementedError
+        """In words: the entry names a batch that is not there."""
 
+    @abstractmethod
     def tell_wrong(self, value: int, expected: int) -> str:
-        raise NotImplementedError
+        """In words: the batch is there, its value is another."""
 
     def _advance(self) -> None:
         self._next_value, self.next_key = next(self._entries, (-1, _NO_KEY))
