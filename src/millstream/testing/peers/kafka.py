@@ -102,6 +102,12 @@ def run_tool(
     return subprocess.CompletedProcess(command, done.returncode, stdout, stderr)
 
 
+def cluster_id(source: uuid.UUID) -> str:
+    """Kafka's form of an id. One in 64 would begin with '-', which its tools take for an option."""
+    text = base64.urlsafe_b64encode(source.bytes).decode().rstrip("=")
+    return text if text[0] != "-" else "A" + text[1:]
+
+
 class ApacheKafka:
     """One node in `directory`; `start` formats it the first time and keeps ports and data after.
 
@@ -207,11 +213,10 @@ class ApacheKafka:
         return self._process
 
     def _format(self, properties: Path) -> None:
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         done = run_tool(
             self._jars,
             "kafka.tools.StorageTool",
-            ["format", "--standalone", "-t", cluster_id, "-c", str(properties)],
+            ["format", "--standalone", "-t", cluster_id(uuid.uuid4()), "-c", str(properties)],
         )
         if done.returncode != 0:
             raise PeerFailedError(
