@@ -15,7 +15,7 @@ REQUIRED = os.environ.get("MILLSTREAM_REQUIRE_KERNELS") == "1"
 
 
 def kernels() -> list[Extension]:
-    sources = sorted(path for path in COMPILED.glob("*.py") if path.name != "__init__.py")
+    sources = sorted(path for path in COMPILED.glob("*.py*") if path.suffix in (".py", ".pyx"))
     extensions = [
         Extension(
             f"millstream.kernels._compiled.{path.stem}",
@@ -23,6 +23,7 @@ def kernels() -> list[Extension]:
             extra_compile_args=["-O3"],
         )
         for path in sources
+        if path.name != "__init__.py"
     ]
     try:
         from Cython.Build import cythonize

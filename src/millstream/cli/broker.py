@@ -1,20 +1,17 @@
-"""`millstream up` and `millstream broker`: named already, not there yet, and they say so."""
+"""`millstream broker`: one broker in this process, from a settings file."""
 
-from typing import NoReturn
+from pathlib import Path
+from typing import Annotated
 
-from millstream import __version__
-from millstream.cli.failure import refuse
-
-
-def up() -> None:
-    """Start a cluster on this machine (not part of this version yet)."""
-    _not_yet()
+import typer
 
 
-def broker() -> None:
-    """Start one broker (not part of this version yet)."""
-    _not_yet()
+def broker(
+    config: Annotated[
+        Path, typer.Option("--config", help="server.properties or a TOML file.", metavar="FILE")
+    ],
+) -> None:
+    """Run one broker until SIGTERM or Ctrl-C; prints `ready: host:port` when clients can come."""
+    from millstream.broker.process import run  # only here: the other commands need no broker
 
-
-def _not_yet() -> NoReturn:
-    refuse(f"the broker is not part of version {__version__} yet; `make demo` shows what is")
+    raise typer.Exit(run(config))

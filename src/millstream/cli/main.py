@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli import broker, log_dump, log_verify, version
+from millstream.cli import broker, log_dump, log_verify, up, version
 from millstream.cli.failure import EXIT_USAGE, complain
 from millstream.kernels._select import CHOICE_VARIABLE
 from millstream.model.invariant import InvariantViolated
 
 app = typer.Typer(
     name="millstream",
-    help="Looks into Kafka's and Millstream's log files. There is no broker in this version yet.",
+    help="A commit log that speaks the Kafka protocol.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -22,10 +22,8 @@ log.command("verify")(log_verify.verify)
 log.command("dump")(log_dump.dump)
 app.add_typer(log, name="log", no_args_is_help=True)
 app.command("version")(version.version)
-# The options of a command that is not there yet are anyone's guess: take them all.
-takes_anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command("up", context_settings=takes_anything)(broker.up)
-app.command("broker", context_settings=takes_anything)(broker.broker)
+app.command("up")(up.up)
+app.command("broker")(broker.broker)
 
 
 @app.callback()

@@ -1,1 +1,5 @@
-"""Pure cluster decisions (election, assignment, ISR) and their shell. Not built yet."""
+"""Which topics there are and where their partitions are: pure decisions and a thin durable shell.
+
+`topics.py`, `placement.py`, `adoption.py` and `views.py` decide; `store.py` keeps files; `local.py`
+is the controller of a broker that is alone.
+"""

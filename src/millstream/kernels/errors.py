@@ -34,3 +34,14 @@ class MalformedRecords(ValueError):
         self.reason = reason
         self.position = position
         super().__init__(f"{reason.name} at byte {position}{': ' + detail if detail else ''}")
+
+
+class FrameError(ValueError):
+    """Bytes that are no request at all. The client is at fault and its connection is closed.
+
+    One class with a reason that is ready for the log: nothing is ever answered to such bytes.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)

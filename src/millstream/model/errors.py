@@ -4,7 +4,14 @@ These are operating errors, not bugs (bugs are `InvariantViolated`). One place i
 them into wire codes.
 """
 
-from millstream.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition
+from millstream.model.ids import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+)
 
 
 class OperatingError(Exception):
@@ -83,6 +90,14 @@ class UnknownPartition(OperatingError):
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         super().__init__(f"{partition} is not on this broker")
+
+
+class UnknownTopicId(OperatingError):
+    """No topic has this id: it was deleted, or this broker has not heard of it yet."""
+
+    def __init__(self, topic_id: TopicId) -> None:
+        self.topic_id = topic_id
+        super().__init__(f"there is no topic with id {topic_id}")
 
 
 class InconsistentTopicId(OperatingError):

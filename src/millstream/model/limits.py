@@ -40,3 +40,24 @@ HEADERS_PER_RECORD_MAX: Final = 10_000
 
 LOGS_PER_SYNC_MAX: Final = 256
 """Logs flushed or created together: each holds a descriptor or two until the sync is through."""
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+"""Kafka's own: partitions that one CreateTopics or CreatePartitions may make; each is a directory
+with several files, all synced before the answer."""
+
+PARTITIONS_PER_TOPIC_MAX: Final = 100_000
+"""Ten requests' worth. Every Metadata answer for the topic names each of them."""
+
+ADOPTED_HOLES_MAX: Final = 1_000
+"""Partitions missing between those found of a foreign topic: one stray directory named
+`topic-2000000000` must not make two thousand million partitions."""
+
+PRODUCER_ID_BLOCK: Final = 1_000
+"""Kafka's size of a block of producer ids: a kill wastes at most as many, and a write serves as
+many producers."""
+
+CLOSING_GRACE_S: Final = 5.0
+"""A connection that is being closed may take this long to accept what was answered before."""
+
+IN_FLIGHT_REQUESTS_MAX: Final = 256
+"""Requests of one connection that wait for answers; more are left in its buffer until some went."""

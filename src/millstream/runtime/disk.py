@@ -111,6 +111,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int: ...
 
+    def total_bytes(self, path: str) -> int:
+        """Size of the volume the path is on."""
+
 
 def read_whole(disk: Disk, path: str) -> bytes:
     """All bytes of a small file."""

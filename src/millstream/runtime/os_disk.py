@@ -232,6 +232,10 @@ class OsDisk:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
+
 
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:
     """Run blocking calls side by side. The threads live for this call only: it is rare and long.

@@ -5,10 +5,11 @@ still be there, or come back with a power loss. It never held a record, which te
 partition itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, StorageFailed
 from millstream.model.ids import TopicPartition
 from millstream.runtime.disk import Disk, remove_tree
 from millstream.storage import names
@@ -16,6 +17,32 @@ from millstream.storage.log_directory import LogDirectory
 from millstream.storage.partition_metadata import read_topic_id
 
 _FILES_OF_A_NEW_PARTITION: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
+
+
+def settle_copies(
+    usable: Sequence[LogDirectory], found: Mapping[str, list[TopicPartition]], surplus: list[str]
+) -> dict[TopicPartition, list[str]]:
+    """Keep one copy of a partition that is in several directories, or none: `found` loses the rest.
+
+    Returns the partitions of which none is kept, with the places. A directory that fails notes it.
+    """
+    holders: dict[TopicPartition, list[LogDirectory]] = {}
+    for directory in usable:
+        for partition in found[directory.path]:
+            holders.setdefault(partition, []).append(directory)
+    undecided: dict[TopicPartition, list[str]] = {}
+    for partition, places in holders.items():
+        if len(places) == 1:
+            continue
+        kept: LogDirectory | None = None
+        with suppress(StorageFailed):
+            kept = keep_one_copy(partition, places, surplus)
+        for place in places:
+            if place is not kept:
+                found[place.path].remove(partition)
+        if kept is None:
+            undecided[partition] = [place.path for place in places]
+    return undecided
 
 
 def keep_one_copy(

@@ -198,6 +198,8 @@ class GroupCommit:
         self._background = background
         self._waiting: list[_Waiter] = []
         self._is_running = False
+        self.reroute: Callable[[Flushable, FlushDone], None] | None = None
+        """Where to ask for the flush of a log that moved to another directory."""
 
     def request(self, log: Flushable, done: FlushDone) -> None:
         """Flush everything the log has now; `done` is called when it is durable, or failed."""
@@ -210,6 +212,13 @@ class GroupCommit:
             self._start()
 
     def _start(self) -> None:
+        moved = [one for one in self._waiting if one.log.owner is not self._directory]
+        if moved and self.reroute is not None:
+            self._waiting = [one for one in self._waiting if one.log.owner is self._directory]
+            for waiter in moved:  # an error must be the other directory's
+                self.reroute(waiter.log, waiter.done)
+            if not self._waiting:
+                return
         # A dict keeps each log once, in order: many waiters, one sync.
         logs = list({id(waiter.log): waiter.log for waiter in self._waiting}.values())
         try:

@@ -34,6 +34,7 @@ from millstream.storage import log_reader, names
 from millstream.storage.config import FOREVER, TimestampType
 from millstream.storage.log_reader import Isolation, ReadSlice, RecordPlace
 from millstream.storage.log_removal import ShrinkingLog
+from millstream.storage.log_slot import age_limit_ms
 from millstream.storage.producer_log import markers
 from millstream.storage.producers import Origin
 from millstream.storage.segment import Segment
@@ -76,6 +77,7 @@ class Log(ShrinkingLog):
     ) -> Appended:
         """Check the batches, assign offsets in place (in a copy where that cannot be), write."""
         self._check_open()
+        self.slot.settle()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
@@ -99,6 +101,7 @@ class Log(ShrinkingLog):
     def append_as_follower(self, records: bytes | bytearray | memoryview) -> Appended:
         """Write a leader's batches as they are: offsets, epochs and all."""
         self._check_open()
+        self.slot.settle()
         rows = walk_whole(records, check_crc=True)
         expected = self._log_end
         epoch = self._epochs.latest
@@ -158,6 +161,7 @@ class Log(ShrinkingLog):
             raise self._home.owner.refused(error) from error
         if rows[LEADER_EPOCH - ROW_FIELDS] != self._epochs.latest:
             self._note_epochs(rows)
+            self._forget_limits()
         try:
             for aborted in self.producers.apply(data, rows):
                 segment.txn_index.append(aborted)
@@ -169,6 +173,7 @@ class Log(ShrinkingLog):
             raise InvariantViolated("I-03 batches were written that cannot be followed") from error
         self._unflushed_records += last + 1 - log_end
         self._log_end = Offset(last + 1)
+        self._draw_limits()
 
     def _note_epochs(self, rows: "array[int]") -> None:
         for row in range(0, len(rows), ROW_FIELDS):
@@ -212,9 +217,7 @@ class Log(ShrinkingLog):
         self._log_end = self._recovery_point = offset
 
     def _is_old(self, active: Segment, batch_timestamp_ms: int) -> bool:
-        limit_ms = self.config.segment_ms - self.config.segment_jitter_ms
-        if self.config.cleanup_compact:  # only a closed segment can be cleaned in time
-            limit_ms = min(limit_ms, self.config.max_compaction_lag_ms)
+        limit_ms = age_limit_ms(self.config)
         if limit_ms >= FOREVER:
             return False
         first_ms = active.rolling_timestamp()

@@ -1,12 +1,14 @@
 """The facts of an open log: where it lives, its segments, its watermarks; and how it rolls."""
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, cast
 
+from millstream.kernels.slots import PartitionSlot, ProducerEntry
 from millstream.model.errors import OffsetOutOfRange, UnknownPartition
-from millstream.model.ids import LeaderEpoch, Offset, TopicId, TopicPartition
-from millstream.model.invariant import invariant
+from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
+from millstream.model.invariant import InvariantViolated, invariant
 from millstream.runtime.clock import Clock
-from millstream.storage import names
+from millstream.storage import log_slot, names
 from millstream.storage.config import LogConfig
 from millstream.storage.epochs import EpochEnd, EpochFile, LeaderEpochs
 from millstream.storage.files import OpenFiles
@@ -58,7 +60,13 @@ class LogBase:
 
     def __init__(self, home: LogHome, config: LogConfig, state: LogState) -> None:
         self._home = home
-        self.config = config
+        self._config = config
+        self.slot = PartitionSlot(self)
+        """The numbers that the connection core shares; it is their only place."""
+        self._is_slot_drawn = False
+        """Whether the slot's limits hold; if not nothing is staged, and an append draws them."""
+        self.after_commit: Callable[[], None] | None = None
+        """Called when staged batches are in the log: the high watermark may move."""
         self._segments = state.segments
         self._epochs = state.epochs
         self._ages = SegmentAges()
@@ -66,6 +74,7 @@ class LogBase:
         self.producers = state.producers
         self._log_start = state.log_start
         self._log_end = state.log_end
+        self.slot.position = state.segments.active.size_bytes
         self._recovery_point = state.recovery_point
         self._high_watermark = state.high_watermark
         self._truncations = 0
@@ -99,12 +108,46 @@ class LogBase:
         return self._segments
 
     @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self.slot.settle()
+        self._config = config
+        self._forget_limits()
+
+    @property
     def log_start(self) -> Offset:
         return self._log_start
 
     @property
     def log_end(self) -> Offset:
         return self._log_end
+
+    @property
+    def _log_start(self) -> Offset:
+        return cast("Offset", self.slot.log_start)
+
+    @_log_start.setter
+    def _log_start(self, offset: Offset) -> None:
+        self.slot.log_start = offset
+
+    @property
+    def _log_end(self) -> Offset:
+        return cast("Offset", self.slot.log_end)
+
+    @_log_end.setter
+    def _log_end(self, offset: Offset) -> None:
+        self.slot.log_end = offset
+
+    @property
+    def _high_watermark(self) -> Offset:
+        return cast("Offset", self.slot.high_watermark)
+
+    @_high_watermark.setter
+    def _high_watermark(self, offset: Offset) -> None:
+        self.slot.high_watermark = offset
 
     @property
     def recovery_point(self) -> Offset:
@@ -163,11 +206,67 @@ class LogBase:
         """Where the epoch ended, for OffsetForLeaderEpoch."""
         return self._epochs.end_offset_for(epoch, self._log_end)
 
+    # -- leading and staging ---------------------------------------------------------------
+
+    def start_leading(self, leader_epoch: LeaderEpoch, *, after_commit: Callable[[], None]) -> None:
+        """From now on the connection core may stage batches of this epoch."""
+        self.stop_leading()
+        self.slot.leader_epoch = leader_epoch
+        self.slot.is_all_plain = True
+        self.after_commit = after_commit
+
+    def stop_leading(self) -> None:
+        """Nothing more is staged; who waits for the high watermark is the caller's to answer."""
+        self.slot.settle()
+        self.slot.leader_epoch = NO_LEADER_EPOCH
+        self.slot.is_all_plain = False
+        self.after_commit = None
+        self._forget_limits()
+
+    def commit_staged(self) -> None:
+        """Write what the connection core staged; called by the slot, which drops it on an error."""
+        self._check_open()
+        slot, segment = self.slot, self._segments.active
+        invariant(
+            self._is_slot_drawn and slot.position == segment.size_bytes,
+            "I-03 batches were staged for another place",
+            partition=self.partition,
+        )
+        records = slot.staged_end - slot.log_end
+        try:
+            segment.append_all(slot.staged_buffers, slot.staged_rows, size_bytes=slot.staged_bytes)
+        except OSError as error:
+            raise self._home.owner.refused(error) from error
+        try:
+            slot.apply_staged()
+            self._unflushed_records += records
+            log_slot.follow_position(slot, self._config, segment)
+            if self.after_commit is not None:
+                self.after_commit()
+        except Exception as error:
+            raise InvariantViolated("I-03 batches were written that cannot be followed") from error
+
+    def _draw_limits(self) -> None:
+        """After an append to the active segment: what comes next may be staged."""
+        active = self._segments.active
+        if self._is_slot_drawn:
+            log_slot.follow_position(self.slot, self._config, active)
+            return
+        self._is_slot_drawn = True
+        self.slot.producers = cast("dict[int, ProducerEntry]", self.producers.states.by_id)
+        log_slot.draw_limits(self.slot, self._config, active, self._epochs.latest)
+
+    def _forget_limits(self) -> None:
+        self._is_slot_drawn = False
+        self.slot.is_plain = False
+
     # -- roll ------------------------------------------------------------------------------
 
     def roll(self) -> bool:
         """Close the active segment and start the next at the log's end; False when it is empty."""
         self._check_open()
+        self.slot.settle()
+        self._forget_limits()
         active = self._segments.active
         if not active.size_bytes:
             if active.base_offset == self._log_end:
@@ -216,8 +315,11 @@ class LogBase:
 
     def set_high_watermark(self, offset: Offset) -> None:
         """Move it within the log; a leader only moves it up (I-06 is replication's to keep)."""
-        self._high_watermark = min(max(offset, self._log_start), self._log_end)
-        self.producers.states.on_high_watermark(self._high_watermark)
+        offset = min(max(offset, self._log_start), self._log_end)
+        if offset < self._high_watermark:
+            self._high_watermark = offset
+        self.producers.states.on_high_watermark(offset)
+        self.slot.advance_high_watermark(offset)
         self._check()
 
     def advance_log_start(self, offset: Offset) -> None:

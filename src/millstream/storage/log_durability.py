@@ -1,9 +1,17 @@
 """A log that can be made durable and closed: jobs for another thread, or blocking."""
 
+from collections.abc import Sequence
 from itertools import islice
 
 from millstream.model.errors import OperatingError
-from millstream.storage.flush import SEGMENTS_PER_FLUSH_MAX, FlushJob
+from millstream.storage.flush import (
+    SEGMENTS_PER_FLUSH_MAX,
+    FlushJob,
+    begin_together,
+    finish_together,
+    let_go,
+    run_jobs,
+)
 from millstream.storage.log_base import LogBase
 
 
@@ -113,6 +121,7 @@ class DurableLog(LogBase):
 
     def prepare_close(self) -> None:
         """The part of `close` that does not wait for the disk."""
+        self.slot.settle()
         self._segments.active.save_indexes()
         if self._log_end > self._log_start:
             self.producers.save_snapshot(self._log_end)
@@ -122,6 +131,25 @@ class DurableLog(LogBase):
         if self.cleaning is not None:
             self.cleaning.abandon()
         self._is_released = True
+        self.slot.settle()  # refused by now: what was staged is answered as not written
+        self._forget_limits()
         self._epoch_file.retire()
         for segment in self._segments:
             segment.forget()
+
+
+def close_together(logs: Sequence[DurableLog]) -> None:
+    """Close many logs of one directory; their syncs wait side by side."""
+    for log in logs:
+        log.prepare_close()
+    waiting = list(logs)
+    while waiting:
+        begun = begin_together(waiting, is_closing=True)
+        try:
+            run_jobs([job for _, job in begun if job is not None])
+        except BaseException:
+            let_go(begun)
+            raise
+        waiting = waiting[len(begun) :] + finish_together(begun)
+    for log in logs:
+        log.release()

@@ -12,7 +12,7 @@ from millstream.model.ids import Offset, TimestampMs
 from millstream.model.invariant import invariant
 from millstream.storage import names
 from millstream.storage.epochs import save_image
-from millstream.storage.log_durability import DurableLog
+from millstream.storage.log_move import MovableLog
 from millstream.storage.retention import (
     LogFacts,
     RetentionPlan,
@@ -24,7 +24,7 @@ from millstream.storage.segment import Segment
 from millstream.storage.sparse_index import unless_full
 
 
-class ShrinkingLog(DurableLog):
+class ShrinkingLog(MovableLog):
     """Adds truncation and retention."""
 
     # -- truncate --------------------------------------------------------------------------
@@ -37,6 +37,8 @@ class ShrinkingLog(DurableLog):
         watermark (I-08).
         """
         self._check_open()
+        self.slot.settle()
+        self._forget_limits()
         if end_offset >= self._log_end:
             return self._log_end
         if end_offset < self._log_start:
@@ -63,6 +65,8 @@ class ShrinkingLog(DurableLog):
     def truncate_fully(self, start_offset: Offset) -> None:
         """Drop everything and begin anew at `start_offset`: the leader's log starts later."""
         self._check_open()
+        self.slot.settle()
+        self._forget_limits()
         try:
             self._before_truncation(min(start_offset, self._log_start))
             self._home.owner.store(names.LOG_STARTS, {self.partition: start_offset})

@@ -38,24 +38,17 @@ from millstream.runtime.randomness import Randomness
 from millstream.storage import clean_shutdown, names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
-from millstream.storage.copies import keep_one_copy
+from millstream.storage.copies import settle_copies
 from millstream.storage.files import OpenFiles
-from millstream.storage.flush import (
-    FlushDone,
-    GroupCommit,
-    begin_together,
-    finish_together,
-    let_go,
-    run_jobs,
-)
+from millstream.storage.flush import Flushable, FlushDone, GroupCommit
 from millstream.storage.loader import LoadReport, create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
 from millstream.storage.log_directory import LogDirectory
-from millstream.storage.partition_metadata import (
-    encode_topic_id,
-    read_topic_id,
-)
+from millstream.storage.log_durability import close_together
+from millstream.storage.move_marks import settle_moves
+from millstream.storage.move_queue import DirectoryMoves
+from millstream.storage.partition_metadata import encode_topic_id, read_topic_id
 from millstream.storage.sparse_index import IndexCache
 
 T = TypeVar("T")
@@ -118,12 +111,23 @@ class LogManager:
         }
         self.files = OpenFiles(seams.disk, open_max=open_files_max)
         self._cache = IndexCache(bytes_max=index_cache_bytes_max)
+        for commit in self._commits.values():
+            commit.reroute = self.flush
         self._logs: dict[TopicPartition, Log] = {}
         self._places: dict[TopicPartition, str] = {}
         """Directory of every partition that was found or made, usable or not."""
         self._started: set[str] = set()
         self._doomed: deque[tuple[LogDirectory, str]] = deque()
         """Deleted partitions whose removal the background had no room for."""
+        self.moves = DirectoryMoves(
+            self._directories,
+            self._logs,
+            self._home,
+            background=seams.background,
+            clock=seams.clock,
+            randomness=seams.randomness,
+            on_moved=self._note_moved,
+        )
         self.cleaner = Cleaner(
             self,
             clock=seams.clock,
@@ -160,7 +164,7 @@ class LogManager:
         for directory in self._usable():
             with _noting_failure(report), directory.failing():
                 found[directory.path] = directory.find_partitions()
-        self._settle_copies(found, report)
+        interrupted = self._settle_copies(found, report)
         for directory in self._usable():
             with _noting_failure(report):
                 partitions = found[directory.path]
@@ -170,14 +174,16 @@ class LogManager:
             raise StorageFailed(first, report.failed_directories[first])
         if epochs and all(epoch == epochs[0] for epoch in epochs) and epochs[0] is not None:
             report.last_broker_epoch = epochs[0]
+        self.moves.begin_again(interrupted)
         return report
 
     def close(self, *, broker_epoch: BrokerEpoch = NO_BROKER_EPOCH) -> None:
         """Flush and close every log, store the checkpoints, leave the marker of a clean stop.
 
-        Background work must have ended: stop the cleaner, close the background, then this.
+        Background work must have ended: stop cleaner and moves, close the background, then this.
         """
         self.cleaner.stop()
+        self.moves.stop()
         for directory in self._directories:
             # No proof of a clean stop for logs that were never opened.
             if directory.failure is None and directory.path in self._started:
@@ -195,25 +201,23 @@ class LogManager:
         self._started.clear()
         self.files.close()
 
-    def _settle_copies(self, found: dict[str, list[TopicPartition]], report: StartReport) -> None:
-        """Keep one copy of a partition that is in several directories, or none."""
-        holders: dict[TopicPartition, list[LogDirectory]] = {}
-        for directory in self._usable():
-            for partition in found[directory.path]:
-                holders.setdefault(partition, []).append(directory)
-        for partition, places in holders.items():
-            if len(places) == 1:
-                continue
-            kept: LogDirectory | None = None
-            with _noting_failure(report):
-                kept = keep_one_copy(partition, places, report.surplus_copies)
-            for place in places:
-                if place is not kept:
-                    found[place.path].remove(partition)
-            if kept is None:
-                paths = " and in ".join(place.path for place in places)
-                report.unusable_partitions[partition] = f"{partition} is both in {paths}"
-                self._places[partition] = places[0].path
+    def _settle_copies(
+        self, found: dict[str, list[TopicPartition]], report: StartReport
+    ) -> dict[TopicPartition, str]:
+        """Keep one copy of every partition, or none; the moves that were interrupted."""
+        moves = settle_moves(self._directories, found)
+        for partition, (path, reason) in moves.unusable.items():
+            report.unusable_partitions[partition] = reason
+            self._places[partition] = path
+        undecided = settle_copies(self._usable(), found, report.surplus_copies)
+        for partition, paths in undecided.items():
+            reason = f"{partition} is both in {' and in '.join(paths)}"
+            report.unusable_partitions[partition] = reason
+            self._places[partition] = paths[0]
+        for directory in self._directories:
+            if directory.failure is not None:
+                report.failed_directories[directory.path] = directory.failure
+        return moves.interrupted
 
     def _start_directory(
         self,
@@ -259,7 +263,7 @@ class LogManager:
     def _close_directory(self, directory: LogDirectory, broker_epoch: BrokerEpoch) -> None:
         try:
             for logs in _in_groups(self._in(directory)):
-                self._close_together(logs)
+                close_together(logs)
             self._store_all(directory)
             unopened = [path for one, path in self._places.items() if one not in self._logs]
             if directory.path not in unopened:
@@ -322,7 +326,9 @@ class LogManager:
         counts = self._log_counts()
         homes: list[tuple[LogHome, LogConfig]] = []
         for one in missing:
-            directory = min(self._usable(), key=lambda found: counts[found.path])
+            directory = self.moves.take_preferred(one.partition) or min(
+                self._usable(), key=lambda found: counts[found.path]
+            )
             counts[directory.path] += 1
             homes.append((self._home(directory, one.partition, one.topic_id), one.config))
         for group in _in_groups(homes):
@@ -488,13 +494,14 @@ class LogManager:
         log.remove_segments_below_start()
         return log.log_start
 
-    def flush(self, log: Log, done: FlushDone) -> None:
+    def flush(self, log: Flushable, done: FlushDone) -> None:
         """Group commit: `done` is called when everything appended so far is durable."""
         self._commits[log.owner.path].request(log, done)
 
     def flush_due(self) -> None:
         """Start the flushes that `flush.messages`, `flush.ms` or a roll ask for."""
         now_s = self._seams.clock.monotonic_s()
+        self.moves.resume()
         for commit in self._commits.values():
             commit.resume()
         for log in self:
@@ -540,6 +547,9 @@ class LogManager:
 
     # -- inside ----------------------------------------------------------------------------
 
+    def _note_moved(self, home: LogHome) -> None:
+        self._places[home.partition] = home.owner.path
+
     def _home(
         self, directory: LogDirectory, partition: TopicPartition, topic_id: TopicId | None
     ) -> LogHome:
@@ -564,22 +574,6 @@ class LogManager:
         for log in self:
             counts[log.owner.path] += 1
         return counts
-
-    @staticmethod
-    def _close_together(logs: Sequence[Log]) -> None:
-        for log in logs:
-            log.prepare_close()
-        waiting = list(logs)
-        while waiting:
-            begun = begin_together(waiting, is_closing=True)
-            try:
-                run_jobs([job for _, job in begun if job is not None])
-            except BaseException:
-                let_go(begun)
-                raise
-            waiting = waiting[len(begun) :] + finish_together(begun)
-        for log in logs:
-            log.release()
 
 
 @contextmanager

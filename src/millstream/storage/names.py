@@ -32,6 +32,14 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 DELETED_DIRECTORY: Final = "-delete"
 """Suffix of a partition directory whose topic is gone."""
 
+FUTURE_DIRECTORY: Final = "-future"
+"""Suffix of the copy that will take the place of a partition's directory elsewhere."""
+
+MOVED_HERE: Final = "moved-here"
+"""In a moved partition's directory until the one it came from is gone; ours, Kafka ignores it."""
+MOVING_AWAY: Final = "moving-away"
+"""In the directory a partition moves out of: a finished copy elsewhere counts instead of it."""
+
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's own Raft log: found in its directories, never ours to serve."""
 
@@ -48,6 +56,7 @@ _PARTITION_DIRECTORY: Final = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,9})"
 )
 _DELETED_DIRECTORY: Final = re.compile(r".+\.[0-9a-f]{32}-delete")
+_FUTURE_DIRECTORY: Final = re.compile(r"(?P<partition>.+)\.[0-9a-f]{32}-future")
 
 
 def segment_path(directory: str, base_offset: Offset, suffix: str) -> str:
@@ -104,3 +113,15 @@ def deleted_directory(partition: TopicPartition, unique: str) -> str:
 def is_deleted_directory(name: str) -> bool:
     """Whether the directory is a deleted partition's, and not somebody's `do-not-delete`."""
     return _DELETED_DIRECTORY.fullmatch(name) is not None
+
+
+def future_directory(partition: TopicPartition, unique: str) -> str | None:
+    """Kafka's name for the copy of a partition that moves; None when it is no legal file name."""
+    name = f"{partition_directory(partition)}.{unique}{FUTURE_DIRECTORY}"
+    return name if len(name) <= FILE_NAME_BYTES_MAX else None
+
+
+def parse_future_directory(name: str) -> TopicPartition | None:
+    """The partition that was on its way into this directory, or None when it is something else."""
+    match = _FUTURE_DIRECTORY.fullmatch(name)
+    return None if match is None else parse_partition_directory(match["partition"])

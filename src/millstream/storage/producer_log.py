@@ -52,6 +52,11 @@ class ProducerLog:
         self._snapshots: list[Offset] = []
         """Offsets of the snapshot files, ascending."""
 
+    def move_to(self, directory: str) -> None:
+        """The log's files are in another directory now, snapshots and all."""
+        self._directory = directory
+        self.has_unsynced_names = True
+
     # -- appends ---------------------------------------------------------------------------
 
     def check(self, data: ReadableBuffer, rows: "array[int]", origin: Origin) -> Duplicate | None:

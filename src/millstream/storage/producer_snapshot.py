@@ -98,5 +98,5 @@ def _decode_entry(row: tuple[int, ...], end_offset: Offset) -> ProducerEntry:
     if last_offset >= 0:
         # Batches of our coordinators have no sequences.
         first = (last_sequence - delta) & SEQUENCE_MAX if last_sequence >= 0 else last_sequence
-        entry.batches.append((first, last_sequence, last_offset - delta, last_offset, timestamp_ms))
+        entry.keep(first, last_sequence, last_offset - delta, last_offset, timestamp_ms)
     return entry

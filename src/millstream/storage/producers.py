@@ -11,8 +11,9 @@ first write (KIP-890) is the caller's; `has_open_transaction` tells it when that
 
 from array import array
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from millstream.kernels import slots
 from millstream.kernels.batches import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -32,7 +33,6 @@ from millstream.model.errors import (
 from millstream.model.ids import (
     NO_OFFSET,
     NO_SEQUENCE,
-    NO_TIMESTAMP,
     Offset,
     ProducerEpoch,
     ProducerId,
@@ -40,7 +40,6 @@ from millstream.model.ids import (
     TimestampMs,
 )
 from millstream.model.invariant import invariant
-from millstream.model.limits import PRODUCER_BATCHES_KEPT
 from millstream.storage.undecided import UndecidedTransactions
 
 SEQUENCE_MAX: Final = 2**31 - 1
@@ -133,42 +132,25 @@ KeptBatch = tuple[int, int, int, int, int]
 """First and last sequence, base and last offset, timestamp: plain, one is built per append."""
 _KEPT_LAST_SEQUENCE: Final = 1
 _KEPT_BASE_OFFSET: Final = 2
-_KEPT_LAST_OFFSET: Final = 3
 
 
-class ProducerEntry:
-    """One producer's state. Changed only by `ProducerStates`."""
+if TYPE_CHECKING:
 
-    __slots__ = (
-        "batches",
-        "coordinator_epoch",
-        "epoch",
-        "last_timestamp_ms",
-        "producer_id",
-        "transaction_first_offset",
-    )
+    class ProducerEntry(slots.ProducerEntry):
+        """The kernel's class, whose numbers are ids here."""
 
-    def __init__(self, producer_id: ProducerId, epoch: ProducerEpoch) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.coordinator_epoch = NO_COORDINATOR_EPOCH
-        self.last_timestamp_ms = NO_TIMESTAMP
-        self.transaction_first_offset = NO_OFFSET
-        self.batches: list[KeptBatch] = []
-        """The newest few of this epoch, oldest first."""
+        producer_id: ProducerId
+        epoch: ProducerEpoch
+        last_timestamp_ms: TimestampMs
+        transaction_first_offset: Offset
 
-    @property
-    def last_sequence(self) -> Sequence:
-        return Sequence(self.batches[-1][_KEPT_LAST_SEQUENCE]) if self.batches else NO_SEQUENCE
+        @property
+        def last_sequence(self) -> Sequence: ...
+        @property
+        def last_offset(self) -> Offset: ...
 
-    @property
-    def last_offset(self) -> Offset:
-        return Offset(self.batches[-1][_KEPT_LAST_OFFSET]) if self.batches else NO_OFFSET
-
-    def start_epoch(self, epoch: ProducerEpoch) -> None:
-        """Sequences begin anew: batches of another epoch say nothing about them."""
-        self.epoch = epoch
-        self.batches.clear()
+else:
+    ProducerEntry = slots.ProducerEntry
 
 
 class ProducerStates:
@@ -185,6 +167,11 @@ class ProducerStates:
 
     def get(self, producer_id: ProducerId) -> ProducerEntry | None:
         return self._producers.get(producer_id)
+
+    @property
+    def by_id(self) -> dict[ProducerId, ProducerEntry]:
+        """The producers themselves, for the partition's slot; not to be changed."""
+        return self._producers
 
     def entries(self) -> list[ProducerEntry]:
         """All producers, by id."""
@@ -244,23 +231,19 @@ class ProducerStates:
             entry = self._producers[producer_id] = ProducerEntry(producer_id, epoch)
         elif entry.epoch != epoch:
             entry.start_epoch(epoch)
-        kept = entry.batches
-        if kept:
-            # Spelled out because the call alone would cost a tenth of the whole.
-            if base_offset <= kept[-1][_KEPT_LAST_OFFSET]:
-                invariant(False, "I-03 producer's batches out of order", batch=batch)
-            last = kept[-1][_KEPT_LAST_SEQUENCE]
-            if base_sequence >= 0 <= last and base_sequence != (last + 1) & SEQUENCE_MAX:
-                # It was forgotten here once and began anew: older numbers mean other batches.
-                kept.clear()
-            elif len(kept) >= PRODUCER_BATCHES_KEPT:
-                del kept[0]
+        # Spelled out because the call alone would cost a tenth of the whole.
+        if base_offset <= entry.last_offset:
+            invariant(False, "I-03 producer's batches out of order", batch=batch)
+        last = entry.last_sequence
+        if base_sequence >= 0 <= last and base_sequence != (last + 1) & SEQUENCE_MAX:
+            # It was forgotten here once and began anew: older numbers mean other batches.
+            entry.forget_batches()
         last_sequence = (
             (base_sequence + last_offset - base_offset) & SEQUENCE_MAX
             if base_sequence >= 0
             else NO_SEQUENCE
         )
-        kept.append((base_sequence, last_sequence, base_offset, last_offset, timestamp_ms))
+        entry.keep(base_sequence, last_sequence, base_offset, last_offset, timestamp_ms)
         entry.last_timestamp_ms = timestamp_ms
         if is_in_txn and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = base_offset

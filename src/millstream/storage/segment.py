@@ -2,12 +2,12 @@
 
 import errno
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
-from millstream.kernels import batches
+from millstream.kernels import batches, slots
 from millstream.kernels.batches import (
     BASE_OFFSET,
     LAST_OFFSET,
@@ -16,7 +16,6 @@ from millstream.kernels.batches import (
     POSITION,
     RECORD_COUNT,
     ROW_FIELDS,
-    SIZE,
 )
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import NO_LEADER_EPOCH, NO_TIMESTAMP, LeaderEpoch, Offset, TimestampMs
@@ -155,39 +154,41 @@ class Segment:
 
     def append(self, data: ReadableBuffer, rows: "array[int]") -> None:
         """Write walked batches at the end. On an error the file is as before, or unusable."""
+        self.append_all((data,), rows, size_bytes=len(data))
+
+    def append_all(
+        self, buffers: Sequence[ReadableBuffer], rows: "array[int]", *, size_bytes: int
+    ) -> None:
+        """The same for batches in several buffers; positions in `rows` count over all of them."""
         position = self.size_bytes
         if self.max_timestamp is None:
             self._load_max_timestamp()  # may find damage: not when the batches are there already
         file = self.log.open()
         try:
-            file.write_at(position, data)
+            if len(buffers) == 1:
+                file.write_at(position, buffers[0])
+            else:
+                file.write_all_at(position, buffers)
         except OSError:
             self._cut_partial_write(file, position)
             raise
         if not position:
             self.first_batch_timestamp = TimestampMs(rows[MAX_TIMESTAMP])
         self.index(rows, position - rows[POSITION])
-        self.size_bytes = position + len(data)
+        self.size_bytes = position + size_bytes
 
     def index(self, rows: "array[int]", shift: int) -> None:
         """Note walked batches in the indexes; `shift` turns a row's position into the file's."""
-        interval = self._context.index_interval_bytes
         newest = self.max_timestamp or self._load_max_timestamp()
-        since = self._bytes_since_index
-        for row in range(0, len(rows), ROW_FIELDS):
-            if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms and rows[row + RECORD_COUNT]:
-                stamp = TimestampMs(rows[row + MAX_TIMESTAMP])
-                newest = TimeIndexEntry(stamp, Offset(rows[row + LAST_OFFSET]))
-            if since > interval:
-                self.offset_index.append(
-                    last_offset=Offset(rows[row + LAST_OFFSET]),
-                    position=rows[row + POSITION] + shift,
-                )
-                self.time_index.append_if_later(newest)
-                since = 0
-            since += rows[row + SIZE]
-        self._bytes_since_index = since
-        self.max_timestamp = newest
+        self._bytes_since_index, newest_ms, newest_offset, entries = slots.index_steps(
+            rows, self._context.index_interval_bytes, self._bytes_since_index, *newest
+        )
+        for last_offset, position, stamp_ms, stamp_offset in entries:
+            self.offset_index.append(last_offset=Offset(last_offset), position=position + shift)
+            stamp = TimeIndexEntry(TimestampMs(stamp_ms), Offset(stamp_offset))
+            self.time_index.append_if_later(stamp)
+        if newest_ms != newest.timestamp_ms:
+            self.max_timestamp = TimeIndexEntry(TimestampMs(newest_ms), Offset(newest_offset))
 
     def has_room_for(self, *, last_offset: Offset, size_bytes: int) -> bool:
         """Whether the batches can be addressed by this segment's 32-bit indexes."""

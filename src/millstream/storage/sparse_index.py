@@ -99,6 +99,12 @@ class SparseIndex:
         self._saved_bytes = -1
         self._writable = True
 
+    def take_over(self, other: "SparseIndex") -> None:
+        """Go on with the entries of the same segment's index in another directory."""
+        entries = other._loaded()  # noqa: SLF001 - one of us
+        self.start_empty()
+        self._entries = entries
+
     def start_writing(self) -> None:
         """Load all entries and keep them in memory, for the active segment."""
         self._loaded()

@@ -88,6 +88,11 @@ class TransactionIndex:
     def is_unsynced(self) -> bool:
         return self._unsynced
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there are entries that the disk had no room for."""
+        return bool(self._waiting)
+
     def append(self, entry: AbortedTransaction) -> None:
         """Add the entry of a newer marker."""
         invariant(

@@ -1,4 +1,25 @@
-"""The test kit: simulated twins of the seams, a virtual-time loop, crash states.
+"""The test kit: a broker as a fixture, simulated twins of the seams, virtual time, crash states.
 
 Shipped with the package, imported by nothing in it.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millstream.testing.broker_thread import BrokerThread as BrokerThread
+    from millstream.testing.fixtures import broker as broker
+
+__all__ = ["BrokerThread", "broker"]
+
+
+def __getattr__(name: str) -> Any:
+    # Not imported above: the simulators are used without pytest and without a broker.
+    if name == "broker":
+        from millstream.testing.fixtures import broker
+
+        return broker
+    if name == "BrokerThread":
+        from millstream.testing.broker_thread import BrokerThread
+
+        return BrokerThread
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -209,6 +209,12 @@ class SimDisk:
             return FREE_BYTES_UNLIMITED
         return max(0, self.storage.capacity_bytes - self.storage.used_bytes)
 
+    def total_bytes(self, path: str) -> int:
+        self.check("stat", path)
+        self.storage.live.get(path)
+        capacity = self.storage.capacity_bytes
+        return FREE_BYTES_UNLIMITED if capacity is None else capacity
+
     # -- Changing names
 
     def make_directories(self, path: str) -> None:

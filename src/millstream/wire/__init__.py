@@ -1,1 +1,1 @@
-"""The Kafka protocol without I/O: message catalogue, codecs, framing. Not built yet."""
+"""The Kafka protocol without I/O: messages, their codecs, headers, error codes."""

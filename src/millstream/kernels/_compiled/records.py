@@ -9,9 +9,8 @@ from array import array as _array
 import cython
 from cython.cimports.cpython.array import array, clone
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cython.cimports.libc.string import memcpy
 
+from millstream.kernels._compiled.record_filter import retain
 from millstream.kernels.errors import MalformedRecords, Reason
 
 __all__ = [
@@ -150,7 +149,16 @@ def _take(
 
 
 @cython.cfunc
-def _inspect(cursor: _Cursor, count: cython.longlong, contiguous: cython.bint) -> tuple:
+@cython.exceptval(check=False)
+def inspect_records(
+    start: cython.p_uchar,
+    stop: cython.p_uchar,
+    count: cython.longlong,
+    contiguous: cython.bint,
+    found: cython.pointer(Inspection),
+) -> cython.void:
+    """The loop of `inspect`, described by `records.pxd`."""
+    cursor: _Cursor
     record: _Record
     index: cython.longlong
     expected: cython.longlong = 0
@@ -158,15 +166,20 @@ def _inspect(cursor: _Cursor, count: cython.longlong, contiguous: cython.bint) -
     newest: cython.longlong = 0
     newest_at: cython.longlong = -1
     null_keys: cython.longlong = 0
+    cursor.at, cursor.end, cursor.failed = start, stop, False
+    found.reason = 6
+    found.oldest, found.newest, found.newest_at, found.null_keys = 0, 0, -1, 0
     if count < 0:
-        return 6, 0, 0, -1, 0
+        return
     for index in range(count):
         if cursor.at == cursor.end:
-            return 6, 0, 0, -1, 0
+            return
         if not _read(cython.address(cursor), cython.address(record)):
-            return 8, 0, 0, -1, 0
+            found.reason = 8
+            return
         if record.offset_delta < expected or (contiguous and record.offset_delta != expected):
-            return 5, 0, 0, -1, 0
+            found.reason = 5
+            return
         expected = record.offset_delta + 1
         null_keys += record.key_bytes < 0
         if index == 0 or record.timestamp_delta < oldest:
@@ -175,8 +188,10 @@ def _inspect(cursor: _Cursor, count: cython.longlong, contiguous: cython.bint) -
             newest = record.timestamp_delta
             newest_at = record.offset_delta
     if cursor.at != cursor.end:
-        return 6, 0, 0, -1, 0
-    return 0, oldest, newest, newest_at, null_keys
+        return
+    found.reason = 0
+    found.oldest, found.newest, found.newest_at = oldest, newest, newest_at
+    found.null_keys = null_keys
 
 
 def inspect(
@@ -188,14 +203,13 @@ def inspect(
     contiguous: cython.bint,
 ):
     view: Py_buffer
-    cursor: _Cursor
+    data: cython.p_uchar
+    found: Inspection
     _take(payload, cython.address(view), start, stop)
-    try:
-        cursor.at, cursor.failed = cython.cast(cython.p_uchar, view.buf) + start, False
-        cursor.end = cython.cast(cython.p_uchar, view.buf) + stop
-        return _inspect(cursor, count, contiguous)
-    finally:
-        PyBuffer_Release(cython.address(view))
+    data = cython.cast(cython.p_uchar, view.buf)
+    inspect_records(data + start, data + stop, count, contiguous, cython.address(found))
+    PyBuffer_Release(cython.address(view))
+    return found.reason, found.oldest, found.newest, found.newest_at, found.null_keys
 
 
 @cython.cfunc
@@ -238,63 +252,5 @@ def locate(payload, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, count: cy
     _take(payload, cython.address(view), start, stop)
     try:
         return _locate(cython.cast(cython.p_uchar, view.buf), start, stop, count)
-    finally:
-        PyBuffer_Release(cython.address(view))
-
-
-@cython.cfunc
-@cython.exceptval(-1)
-def _kept_bytes(
-    spans: array, keep: cython.p_uchar, payload_bytes: cython.longlong
-) -> cython.longlong:
-    """Bytes of the kept spans, after proof that they ascend inside the payload."""
-    span: cython.p_longlong = spans.data.as_longlongs
-    index: cython.Py_ssize_t
-    total: cython.longlong = 0
-    floor: cython.longlong = 0
-    for index in range(len(spans) // 7):
-        if not floor <= span[0] <= span[1] <= payload_bytes:
-            raise ValueError(f"span {index} lies outside the payload")
-        floor = span[1]
-        if keep[index]:
-            total += span[1] - span[0]
-        span += 7
-    return total
-
-
-@cython.cfunc
-def _retain(
-    data: cython.p_uchar, spans: array, keep: cython.p_uchar, total: cython.longlong
-) -> bytes:
-    kept: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
-    into: cython.p_char = PyBytes_AS_STRING(kept)
-    span: cython.p_longlong = spans.data.as_longlongs
-    index: cython.Py_ssize_t
-    for index in range(len(spans) // 7):
-        if keep[index]:
-            memcpy(into, data + span[0], span[1] - span[0])
-            into += span[1] - span[0]
-        span += 7
-    return kept
-
-
-def retain(payload, spans: array, keep):
-    view: Py_buffer
-    flags: Py_buffer
-    kept: cython.p_uchar
-    total: cython.longlong
-    if spans.ob_descr.itemsize != 8 or len(spans) % 7 != 0:
-        raise ValueError("spans must be an array('q') of whole spans")
-    PyObject_GetBuffer(payload, cython.address(view), PyBUF_SIMPLE)
-    try:
-        PyObject_GetBuffer(keep, cython.address(flags), PyBUF_SIMPLE)
-        try:
-            if flags.len != len(spans) // 7:
-                raise ValueError(f"{flags.len} flags for {len(spans) // 7} records")
-            kept = cython.cast(cython.p_uchar, flags.buf)
-            total = _kept_bytes(spans, kept, view.len)
-            return _retain(cython.cast(cython.p_uchar, view.buf), spans, kept, total)
-        finally:
-            PyBuffer_Release(cython.address(flags))
     finally:
         PyBuffer_Release(cython.address(view))

@@ -133,6 +133,8 @@ class Cleaner:
         return dirty if is_worth_cleaning(dirty, rules) else None
 
     def _is_excluded(self, log: Log) -> bool:
+        if log.cleaning is not None:  # it moves to another directory
+            return True
         known = self._uncleanable.get(log.partition)
         if known is not None:
             if known[0] is log:

@@ -26,13 +26,17 @@ class FetchFailedError(RuntimeError):
     """Maven could not bring the jars; the message carries what it said."""
 
 
-def fetch_jars(directory: Path, artifacts: Sequence[Artifact]) -> Path:
+def fetch_jars(
+    directory: Path, artifacts: Sequence[Artifact], *, without_repositories: Sequence[str] = ()
+) -> Path:
     """`directory`, filled with the jars of `artifacts` and of all they need.
 
+    Where two want one jar in different versions, the artifact that comes first decides. An
+    artifact may name further repositories; those in `without_repositories` are not asked.
     Safe to call from several processes at once: one downloads, the others wait. A download that
     was cut short leaves no stamp and is done again.
     """
-    pom = _project(artifacts)
+    pom = _project(artifacts, without_repositories)
     stamp = directory / STAMP
     wanted = hashlib.sha256(pom.encode()).hexdigest()
     with file_lock(directory.with_name(directory.name + ".lock")):
@@ -61,19 +65,28 @@ def _copy_dependencies(directory: Path) -> None:
         raise FetchFailedError(f"Maven ended with {done.returncode}:\n{done.stdout[-4000:]}")
 
 
-def _project(artifacts: Sequence[Artifact]) -> str:
+def _project(artifacts: Sequence[Artifact], without_repositories: Sequence[str]) -> str:
     dependencies = "\n".join(
         f"    <dependency><groupId>{artifact.group}</groupId>"
         f"<artifactId>{artifact.name}</artifactId><version>{artifact.version}</version>"
         "</dependency>"
         for artifact in artifacts
     )
+    # A repository of the same id here replaces the artifact's, and this one has nothing to give.
+    never = "<enabled>false</enabled>"
+    repositories = "".join(
+        f"\n    <repository><id>{name}</id><url>file:///dev/null</url>"
+        f"<releases>{never}</releases><snapshots>{never}</snapshots></repository>"
+        for name in without_repositories
+    )
+    if repositories:
+        repositories = f"\n  <repositories>{repositories}\n  </repositories>"
     return f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>millstream.peers</groupId>
   <artifactId>jars</artifactId>
   <version>1</version>
-  <packaging>pom</packaging>
+  <packaging>pom</packaging>{repositories}
   <dependencies>
 {dependencies}
   </dependencies>

@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-APT_PACKAGES: Final = {"java": "openjdk-17-jre-headless", "mvn": "maven"}
+APT_PACKAGES: Final = {
+    "java": "openjdk-17-jre-headless",
+    "javac": "openjdk-17-jdk-headless",
+    "mvn": "maven",
+    "kcat": "kcat",
+    "go": "golang-go",
+    "node": "nodejs",
+    "npm": "npm",
+}
 INSTALL_TIMEOUT_S: Final = 600
 
 

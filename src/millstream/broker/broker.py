@@ -1,0 +1,262 @@
+"""One broker, put together: start, run, stop. Everything it needs from outside is handed in."""
+
+import asyncio
+import gc
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.broker.configs import BrokerConfigs
+from millstream.broker.dispatch import Dispatch
+from millstream.broker.fetch_sessions import FetchSessions
+from millstream.broker.limits import ConfiguredLimits
+from millstream.broker.listeners import (
+    PLAINTEXT,
+    ListenerAddress,
+    advertised,
+    check_protocols,
+    parse_listeners,
+)
+from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.server import Server
+from millstream.broker.services import Services
+from millstream.broker.tasks import TaskScope
+from millstream.broker.upkeep import Upkeep
+from millstream.controller.image import BrokerImage, Endpoint, ImageChange
+from millstream.controller.local import LocalController
+from millstream.kernels.slots import SlotTable
+from millstream.model.ids import BrokerId, TopicId, TopicPartition
+from millstream.model.invariant import InvariantViolated
+from millstream.observe.broker_metrics import BrokerMetrics
+from millstream.observe.logs import get_logger
+from millstream.observe.process import ProcessFacts
+from millstream.replication.partitions import Partitions
+from millstream.runtime.background import Background, ThreadBackground
+from millstream.runtime.clock import Clock, SystemClock
+from millstream.runtime.disk import Disk
+from millstream.runtime.network import LoopNetwork, Network
+from millstream.runtime.os_disk import OsDisk
+from millstream.runtime.randomness import Randomness, system_randomness
+from millstream.storage.config import LogConfig
+from millstream.storage.manager import LogManager, Seams, StartReport
+
+if TYPE_CHECKING:
+    from millstream.observe.http import ObserveServer
+
+log = get_logger("millstream.broker")
+
+STOP_TIMEOUT_S: Final = 10.0
+"""For requests and background work to end before a stop goes on without them (I-42)."""
+
+
+@dataclass(slots=True)
+class BrokerSeams:
+    """What a broker borrows from the process; the defaults are the real things."""
+
+    disk: Disk = field(default_factory=OsDisk)
+    clock: Clock = field(default_factory=SystemClock)
+    randomness: Randomness = field(default_factory=system_randomness)
+    background: Background | None = None
+    """None: threads of the running loop."""
+    network: Network | None = None
+    """None: the machine's sockets, without transports between."""
+    process: ProcessFacts | None = None
+
+
+class LoopTimers:
+    """The running loop's timers, for delayed operations."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
+        return self._loop.call_later(delay_s, callback, *arguments)
+
+
+class Broker:
+    """Make it on a running loop, `await start()`, later `await stop()`."""
+
+    def __init__(self, configs: BrokerConfigs, seams: BrokerSeams | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        seams = seams or BrokerSeams()
+        self._configs = configs
+        self._seams = seams
+        self._background = seams.background or ThreadBackground(loop)
+        self.broker_id = BrokerId(configs.get_int("broker.id"))
+        self.metrics = BrokerMetrics(seams.process)
+        self._tasks = TaskScope()
+        self._table = SlotTable(violation=InvariantViolated)
+        storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
+        directories = configs.get_list("log.dirs")
+        self.logs = LogManager(storage, directories)
+        self.controller = LocalController(
+            disk=seams.disk,
+            background=self._background,
+            randomness=seams.randomness,
+            directories=directories,
+            broker_id=self.broker_id,
+        )
+        dispatch = Dispatch(lambda: self.services, self._tasks.spawn)
+        self.server = Server(
+            dispatch,
+            self._table,
+            ConfiguredLimits(configs),
+            self.metrics,
+            clock=seams.clock,
+            background=self._background,
+            network=seams.network,
+        )
+        self.partitions = Partitions(self.logs, configs, self._table, broker_id=self.broker_id)
+        self.server.exchange.after_commit = self.partitions.wake_readers
+        self.services = Services(
+            broker_id=self.broker_id,
+            clock=seams.clock,
+            randomness=seams.randomness,
+            timers=LoopTimers(loop, seams.clock),
+            answering=dispatch,
+            configs=configs,
+            controller=self.controller,
+            logs=self.logs,
+            partitions=self.partitions,
+            fetch_sessions=FetchSessions(
+                slots_max=configs.get_int("max.incremental.fetch.session.cache.slots"),
+                clock=seams.clock,
+                randomness=seams.randomness,
+            ),
+            producer_ids=ProducerIds(self.controller, self._tasks.spawn),
+            metrics=self.metrics,
+        )
+        self._upkeep = Upkeep(self.logs, configs, self.metrics)
+        self.endpoints: list[ListenerAddress] = []
+        """Where clients can connect, once started."""
+        self._observe: ObserveServer | None = None
+        self.metrics_port: int | None = None
+
+    # -- start -----------------------------------------------------------------------------
+
+    async def start(self) -> StartReport:
+        """Load everything, open the ports, let clients in.
+
+        Raises OperatingError (locked or unusable directories, bad settings) or OSError (a port
+        that is taken); nothing stays open then.
+        """
+        try:
+            return await self._start()
+        except BaseException:
+            await self.stop(is_clean=False)
+            raise
+
+    async def _start(self) -> StartReport:
+        configs = self._configs
+        wanted = parse_listeners("listeners", configs.get_list("listeners"))
+        check_protocols(wanted, _protocol_map(configs))
+        self.controller.load()
+        self._use_dynamic_configs()
+        report = self.logs.start(self._config_of)
+        self.controller.open()
+        self._adopt(report)
+        self.partitions.attach(self.controller.image)
+        bound = await self.server.bind(wanted)
+        given = parse_listeners("advertised.listeners", configs.get_list("advertised.listeners"))
+        self._register(advertised(bound, given))
+        self.controller.subscribe(self._on_change)
+        configs.subscribe(self._upkeep.run_now)
+        self._upkeep.start()
+        self._freeze_garbage()
+        self.server.accept()
+        self.endpoints = bound
+        await self._serve_metrics()
+        _tell_start(report, bound)
+        return report
+
+    def _adopt(self, report: StartReport) -> None:
+        """Topics that lie in the log directories and are not known here: Apache Kafka's."""
+        found = {one.partition: one.home.topic_id for one in self.logs}
+        outcome = self.controller.adopt(
+            found,
+            leader_epochs={one.partition: one.latest_epoch for one in self.logs},
+            is_complete=not report.failed_directories and not report.unusable_partitions,
+        )
+        for partition in outcome.doomed:
+            self.logs.delete(partition)
+        for topic in outcome.adopted:
+            log.info("topic adopted", topic=topic.name, partitions=len(topic.partitions))
+        for refused, reason in outcome.refused.items():
+            log.warning("a partition was left alone", partition=str(refused), reason=reason)
+
+    def _config_of(self, partition: TopicPartition, _: TopicId | None) -> LogConfig:
+        topic = self.controller.image.topics.get(partition.topic)
+        return self._configs.log_config(topic.configs if topic is not None else {})
+
+    def _register(self, endpoints: list[ListenerAddress]) -> None:
+        told = tuple(Endpoint(one.name, one.host, one.port, PLAINTEXT) for one in endpoints)
+        rack = self._configs.get_text("broker.rack") or None
+        self.controller.register(BrokerImage(self.broker_id, told, rack, is_fenced=False))
+
+    async def _serve_metrics(self) -> None:
+        port = self._configs.get_int("metrics.port")
+        if port < 0:
+            return
+        from millstream.observe.http import ObserveServer
+
+        network = self._seams.network or LoopNetwork()
+        self._observe = ObserveServer(network, self.metrics, why_not_ready=lambda: None)
+        self.metrics_port = await self._observe.start(host=self.endpoints[0].host, port=port)
+
+    def _on_change(self, change: ImageChange) -> None:
+        """Follow the controller: called after a change is durable, before its author hears."""
+        if change.brokers_reconfigured:
+            self._use_dynamic_configs()
+        self.partitions.apply(change)
+
+    def _use_dynamic_configs(self) -> None:
+        found = self.controller.image.broker_configs
+        self._configs.set_dynamic(
+            broker=found.get(str(self.broker_id), {}), default=found.get("", {})
+        )
+
+    @staticmethod
+    def _freeze_garbage() -> None:
+        """What is there now stays for ever: the collector need not look at it again."""
+        gc.collect()
+        gc.freeze()
+
+    # -- stop ------------------------------------------------------------------------------
+
+    async def stop(self, *, is_clean: bool = True) -> None:
+        """End connections and work, flush, leave the mark of a clean stop."""
+        self._upkeep.stop()
+        if self._observe is not None:
+            await self._observe.close()
+        await self.server.close()
+        await self._tasks.close(timeout_s=1.0)
+        self.logs.cleaner.stop()
+        self.logs.moves.stop()
+        unfinished = await self._background.close(timeout_s=STOP_TIMEOUT_S)
+        if unfinished:
+            log.warning("background work did not end in time", work=unfinished[:5])
+        self.logs.close()
+        self.controller.close()
+        if is_clean:
+            log.info("broker stopped", broker=self.broker_id)
+
+
+def _protocol_map(configs: BrokerConfigs) -> dict[str, str]:
+    entries = configs.get_list("listener.security.protocol.map")
+    return {name: protocol for name, _, protocol in (one.partition(":") for one in entries)}
+
+
+def _tell_start(report: StartReport, bound: list[ListenerAddress]) -> None:
+    for directory, cause in report.failed_directories.items():
+        log.error("a log directory is unusable", directory=directory, cause=cause)
+    for partition, cause in report.unusable_partitions.items():
+        log.error("a partition is unusable", partition=str(partition), cause=cause)
+    log.info(
+        "broker started",
+        partitions=len(report.loaded),
+        recovered=bool(report.unclean_directories),
+        listeners=[f"{one.name}://{one.host}:{one.port}" for one in bound],
+    )

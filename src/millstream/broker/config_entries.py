@@ -1,0 +1,125 @@
+"""How a setting is described: its value, where that comes from, and what it would be without.
+
+The order and choice of synonyms are Kafka's, oddities included: a key whose value comes from
+another unit (`log.roll.ms` from `log.roll.hours`) shows as a default without synonyms.
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from itertools import dropwhile
+from typing import NamedTuple
+
+from millstream.model.config.broker_keys import BROKER_KEYS, synonyms_of
+from millstream.model.config.definition import ConfigKey, Mode, Value, text_of
+from millstream.model.config.errors import InvalidValue
+
+
+class ConfigSource(IntEnum):
+    """Where a value was set, as DescribeConfigs numbers it."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+
+
+class Synonym(NamedTuple):
+    """A place that gives the setting a value; the first of them counts."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One setting, described."""
+
+    key: ConfigKey
+    value: str | None
+    source: ConfigSource
+    synonyms: tuple[Synonym, ...]
+    is_read_only: bool
+
+
+class Sources(NamedTuple):
+    """All that was set for a broker, the strongest first."""
+
+    dynamic: Mapping[str, str] = {}
+    dynamic_default: Mapping[str, str] = {}
+    static: Mapping[str, str] = {}
+
+    def text(self, key: ConfigKey) -> str | None:
+        """The key's own text in force."""
+        for found in self:
+            if key.name in found:
+                return found[key.name]
+        return key.default
+
+
+def topic_entry(
+    key: ConfigKey, value: Value | None, topic_configs: Mapping[str, str], sources: Sources
+) -> ConfigEntry:
+    """A topic's setting with its value in force."""
+    text = _shown(key, value)
+    synonyms: tuple[Synonym, ...] = ()
+    if key.synonyms:
+        synonyms = _broker_synonyms(BROKER_KEYS[key.synonyms[0]], sources)
+    if _is_own(key, topic_configs):
+        synonyms = (Synonym(key.name, text, ConfigSource.TOPIC), *synonyms)
+    return ConfigEntry(key, text, _strongest(synonyms), synonyms, is_read_only=False)
+
+
+def broker_entry(key: ConfigKey, sources: Sources, *, is_default: bool = False) -> ConfigEntry:
+    """A broker's setting; with `is_default` only as it is set for all brokers."""
+    text = sources.text(key)
+    synonyms = _broker_synonyms(key, sources)
+    if is_default:
+        wanted = ConfigSource.DYNAMIC_DEFAULT_BROKER
+        synonyms = tuple(one for one in synonyms if one.source is wanted)
+    value = None if text is None else _shown(key, key.parse(text))
+    is_read_only = key.mode is Mode.READ_ONLY
+    return ConfigEntry(key, value, _strongest(synonyms), synonyms, is_read_only)
+
+
+def _is_own(key: ConfigKey, topic_configs: Mapping[str, str]) -> bool:
+    """Whether the topic has a value of its own that is in force; a stored one may be unusable."""
+    text = topic_configs.get(key.name)
+    if text is None:
+        return False
+    try:
+        key.parse(text)
+    except InvalidValue:
+        return False
+    return True
+
+
+def _shown(key: ConfigKey, value: Value | None) -> str | None:
+    return None if value is None or key.is_sensitive else text_of(value)
+
+
+def _strongest(synonyms: tuple[Synonym, ...]) -> ConfigSource:
+    return synonyms[0].source if synonyms else ConfigSource.DEFAULT
+
+
+def _broker_synonyms(key: ConfigKey, sources: Sources) -> tuple[Synonym, ...]:
+    found = _all_synonyms(key, sources)
+    return tuple(dropwhile(lambda one: one.name != key.name, found))
+
+
+def _all_synonyms(key: ConfigKey, sources: Sources) -> Iterator[Synonym]:
+    names = synonyms_of(key.name)
+    places = (
+        (sources.dynamic, ConfigSource.DYNAMIC_BROKER),
+        (sources.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        (sources.static, ConfigSource.STATIC_BROKER),
+    )
+    for texts, source in places:
+        for name in names:
+            if name in texts:
+                yield Synonym(name, None if key.is_sensitive else texts[name], source)
+    for name in names:
+        default = BROKER_KEYS[name].default
+        if default is not None:
+            yield Synonym(name, default, ConfigSource.DEFAULT)

@@ -1,0 +1,157 @@
+"""Requests that are answered later: a fetch until there is enough, a produce until it counts.
+
+Neither is a task or a future. A fetch leaves itself with the partitions it reads and is called
+when one of them moves; a produce counts the callbacks of its partitions; one timer for all of them
+ends what takes too long.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from millstream.broker.context import Context
+from millstream.broker.fetch_read import FetchReader
+from millstream.broker.fetch_sessions import Cursor, Found
+from millstream.kernels.batches import HEADER_BYTES
+from millstream.model.errors import OperatingError
+from millstream.model.ids import Offset
+from millstream.observe.logs import get_logger
+
+log = get_logger("millstream.broker.delayed")
+
+AnswerFetch = Callable[[Context, FetchReader, list[Found]], None]
+
+ANY_RECORDS_BYTES: Final = HEADER_BYTES
+"""A client that waits for no more than this waits for any batch: none is smaller."""
+
+
+class DelayedFetch:
+    """A fetch that waits for `min_bytes`, for an error, or for its time to be up."""
+
+    __slots__ = (
+        "_answer",
+        "_bytes_of",
+        "_bytes_seen",
+        "_context",
+        "_deadlines",
+        "_is_over",
+        "_min_bytes",
+        "_reader",
+    )
+
+    def __init__(
+        self, context: Context, reader: FetchReader, answer: AnswerFetch, *, min_bytes: int
+    ) -> None:
+        self._context = context
+        self._reader = reader
+        self._answer = answer
+        self._min_bytes = min_bytes
+        self._bytes_of: dict[Cursor, int] = {}
+        self._bytes_seen = 0
+        self._is_over = False
+        services = context.services
+        self._deadlines = services.partitions.deadlines(services.timers)
+
+    def start(self, found: list[Found], *, max_wait_ms: int) -> None:
+        """`found` is what is there already: not enough."""
+        for one in found:
+            self._bytes_seen += one.data.size_bytes
+            self._bytes_of[one.cursor] = one.data.size_bytes
+        for cursor in self._reader.round.cursors:
+            if cursor.leader is not None:
+                cursor.leader.readers[self] = cursor
+        self._deadlines.add(self, timeout_ms=max_wait_ms)
+
+    def progressed(self, mark: Any) -> None:
+        """A partition moved, or has an error to tell."""
+        if not self._is_over and self._is_enough(mark):
+            self._deadlines.note_over()
+            self._finish()
+
+    def expire(self) -> None:
+        """Answer with what there is."""
+        self._finish()
+
+    def is_over(self) -> bool:
+        """Also when the client is gone: then nothing waits for it any longer."""
+        if not self._is_over and not self._context.peer.is_open:
+            self._leave()
+        return self._is_over
+
+    def _is_enough(self, cursor: Cursor) -> bool:
+        leader = cursor.leader
+        if leader is None or not leader.is_usable:
+            return True
+        isolation = self._reader.isolation
+        if leader.visible_end(isolation) <= cursor.fetch_offset:
+            return False
+        if self._min_bytes <= ANY_RECORDS_BYTES:
+            return True
+        size_max = max(0, cursor.max_bytes)
+        try:
+            data = leader.read(
+                Offset(cursor.fetch_offset), size_max=size_max, isolation=isolation
+            ).data
+        except OperatingError:
+            return True
+        size = min(data.size_bytes, size_max)
+        self._bytes_seen += size - self._bytes_of.get(cursor, 0)
+        self._bytes_of[cursor] = size
+        # What ends with its segment does not become more by waiting.
+        is_older = data.size_bytes > 0 and data.file is not leader.log.segments.active.log
+        return is_older or self._bytes_seen >= self._min_bytes
+
+    def _leave(self) -> None:
+        self._is_over = True
+        for cursor in self._reader.round.cursors:
+            if cursor.leader is not None:
+                cursor.leader.readers.pop(self, None)
+
+    def _finish(self) -> None:
+        self._leave()
+        context = self._context
+        if not context.peer.is_open:
+            return
+        try:
+            self._answer(context, self._reader, self._reader.read())
+        except Exception as error:  # noqa: BLE001 - called by somebody else's request
+            log.error("a delayed fetch failed", error=error)
+            context.close(f"FETCH failed: {error!r}")
+
+
+class DelayedProduce:
+    """A produce request of which some partitions have not answered yet."""
+
+    __slots__ = ("_context", "_deadlines", "_finish", "_is_over", "_on_time_out", "waiting")
+
+    def __init__(
+        self, context: Context, finish: Callable[[], None], on_time_out: Callable[[], None]
+    ) -> None:
+        self._context = context
+        self._finish = finish
+        self._on_time_out = on_time_out
+        """Fills in what the partitions that did not answer in time are told."""
+        self.waiting = 0
+        self._is_over = False
+        services = context.services
+        self._deadlines = services.partitions.deadlines(services.timers)
+
+    def start(self, *, timeout_ms: int) -> None:
+        """All partitions were asked and some will answer later."""
+        self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
+
+    def one_done(self) -> None:
+        """A partition that was waited for has answered."""
+        self.waiting -= 1
+        if self.waiting == 0 and not self._is_over:
+            self._is_over = True
+            self._deadlines.note_over()
+            self._finish()
+
+    def expire(self) -> None:
+        """Answer as far as it is known."""
+        self._is_over = True
+        self._on_time_out()
+        self._finish()
+
+    def is_over(self) -> bool:
+        return self._is_over

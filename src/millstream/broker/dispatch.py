@@ -1,0 +1,170 @@
+"""From a request's bytes to its handler, and from the handler's answer to a frame.
+
+What a client sends can fail in three ways here. Bytes that are no request of a version we serve
+close the connection, as Kafka does: there is no answer the client could read. An operating error
+is answered with its code. Anything else is a fault of ours: it is logged with its trace and
+answered as such, except to a producer, whose connection is closed, because a producer takes an
+unknown error for a lost batch, starts a new epoch and sends the records a second time.
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from struct import Struct
+from typing import Any, Final
+
+from millstream.broker import registry
+from millstream.broker.context import AnswerPart, Context, Peer, RequestFacts
+from millstream.broker.error_codes import code_of
+from millstream.broker.registry import SERVED, Handler
+from millstream.broker.services import Services
+from millstream.model.errors import OperatingError
+from millstream.model.invariant import invariant
+from millstream.observe.logs import get_logger
+from millstream.wire.api_keys import ApiKey
+from millstream.wire.errors import ErrorCode
+from millstream.wire.headers import encode_response_header
+from millstream.wire.primitives import MalformedFrame
+
+log = get_logger("millstream.broker.dispatch")
+
+_SIZE: Final = Struct(">i")
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], None]
+
+
+class Dispatch:
+    """One per broker. All methods run on the loop's thread."""
+
+    def __init__(self, services: Callable[[], Services], spawn: Spawn) -> None:
+        self._services = services
+        self._spawn = spawn
+        self._handlers: dict[int, Handler] = {}
+
+    # -- requests --------------------------------------------------------------------------
+
+    def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
+        """Serve one request; its answer follows now or later."""
+        handler = self._handlers.get(facts.api_key) or self._load(facts.api_key)
+        if handler is None:
+            peer.close(f"unknown api key {facts.api_key}")
+            return
+        context = Context(self._services(), peer, facts)
+        if facts.version not in handler.versions:
+            self._refuse_version(context)
+            return
+        try:
+            request = handler.decode(body, facts.version)
+        except MalformedFrame as error:
+            name = ApiKey(facts.api_key).name
+            peer.close(f"malformed {name} request of version {facts.version}: {error}")
+            return
+        try:
+            answer = handler.handle(context, request)
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            self._fail(context, handler, request, error)
+            return
+        if inspect.iscoroutine(answer):
+            name = f"{ApiKey(facts.api_key).name} of connection {peer.connection_id}"
+            self._spawn(self._finish(context, handler, request, answer), name)
+        elif answer is not None:
+            self.answer(context, answer)
+
+    async def _finish(
+        self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        try:
+            answer = await work
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            self._fail(context, handler, request, error)
+        else:
+            if answer is not None:
+                self.answer(context, answer)
+
+    def _load(self, api_key: int) -> Handler | None:
+        if api_key not in SERVED:
+            return None
+        handler = self._handlers[api_key] = registry.load(ApiKey(api_key))
+        return handler
+
+    def _refuse_version(self, context: Context) -> None:
+        """Only ApiVersions has an answer that a client of any version can read (KIP-511)."""
+        facts = context.facts
+        if facts.api_key == ApiKey.API_VERSIONS:
+            from millstream.broker.handlers.api_versions import unsupported
+
+            self._send(context, [unsupported().encode(0)], version=0, error_count=1)
+            return
+        name = ApiKey(facts.api_key).name
+        context.peer.close(f"version {facts.version} of {name} is not served")
+
+    def _fail(self, context: Context, handler: Handler, request: Any, error: Exception) -> None:
+        code = code_of(error)
+        facts = context.facts
+        name = ApiKey(facts.api_key).name
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            log.error("a request failed", api=name, version=facts.version, error=error)
+            if facts.api_key == ApiKey.PRODUCE or not isinstance(error, Exception):
+                context.peer.close(f"{name} failed: {error!r}")
+                return
+        elif not isinstance(error, OperatingError):
+            log.warning("a request was refused", api=name, error=error)
+        try:
+            self.answer(context, handler.failed(request, code, facts.version))
+        except Exception as second:  # noqa: BLE001 - nothing can be answered any more
+            log.error("a failure could not be answered", api=name, error=second)
+            context.peer.close(f"{name} failed: {error!r}")
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def answer(self, context: Context, response: Any) -> None:
+        """Send a response message."""
+        version = context.facts.version
+        body = response.encode(version)
+        self._send(context, [body], version=version, error_count=_errors_in(response))
+
+    def answer_parts(
+        self, context: Context, body: Sequence[AnswerPart], *, error_count: int
+    ) -> None:
+        """Send a body of bytes and file ranges."""
+        self._send(context, body, version=context.facts.version, error_count=error_count)
+
+    def answer_nothing(self, context: Context) -> None:
+        """End a request that has no response."""
+        self._observe(context, 0, 0)
+        context.peer.send_nothing(context.facts.number)
+
+    def _send(
+        self, context: Context, body: Sequence[AnswerPart], *, version: int, error_count: int
+    ) -> None:
+        facts = context.facts
+        header = encode_response_header(ApiKey(facts.api_key), version, facts.correlation_id)
+        size = len(header)
+        for part in body:
+            size += part.size_bytes if hasattr(part, "size_bytes") else len(part)
+        invariant(size < 2**31, "I-36 an answer larger than a frame", api=facts.api_key, size=size)
+        self._observe(context, size + 4, error_count)
+        first = body[0] if body else b""
+        if isinstance(first, bytes):
+            parts = [_SIZE.pack(size) + header + first, *body[1:]]
+        else:
+            parts = [_SIZE.pack(size) + header, *body]
+        context.peer.send_answer(facts.number, parts)
+
+    def _observe(self, context: Context, bytes_out: int, error_count: int) -> None:
+        facts, services = context.facts, context.services
+        latency_us = int(services.clock.monotonic_s() * 1e6) - facts.received_us
+        services.metrics.apis.observe(
+            facts.api_key, latency_us, facts.bytes_in, bytes_out, error_count
+        )
+
+
+def _errors_in(response: Any) -> int:
+    """Whether the response as a whole or one of its items says an error."""
+    if getattr(response, "error_code", 0):
+        return 1
+    count = 0
+    for name in response.__slots__:
+        value = getattr(response, name, None)
+        if type(value) is list and value and hasattr(value[0], "__slots__"):
+            count += sum(map(_errors_in, value))
+    return count

@@ -1,0 +1,81 @@
+"""The one place where errors become Kafka's codes.
+
+The choice of a code is part of correctness: it decides whether a client tries again, bumps its
+epoch and sends twice, or gives up. An error without a row here is a fault of ours, which is logged
+and answered as such, never guessed.
+"""
+
+from typing import Final
+
+from millstream.broker import produce_records as produced
+from millstream.controller import errors as controller
+from millstream.model import errors
+from millstream.model.config import errors as configs
+from millstream.replication import errors as leading
+from millstream.runtime.background import BackgroundFullError
+from millstream.storage.move_queue import LogDirectoryNotFound, PartitionNameTooLong
+from millstream.storage.producers import StaleCoordinatorEpoch
+from millstream.wire.errors import ErrorCode
+from millstream.wire.primitives import MalformedFrame
+
+CODES: Final[dict[type[BaseException], ErrorCode]] = {
+    errors.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    errors.CorruptRecords: ErrorCode.CORRUPT_MESSAGE,
+    errors.InvalidRecords: ErrorCode.INVALID_RECORD,
+    errors.BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
+    errors.OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    errors.StaleProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
+    errors.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
+    errors.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
+    errors.StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.UnknownPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.InconsistentTopicId: ErrorCode.INCONSISTENT_TOPIC_ID,
+    errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
+    leading.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    leading.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    # Kafka's: the follower takes it for news that have not come round yet, and asks again.
+    leading.UnknownReplica: ErrorCode.UNKNOWN_LEADER_EPOCH,
+    leading.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    leading.ReplicationTimedOut: ErrorCode.REQUEST_TIMED_OUT,
+    produced.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    produced.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
+    produced.InternalTopic: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    # Retriable: the client sends again, and by then there may be room.
+    errors.DiskFull: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.TooManyOpenFiles: ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.LogDirectoryClosed: ErrorCode.KAFKA_STORAGE_ERROR,
+    BackgroundFullError: ErrorCode.KAFKA_STORAGE_ERROR,
+    LogDirectoryNotFound: ErrorCode.LOG_DIR_NOT_FOUND,
+    PartitionNameTooLong: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    errors.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
+    controller.InvalidTopicName: ErrorCode.INVALID_TOPIC_EXCEPTION,
+    controller.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
+    controller.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    controller.InvalidPartitionCount: ErrorCode.INVALID_PARTITIONS,
+    controller.InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
+    controller.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    controller.InvalidRequest: ErrorCode.INVALID_REQUEST,
+    controller.NullConfigValue: ErrorCode.INVALID_CONFIG,
+    controller.TooManyPartitions: ErrorCode.POLICY_VIOLATION,
+    controller.TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,
+    configs.InvalidConfig: ErrorCode.INVALID_CONFIG,
+    configs.InvalidConfigRequest: ErrorCode.INVALID_REQUEST,
+    StaleCoordinatorEpoch: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    MalformedFrame: ErrorCode.INVALID_REQUEST,
+}
+
+
+def code_of(error: BaseException) -> ErrorCode:
+    """The code of an error, or of the nearest of its bases that has one."""
+    for kind in type(error).__mro__:
+        code = CODES.get(kind)
+        if code is not None:
+            return code
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def text_of(error: BaseException) -> str:
+    """What a client's user is told; nothing of ours for an error that has no code."""
+    if code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
+        return ErrorCode.UNKNOWN_SERVER_ERROR.text
+    return str(error)

@@ -1,0 +1,145 @@
+"""All that one wake-up brings, handled together.
+
+The carriers of connections hand in what arrived; requests are walked in order, plain produce
+requests are staged by the connection core, everything else goes to dispatch. Then comes one write
+per partition, and only then the answers: one send per connection.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from millstream.broker.context import RequestFacts
+from millstream.broker.dispatch import Dispatch
+from millstream.broker.error_codes import code_of
+from millstream.broker.peer import ClientPeer
+from millstream.kernels.connection import FrameError
+from millstream.kernels.slots import SlotTable
+from millstream.runtime.clock import Clock
+
+ROUNDS_MAX: Final = 8
+"""Times a wake-up goes back to connections whose answers made room for more of their requests.
+A client that pipelines without end must let the others have their turn."""
+
+
+class Exchange:
+    """One per broker. A carrier calls `begin`, `arrived` for each connection, then `finish`."""
+
+    def __init__(
+        self,
+        table: SlotTable,
+        dispatch: Dispatch,
+        clock: Clock,
+        on_end: Callable[[ClientPeer], None],
+    ) -> None:
+        self.table = table
+        self.now_s = clock.monotonic_s()
+        self.closing: set[ClientPeer] = set()
+        """Connections that drain; the sweep ends those that take too long."""
+        self._dispatch = dispatch
+        self._clock = clock
+        self._on_end = on_end
+        self.after_commit: Callable[[], None] = lambda: None
+        """Lets the readers look that wait for what was written."""
+        self.call_soon: Callable[[Callable[[], None]], object] = lambda work: work()
+        """The event loop's, once there is one."""
+        self._is_awake = False
+        self._with_output: dict[ClientPeer, None] = {}
+        self._with_requests: dict[ClientPeer, None] = {}
+
+    # -- carriers --------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """A wake-up starts."""
+        self._is_awake = True
+        self.now_s = self._clock.monotonic_s()
+
+    def arrived(self, peer: ClientPeer, size_bytes: int) -> None:
+        """Bytes were put into the connection's buffer."""
+        peer.last_active_s = self.now_s
+        try:
+            peer.core.received(size_bytes)
+        except FrameError as error:
+            peer.close(str(error))
+            return
+        self._serve(peer)
+
+    def finish(self) -> None:
+        """Write what was staged, send what is answered; both until nothing is left to do."""
+        for _ in range(ROUNDS_MAX):
+            self._commit()
+            while self._with_output:
+                peer, _ = self._with_output.popitem()
+                peer.flush()
+            if not self._with_requests:
+                break
+            waiting, self._with_requests = self._with_requests, {}
+            for peer in waiting:
+                self._serve(peer)
+        self._is_awake = False
+        if self._with_requests or self._with_output:
+            self.call_soon(self._again)
+
+    def _again(self) -> None:
+        self.begin()
+        self.finish()
+
+    # -- connections -----------------------------------------------------------------------
+
+    def has_output(self, peer: ClientPeer) -> None:
+        """An answer is ready; outside a wake-up it leaves at once."""
+        self._with_output[peer] = None
+        if not self._is_awake:
+            self._again()
+
+    def has_requests(self, peer: ClientPeer) -> None:
+        """There was no room for requests that have arrived; now there is."""
+        self._with_requests[peer] = None
+
+    def is_closing(self, peer: ClientPeer) -> None:
+        self.closing.add(peer)
+
+    def has_ended(self, peer: ClientPeer) -> None:
+        self.closing.discard(peer)
+        self._with_output.pop(peer, None)
+        self._with_requests.pop(peer, None)
+        self._on_end(peer)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _serve(self, peer: ClientPeer) -> None:
+        core, table = peer.core, self.table
+        wall_ms = self._clock.wall_ms()
+        received_us = int(self.now_s * 1e6)
+        try:
+            while peer.is_open and (request := core.next_request(wall_ms)) is not None:
+                if table.staged:
+                    self._commit()  # a handler must see what was sent before its request
+                number, api_key, version, correlation_id, client_id, body = request
+                facts = RequestFacts(
+                    api_key,
+                    version,
+                    correlation_id,
+                    _text(client_id),
+                    number,
+                    received_us,
+                    len(body),
+                )
+                self._dispatch.handle(peer, facts, body)
+        except FrameError as error:
+            peer.close(str(error))
+        if core.is_blocked:
+            peer.resume_if_idle()
+
+    def _commit(self) -> None:
+        table = self.table
+        if table.staged:
+            table.commit(code_of)
+        self.after_commit()
+        for core in table.take_ready():
+            self._with_output[core.owner] = None
+        for core in table.take_failed():
+            core.owner.close("a record of a producer that waits for no answer was not stored")
+
+
+def _text(client_id: bytes | None) -> str | None:
+    return None if client_id is None else client_id.decode("utf-8", "replace")

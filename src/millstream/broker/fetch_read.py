@@ -1,0 +1,211 @@
+"""Reading for one Fetch request: which partition is looked at, how far, and how many bytes.
+
+Limits follow KIP-74: partitions are read in order until the request's limit is used up, and the
+first that has records gives at least one batch, however large, so that a client always advances.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from millstream.broker.error_codes import code_of
+from millstream.broker.fetch_request import FetchAsk
+from millstream.broker.fetch_sessions import UNKNOWN, Cursor, FetchRound, Found
+from millstream.kernels.compression import Codec
+from millstream.model.errors import (
+    InconsistentTopicId,
+    OffsetOutOfRange,
+    OperatingError,
+    UnknownPartition,
+    UnknownTopicId,
+)
+from millstream.model.ids import BrokerId, LeaderEpoch, Offset
+from millstream.model.invariant import invariant
+from millstream.replication.errors import NotLeader, UnknownReplica
+from millstream.replication.partition import Partition
+from millstream.replication.partitions import Partitions
+from millstream.storage.log_reader import EMPTY_SLICE, Isolation
+from millstream.wire.errors import ErrorCode
+
+_FIRST_WITH_STORAGE_ERROR: Final = 6
+_FIRST_WITH_ZSTD: Final = 10
+
+
+class FetchReader:
+    """Reads the partitions of one request; again, when it had to wait."""
+
+    __slots__ = (
+        "_ask",
+        "_bytes_left",
+        "_is_first",
+        "_partitions",
+        "bytes_max",
+        "has_older_segment",
+        "isolation",
+        "round",
+    )
+
+    def __init__(self, partitions: Partitions, round_: FetchRound, *, bytes_max: int) -> None:
+        ask = round_.ask
+        self._partitions = partitions
+        self._ask = ask
+        self.round = round_
+        self.bytes_max = max(0, min(ask.max_bytes, bytes_max))
+        self._bytes_left = self.bytes_max
+        self._is_first = True
+        """No records so far: the next batch comes even when it is larger than the limits."""
+        self.isolation = _isolation(ask)
+        self.has_older_segment = False
+        """Whether records end with their segment: waiting for more would bring none."""
+
+    def read(self) -> list[Found]:
+        """What there is to tell, without the cursors that certainly have nothing new."""
+        session = self.round.session
+        if session is not None:
+            generation = self._partitions.generation
+            if session.generation != generation:
+                session.generation = generation
+                for cursor in self.round.cursors:
+                    cursor.leader, cursor.visible_end = None, UNKNOWN
+        found: list[Found] = []
+        self._bytes_left, self._is_first = self.bytes_max, True
+        for cursor in self.round.cursors:
+            if cursor.fetch_offset == cursor.visible_end and cursor.leader is not None:
+                slot = cursor.leader.slot
+                if (
+                    slot.high_watermark == cursor.sent_high_watermark
+                    and slot.log_start == cursor.sent_log_start
+                ):
+                    continue
+            one = self._read_one(cursor)
+            found.append(one)
+            size = one.data.size_bytes
+            if size:
+                self._is_first = False
+                self._bytes_left = max(0, self._bytes_left - size)
+        return found
+
+    def _read_one(self, cursor: Cursor) -> Found:
+        leader = cursor.leader
+        if leader is None:
+            try:
+                leader = cursor.leader = self._find(cursor)
+            except (UnknownPartition, UnknownTopicId) as error:
+                code = code_of(error)
+                return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE, is_unknown=True)
+            except OperatingError as error:
+                return self.failure(cursor, error)
+        try:
+            return self._read_leader(cursor, leader)
+        except OperatingError as error:
+            return self.failure(cursor, error)
+
+    def _read_leader(self, cursor: Cursor, leader: Partition) -> Found:
+        if cursor.current_leader_epoch not in (-1, leader.leader_epoch):
+            leader.check_leader_epoch(cursor.current_leader_epoch)
+        if self._ask.replica_id >= 0:
+            self._refuse_follower(cursor, leader)
+        if cursor.last_fetched_epoch >= 0:
+            diverging = _divergence(leader, cursor)
+            if diverging is not None:
+                return _diverged(cursor, leader, diverging)
+        log = leader.log
+        if self._ask.version < _FIRST_WITH_ZSTD and log.config.compression is Codec.ZSTD:
+            code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
+        size_max = min(cursor.max_bytes, self._bytes_left)
+        result = log.read(
+            Offset(cursor.fetch_offset), size_max=max(0, size_max), isolation=self.isolation
+        )
+        data, is_committed = result.data, self.isolation is Isolation.COMMITTED
+        cursor.visible_end = result.last_stable_offset if is_committed else result.high_watermark
+        if data.size_bytes:
+            if not self._is_first and data.size_bytes > size_max:
+                data = EMPTY_SLICE
+            elif data.file is not log.segments.active.log:
+                self.has_older_segment = True
+        return Found(
+            cursor,
+            0,
+            result.high_watermark,
+            result.last_stable_offset,
+            result.log_start,
+            result.aborted if is_committed else None,
+            data,
+        )
+
+    def _find(self, cursor: Cursor) -> Partition:
+        topic, index = cursor.key
+        if isinstance(topic, str):
+            return self._partitions.get((topic, index))
+        if cursor.name is None:
+            cursor.name = self._partitions.name_of(topic)
+        leader = self._partitions.get((cursor.name, index))
+        if leader.topic_id.bytes != topic:
+            # The session was opened for a topic of that name which is gone; this is another.
+            raise InconsistentTopicId(f"{leader.partition} has id {leader.topic_id} now")
+        return leader
+
+    def _refuse_follower(self, cursor: Cursor, leader: Partition) -> None:
+        """No other broker is a replica. Kafka's codes for that make a follower ask again."""
+        if cursor.current_leader_epoch >= 0:
+            raise UnknownReplica(leader.partition, BrokerId(self._ask.replica_id))
+        raise NotLeader(leader.partition)
+
+    def pin(self, found: Sequence[Found]) -> Sequence[Found]:
+        """Keep the files of all records open; where that cannot be, there is an error instead."""
+        pinned: list[Found] | None = None
+        for number, one in enumerate(found):
+            if one.data.file is None:
+                continue
+            try:
+                one.data.file.pin()
+            except OSError as error:
+                pinned = pinned if pinned is not None else list(found)
+                pinned[number] = self._unreadable(one, error)
+        return pinned if pinned is not None else found
+
+    def _unreadable(self, one: Found, error: OSError) -> Found:
+        cursor = one.cursor
+        invariant(cursor.leader is not None, "I-07 records of no partition", cursor=cursor)
+        owner = cursor.leader.log.owner  # type: ignore[union-attr]
+        cursor.sent_high_watermark = UNKNOWN
+        return self.failure(cursor, owner.refused(error))
+
+    def failure(self, cursor: Cursor, error: OperatingError) -> Found:
+        """What the client is told of a partition that could not be read."""
+        code = code_of(error)
+        if code is ErrorCode.KAFKA_STORAGE_ERROR and self._ask.version < _FIRST_WITH_STORAGE_ERROR:
+            # Such clients do not know the code and would give up; this one makes them ask again.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return Found(cursor, code, -1, -1, -1, None, EMPTY_SLICE)
+
+
+def _isolation(ask: FetchAsk) -> Isolation:
+    if ask.replica_id >= 0:
+        return Isolation.LOG_END
+    return Isolation.COMMITTED if ask.isolation_level else Isolation.HIGH_WATERMARK
+
+
+def _divergence(leader: Partition, cursor: Cursor) -> tuple[int, int] | None:
+    """Where the client's log parts from ours, if its last epoch says that it does (KIP-595)."""
+    log, offset = leader.log, cursor.fetch_offset
+    epoch, end_offset = log.end_offset_for_epoch(LeaderEpoch(cursor.last_fetched_epoch))
+    if epoch < 0 or offset < log.log_start:
+        raise OffsetOutOfRange(asked=Offset(offset), start=log.log_start, end=log.log_end)
+    if epoch < cursor.last_fetched_epoch or end_offset < offset:
+        return epoch, end_offset
+    return None
+
+
+def _diverged(cursor: Cursor, leader: Partition, diverging: tuple[int, int]) -> Found:
+    log = leader.log
+    return Found(
+        cursor,
+        0,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start,
+        None,
+        EMPTY_SLICE,
+        diverging,
+    )

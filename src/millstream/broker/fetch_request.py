@@ -1,0 +1,231 @@
+"""A Fetch request as the broker works with it, and its lean decoder.
+
+Consumers send the same few shapes thousands of times a second: those are read with one `struct`
+per partition, into tuples. Whatever is not that (tagged fields, a follower's state, bytes that do
+not add up) is left to the generic codec, which knows everything and reports what is wrong.
+"""
+
+from collections.abc import Callable
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from millstream.wire.primitives import read_unsigned_varint
+
+TopicKey = str | bytes
+"""A topic's name, or since version 13 the 16 bytes of its id: as it came, as it is answered."""
+
+AskedPartition = tuple[TopicKey, int, int, int, int, int, int]
+"""Topic, partition, current leader epoch, fetch offset, last fetched epoch, the follower's log
+start, most bytes; -1 where the version or the client does not say."""
+
+NO_SESSION_ID: Final = 0
+FINAL_SESSION_EPOCH: Final = -1
+"""No session is wanted; one that is given is closed."""
+INITIAL_SESSION_EPOCH: Final = 0
+
+FIRST_FLEXIBLE: Final = 12
+FIRST_WITH_SESSIONS: Final = 7
+FIRST_WITH_TOPIC_IDS: Final = 13
+_FIRST_WITHOUT_REPLICA_ID: Final = 15
+_FIRST_WITH_RACK: Final = 11
+_TOPIC_ID_BYTES: Final = 16
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+
+
+class FetchAsk(NamedTuple):
+    """What a client asks for."""
+
+    version: int
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    partitions: list[AskedPartition]
+    forgotten: list[tuple[TopicKey, int]]
+    rack_id: str
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+    @property
+    def uses_topic_ids(self) -> bool:
+        return self.version >= FIRST_WITH_TOPIC_IDS
+
+
+def decode(view: memoryview, version: int) -> FetchAsk:
+    """Raises MalformedFrame."""
+    try:
+        ask = _decode_common(view, version)
+    except (error, IndexError, UnicodeDecodeError):
+        ask = None
+    return ask if ask is not None else _decode_any(view, version)
+
+
+# -- the common shapes -----------------------------------------------------------------------
+
+_Row = tuple[int, ...]
+
+
+def _row_reader(version: int) -> tuple[Struct, Callable[[TopicKey, _Row], AskedPartition]]:
+    if version >= FIRST_FLEXIBLE:  # the last byte is the number of tagged fields
+        return Struct(">iiqiqiB"), lambda key, row: (key, *row[:6])
+    if version >= 9:
+        return Struct(">iiqqi"), lambda key, row: (key, row[0], row[1], row[2], -1, row[3], row[4])
+    if version >= 5:
+        return Struct(">iqqi"), lambda key, row: (key, row[0], -1, row[1], -1, row[2], row[3])
+    return Struct(">iqi"), lambda key, row: (key, row[0], -1, row[1], -1, -1, row[2])
+
+
+_ROWS: Final = {version: _row_reader(version) for version in range(4, 19)}
+_HEAD: Final = {
+    version: Struct(
+        ">"
+        + ("" if version >= _FIRST_WITHOUT_REPLICA_ID else "i")
+        + "iiib"
+        # Versions before sessions have none.
+        + ("ii" if version >= FIRST_WITH_SESSIONS else "")
+    )
+    for version in range(4, 19)
+}
+
+
+def _decode_common(view: memoryview, version: int) -> FetchAsk | None:
+    """None for what is not common."""
+    fields = _HEAD[version].unpack_from(view, 0)
+    at = _HEAD[version].size
+    if version >= _FIRST_WITHOUT_REPLICA_ID:
+        fields = (-1, *fields)
+    if version < FIRST_WITH_SESSIONS:
+        fields = (*fields, NO_SESSION_ID, FINAL_SESSION_EPOCH)
+    walk = _Walk(view, at, version)
+    partitions = walk.topics()
+    forgotten = walk.forgotten() if version >= FIRST_WITH_SESSIONS else []
+    rack_id = walk.text() if version >= _FIRST_WITH_RACK else ""
+    if version >= FIRST_FLEXIBLE:
+        walk.no_tags()
+    if walk.is_odd or walk.at != len(view):
+        return None
+    return FetchAsk._make((version, *fields, partitions, forgotten, rack_id))
+
+
+class _Walk:
+    """A place in the request. `is_odd` once something was not as usual."""
+
+    __slots__ = ("at", "is_flexible", "is_odd", "version", "view")
+
+    def __init__(self, view: memoryview, at: int, version: int) -> None:
+        self.view = view
+        self.at = at
+        self.version = version
+        self.is_flexible = version >= FIRST_FLEXIBLE
+        self.is_odd = False
+
+    def count(self) -> int:
+        if self.is_flexible:
+            value, self.at = read_unsigned_varint(self.view, self.at)
+            value -= 1
+        else:
+            (value,) = _INT32.unpack_from(self.view, self.at)
+            self.at += 4
+        if value < 0:
+            self.is_odd = True
+        return value
+
+    def text(self) -> str:
+        if self.is_flexible:
+            size, at = read_unsigned_varint(self.view, self.at)
+            size -= 1
+        else:
+            (size,) = _INT16.unpack_from(self.view, self.at)
+            at = self.at + 2
+        self.at = at + size
+        if size < 0 or self.at > len(self.view):
+            raise IndexError
+        return str(self.view[at : self.at], "utf-8")
+
+    def topic(self) -> TopicKey:
+        if self.version < FIRST_WITH_TOPIC_IDS:
+            return self.text()
+        at = self.at
+        self.at = at + _TOPIC_ID_BYTES
+        return bytes(self.view[at : self.at])
+
+    def no_tags(self) -> None:
+        if self.is_flexible:
+            if self.view[self.at]:
+                self.is_odd = True
+            self.at += 1
+
+    def topics(self) -> list[AskedPartition]:
+        found: list[AskedPartition] = []
+        row_struct, make = _ROWS[self.version]
+        view, size, is_flexible = self.view, row_struct.size, self.is_flexible
+        for _ in range(self.count()):
+            key = self.topic()
+            for _ in range(self.count()):
+                row = row_struct.unpack_from(view, self.at)
+                self.at += size
+                if is_flexible and row[6]:
+                    self.is_odd = True
+                    return found
+                found.append(make(key, row))
+            self.no_tags()
+        return found
+
+    def forgotten(self) -> list[tuple[TopicKey, int]]:
+        found: list[tuple[TopicKey, int]] = []
+        for _ in range(self.count()):
+            key = self.topic()
+            for _ in range(self.count()):
+                found.append((key, _INT32.unpack_from(self.view, self.at)[0]))
+                self.at += 4
+            self.no_tags()
+        return found
+
+
+# -- everything else -------------------------------------------------------------------------
+
+
+def _decode_any(view: memoryview, version: int) -> FetchAsk:
+    from millstream.wire.messages.fetch import FetchRequest
+
+    request = FetchRequest.decode(view, version)
+    is_by_id = version >= FIRST_WITH_TOPIC_IDS
+    partitions: list[AskedPartition] = [
+        (
+            topic.topic_id.bytes if is_by_id else topic.topic,
+            one.partition,
+            one.current_leader_epoch,
+            one.fetch_offset,
+            one.last_fetched_epoch,
+            one.log_start_offset,
+            one.partition_max_bytes,
+        )
+        for topic in request.topics
+        for one in topic.partitions
+    ]
+    forgotten: list[tuple[TopicKey, int]] = [
+        (topic.topic_id.bytes if is_by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    has_state = version >= _FIRST_WITHOUT_REPLICA_ID
+    return FetchAsk(
+        version,
+        request.replica_state.replica_id if has_state else request.replica_id,
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+        request.session_id,
+        request.session_epoch,
+        partitions,
+        forgotten,
+        request.rack_id,
+    )

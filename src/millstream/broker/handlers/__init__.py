@@ -1,0 +1,1 @@
+"""One module per API. `millstream.broker.registry` says which there are; none is loaded early."""

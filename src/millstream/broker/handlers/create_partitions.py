@@ -1,0 +1,77 @@
+"""CreatePartitions (key 37), versions 0-3.
+
+Behaviour: `count` is the new total; no increase is INVALID_PARTITIONS. Assignments by hand are for
+the new partitions only, as many replicas each as the topic has (INVALID_REPLICA_ASSIGNMENT). A
+topic named twice is an INVALID_REQUEST for it; more than 10 000 new partitions refuse the whole
+request with POLICY_VIOLATION. With `validate_only` nothing is changed. The answer comes when the
+partitions are durable and can be written; REQUEST_TIMED_OUT when that takes longer than allowed,
+and it goes on all the same.
+v2 flexible · v3 as v2 (quota errors, which we have none of).
+
+Where it differs from Kafka: a `timeout_ms` below a second counts as one second; a topic may have
+100 000 partitions.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of, text_of
+from millstream.broker.topic_changes import within
+from millstream.controller.topics import MorePartitions
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+VERSIONS: Final = range(4)
+
+
+async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    """Grow what can be grown, and say why the rest was not."""
+    wanted = [_more(topic) for topic in request.topics]
+    change = context.services.controller.create_partitions(
+        wanted, validate_only=request.validate_only
+    )
+    try:
+        outcomes = await within(request.timeout_ms, change)
+    except TimeoutError:
+        return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
+    results = {
+        more.name: _result(more.name, outcome)
+        for more, outcome in zip(wanted, outcomes, strict=True)
+    }
+    return CreatePartitionsResponse(results=list(results.values()))
+
+
+def failed(
+    request: CreatePartitionsRequest, error: ErrorCode, version: int
+) -> CreatePartitionsResponse:
+    """The error for every topic."""
+    del version
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=topic.name, error_code=error, error_message=error.text)
+            for topic in request.topics
+        ]
+    )
+
+
+def _more(topic: CreatePartitionsTopic) -> MorePartitions:
+    assignments = topic.assignments
+    by_hand = None
+    if assignments is not None:
+        by_hand = [tuple(map(BrokerId, one.broker_ids)) for one in assignments]
+    return MorePartitions(name=topic.name, total_count=topic.count, assignments=by_hand)
+
+
+def _result(name: str, outcome: OperatingError | None) -> CreatePartitionsTopicResult:
+    if outcome is None:
+        return CreatePartitionsTopicResult(name=name)
+    return CreatePartitionsTopicResult(
+        name=name, error_code=code_of(outcome), error_message=text_of(outcome)
+    )

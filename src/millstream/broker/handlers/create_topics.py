@@ -1,0 +1,110 @@
+"""CreateTopics (key 19), versions 2-7.
+
+Behaviour: each topic by itself; one named twice is an INVALID_REQUEST. -1 for partitions and
+replication factor are `num.partitions` and `default.replication.factor`; with an assignment by hand
+both must be -1. More than 10 000 partitions in one request refuse all of it with POLICY_VIOLATION.
+With `validate_only` nothing is created and the answer is what it would have been. The answer comes
+when the topics are durable and can be written; REQUEST_TIMED_OUT when that takes longer than
+allowed, and it goes on all the same.
+v4 -1 by clients (the broker takes it in every version, as Kafka's does) · v5 flexible; partitions,
+replication factor and the topic's whole configuration with sources · v6 quota errors, which we have
+none of · v7 topic id.
+
+Where it differs from Kafka: names that collide in '.' and '_' are refused also within one request;
+a `timeout_ms` below a second counts as one second.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of, text_of
+from millstream.broker.services import Services
+from millstream.broker.topic_changes import topic_defaults, within
+from millstream.controller.image import TopicImage
+from millstream.controller.topics import NewTopic
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+VERSIONS: Final = range(2, 8)
+
+_FIRST_WITH_CONFIGS: Final = 5
+
+
+async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    """Create what can be created, and say why the rest was not."""
+    services = context.services
+    wanted = [_new_topic(topic) for topic in request.topics]
+    change = services.controller.create_topics(
+        wanted, validate_only=request.validate_only, defaults=topic_defaults(services)
+    )
+    try:
+        outcomes = await within(request.timeout_ms, change)
+    except TimeoutError:
+        return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
+    has_configs = context.version >= _FIRST_WITH_CONFIGS
+    results = {
+        # By name: one that is in the request twice has one answer.
+        topic.name: _result(services, topic.name, outcome, has_configs=has_configs)
+        for topic, outcome in zip(wanted, outcomes, strict=True)
+    }
+    return CreateTopicsResponse(topics=list(results.values()))
+
+
+def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> CreateTopicsResponse:
+    """The error for every topic."""
+    del version
+    names = dict.fromkeys(topic.name for topic in request.topics)
+    return CreateTopicsResponse(topics=[_refusal(name, error, error.text) for name in names])
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partition_count=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            (one.partition_index, tuple(map(BrokerId, one.broker_ids))) for one in topic.assignments
+        ],
+        configs={one.name: one.value for one in topic.configs},
+    )
+
+
+def _result(
+    services: Services, name: str, outcome: TopicImage | OperatingError, *, has_configs: bool
+) -> CreatableTopicResult:
+    if isinstance(outcome, OperatingError):
+        return _refusal(name, code_of(outcome), text_of(outcome))
+    return CreatableTopicResult(
+        name=name,
+        topic_id=outcome.topic_id,
+        error_message=None,
+        num_partitions=len(outcome.partitions),
+        replication_factor=len(outcome.partitions[0].replicas),
+        configs=_configs(services, outcome) if has_configs else [],
+    )
+
+
+def _refusal(name: str, error: ErrorCode, text: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=error, error_message=text)
+
+
+def _configs(services: Services, topic: TopicImage) -> list[CreatableTopicConfigs]:
+    entries = services.configs.describe_topic(topic.configs, None)
+    return [
+        CreatableTopicConfigs(
+            name=entry.key.name,
+            value=None if entry.key.is_sensitive else entry.value,
+            read_only=entry.is_read_only,
+            config_source=entry.source,
+            is_sensitive=entry.key.is_sensitive,
+        )
+        for entry in sorted(entries, key=lambda entry: entry.key.name)
+    ]

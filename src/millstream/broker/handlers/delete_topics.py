@@ -1,0 +1,130 @@
+"""DeleteTopics (key 20), versions 1-6.
+
+Behaviour: topics by name, from v6 on also by id: an id that is not there answers UNKNOWN_TOPIC_ID,
+and another topic that took the name meanwhile is not touched. A name or id given twice, by name and
+by id, or neither, is an INVALID_REQUEST for that topic. With `delete.topic.enable=false` nothing is
+deleted: TOPIC_DELETION_DISABLED (before v3 INVALID_REQUEST). The answer comes when the deletion is
+durable and the logs cannot be read any more; REQUEST_TIMED_OUT when that takes longer than allowed,
+and it goes on all the same. Records go from the disk later, in the background.
+v4 flexible · v5 error messages · v6 topic ids.
+
+Where it differs from Kafka: a `timeout_ms` below a second counts as one second; results come in the
+order of the request where Kafka shuffles them.
+"""
+
+from typing import Final
+from uuid import UUID
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of, text_of
+from millstream.broker.topic_changes import within
+from millstream.controller.errors import UnknownTopic
+from millstream.controller.image import ClusterImage
+from millstream.model.errors import OperatingError, UnknownTopicId
+from millstream.model.ids import TopicId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+VERSIONS: Final = range(1, 7)
+
+DELETE_ENABLED: Final = "delete.topic.enable"
+
+_FIRST_WITH_IDS: Final = 6
+_FIRST_WITH_DISABLED_CODE: Final = 3
+_NO_ID: Final = UUID(int=0)
+
+
+async def handle(context: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    """Delete what can be, and say why the rest was not."""
+    services, version = context.services, context.version
+    if not services.configs.get_bool(DELETE_ENABLED):
+        has_code = version >= _FIRST_WITH_DISABLED_CODE
+        error = ErrorCode.TOPIC_DELETION_DISABLED if has_code else ErrorCode.INVALID_REQUEST
+        return failed(request, error, version)
+    results, wanted = _sorted_out(_asked(request, version), services.image)
+    try:
+        outcomes = await within(
+            request.timeout_ms, services.controller.delete_topics([one.target for one in wanted])
+        )
+    except TimeoutError:
+        return failed(request, ErrorCode.REQUEST_TIMED_OUT, version)
+    for asked, outcome in zip(wanted, outcomes, strict=True):
+        asked.fill(outcome)
+    return DeleteTopicsResponse(responses=results)
+
+
+def failed(request: DeleteTopicsRequest, error: ErrorCode, version: int) -> DeleteTopicsResponse:
+    """The error for every topic asked for."""
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=one.name, topic_id=one.topic_id, error_code=error, error_message=error.text
+            )
+            for one in _asked(request, version)
+        ]
+    )
+
+
+def _asked(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
+    if version >= _FIRST_WITH_IDS:
+        return request.topics
+    return [DeleteTopicState(name=name) for name in request.topic_names]
+
+
+class _Asked:
+    """One topic of the request: its answer, and what the controller is asked."""
+
+    __slots__ = ("is_by_name", "result", "target")
+
+    def __init__(self, one: DeleteTopicState, image: ClusterImage) -> None:
+        self.is_by_name = one.name is not None
+        self.result = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
+        self.target: str | TopicId = TopicId(one.topic_id)
+        topic = image.topics_by_id.get(self.target)
+        if one.name is not None and one.topic_id == _NO_ID:
+            self.target = one.name
+            topic = image.topics.get(one.name)
+        if topic is not None:
+            # By its id from here on: what was asked for is the topic of this moment.
+            self.target = self.result.topic_id = topic.topic_id
+            self.result.name = topic.name
+
+    def refuse(self, reason: str) -> None:
+        self.result.error_code = ErrorCode.INVALID_REQUEST
+        self.result.error_message = reason
+
+    def fill(self, outcome: OperatingError | None) -> None:
+        if outcome is None:
+            return
+        if self.is_by_name and isinstance(outcome, UnknownTopicId):
+            outcome = UnknownTopic(self.result.name or "")  # deleted by another meanwhile
+        self.result.error_code = code_of(outcome)
+        self.result.error_message = text_of(outcome)
+
+
+def _sorted_out(
+    states: list[DeleteTopicState], image: ClusterImage
+) -> tuple[list[DeletableTopicResult], list[_Asked]]:
+    """The answers in their order, and those that the controller has to fill."""
+    results: list[DeletableTopicResult] = []
+    wanted: dict[str | TopicId, _Asked] = {}
+    for one in states:
+        if (one.name is None) == (one.topic_id == _NO_ID):
+            answer = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
+            answer.error_code = ErrorCode.INVALID_REQUEST
+            answer.error_message = "either a name or an id must be given"
+            results.append(answer)
+            continue
+        asked = _Asked(one, image)
+        first = wanted.setdefault(asked.target, asked)
+        if first is asked:
+            results.append(asked.result)
+        else:
+            # One answer for all: nothing tells which of them the client would believe.
+            first.refuse("the topic is in the request twice")
+    return results, [one for one in wanted.values() if not one.result.error_code]

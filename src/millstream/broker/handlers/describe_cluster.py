@@ -1,0 +1,65 @@
+"""DescribeCluster (key 60), versions 0-2.
+
+Behaviour: cluster id, controller, and the brokers that have an address on the client's listener.
+Only endpoints of brokers are served: for those of controllers MISMATCHED_ENDPOINT_TYPE is answered,
+for anything else UNSUPPORTED_ENDPOINT_TYPE. Allowed operations are told where asked for, all of
+them while there is no authorizer.
+v1 endpoint type (KIP-919) · v2 fenced brokers (KIP-1073).
+
+Where it differs from Kafka: the controller is named and not any broker, since here it is one.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.controller.views import (
+    CLUSTER_OPERATIONS_ALL,
+    OPERATIONS_NOT_ASKED,
+    controller_on,
+    nodes_on,
+)
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+VERSIONS: Final = range(3)
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+
+
+def handle(context: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """From the image of this moment."""
+    if request.endpoint_type == _CONTROLLERS:
+        return failed(request, ErrorCode.MISMATCHED_ENDPOINT_TYPE, context.version)
+    if request.endpoint_type != _BROKERS:
+        return failed(request, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, context.version)
+    image = context.services.image
+    nodes = nodes_on(image, context.peer.listener, with_fenced=request.include_fenced_brokers)
+    is_asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=controller_on(image, nodes),
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=node.broker_id,
+                host=node.host,
+                port=node.port,
+                rack=node.rack,
+                is_fenced=node.is_fenced,
+            )
+            for node in nodes
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS_ALL if is_asked else OPERATIONS_NOT_ASKED,
+    )
+
+
+def failed(
+    request: DescribeClusterRequest, error: ErrorCode, version: int
+) -> DescribeClusterResponse:
+    """The error alone."""
+    del request, version
+    return DescribeClusterResponse(error_code=error, error_message=error.text)

@@ -1,0 +1,84 @@
+"""DescribeProducers (key 61), version 0.
+
+Behaviour: the producers that the leader's log remembers, with epoch, last sequence and timestamp,
+and where the open transaction of each began (KIP-664). A name that no topic can have is
+INVALID_TOPIC_EXCEPTION, an unknown topic or partition UNKNOWN_TOPIC_OR_PARTITION; per topic with a
+message, per partition without, as in Kafka. A producer that only a marker is known of has sequence
+-1; one whose batches retention took stays until `producer.id.expiration.ms`.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of
+from millstream.model.errors import OperatingError
+from millstream.storage.names import is_legal_topic
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicRequest,
+    TopicResponse,
+)
+
+VERSIONS: Final = range(1)
+
+
+def handle(context: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """List the producers of every partition asked for."""
+    return DescribeProducersResponse(topics=[_topic(context, topic) for topic in request.topics])
+
+
+def failed(
+    request: DescribeProducersRequest, error: ErrorCode, version: int
+) -> DescribeProducersResponse:
+    """The same error for every partition."""
+    del version
+    return DescribeProducersResponse(topics=[_refused(topic, error) for topic in request.topics])
+
+
+def _topic(context: Context, topic: TopicRequest) -> TopicResponse:
+    if not is_legal_topic(topic.name):
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return _refused(topic, error, f"{topic.name!r} is not a legal name of a topic")
+    if topic.name not in context.services.image.topics:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _refused(topic, error, error.text)
+    return TopicResponse(
+        name=topic.name,
+        partitions=[_partition(context, topic.name, index) for index in topic.partition_indexes],
+    )
+
+
+def _refused(topic: TopicRequest, error: ErrorCode, message: str | None = None) -> TopicResponse:
+    return TopicResponse(
+        name=topic.name,
+        partitions=[
+            PartitionResponse(partition_index=index, error_code=error, error_message=message)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _partition(context: Context, topic: str, index: int) -> PartitionResponse:
+    try:
+        leader = context.services.partitions.get((topic, index))
+        leader.log.owner.check_usable()
+    except OperatingError as error:
+        return PartitionResponse(partition_index=index, error_code=code_of(error))
+    return PartitionResponse(
+        partition_index=index,
+        active_producers=[
+            ProducerState(
+                producer_id=one.producer_id,
+                producer_epoch=one.epoch,
+                last_sequence=one.last_sequence,
+                last_timestamp=one.last_timestamp_ms,
+                coordinator_epoch=one.coordinator_epoch,
+                current_txn_start_offset=one.transaction_first_offset,
+            )
+            for one in leader.log.producers.states.entries()
+        ],
+    )

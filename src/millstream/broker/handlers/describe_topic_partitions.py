@@ -1,0 +1,155 @@
+"""DescribeTopicPartitions (key 75), version 0.
+
+Behaviour: topics sorted by name, from the cursor on, at most `response_partition_limit` partitions
+and never more than `max.request.partition.size.limit`; the next cursor says where to go on. No
+topics in the request ask for all. A topic that does not exist is told as such when it was asked for
+by name. A cursor that is not among the topics asked for, or has a negative partition, is an
+INVALID_REQUEST. Allowed operations are always told. Eligible leader replicas (KIP-966) are empty.
+
+Where it differs from Kafka: nothing known.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.topic_changes import is_log_offline
+from millstream.controller.errors import InvalidTopicName
+from millstream.controller.image import TopicImage
+from millstream.controller.topics import check_topic_name, is_internal
+from millstream.controller.views import TOPIC_OPERATIONS_ALL, PartitionViews
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    ResponseCursor,
+)
+
+VERSIONS: Final = range(1)
+
+PARTITION_LIMIT: Final = "max.request.partition.size.limit"
+
+_AS_NEWEST_METADATA: Final = 13
+
+
+def handle(
+    context: Context, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """One page."""
+    services = context.services
+    names = _names_from_cursor(request, services.image.topics)
+    if names is None:
+        return failed(request, ErrorCode.INVALID_REQUEST, context.version)
+    limit = min(services.configs.get_int(PARTITION_LIMIT), request.response_partition_limit)
+    page = _Page(context, partitions_left=max(1, limit))
+    is_by_name = bool(request.topics)
+    for name in names:
+        cursor = request.cursor
+        first = cursor.partition_index if cursor and cursor.topic_name == name else 0
+        topic = services.image.topics.get(name)
+        if page.is_full:
+            page.end_before(name, 0)
+            break
+        if topic is not None:
+            page.add(topic, first)
+        elif is_by_name:
+            page.add_missing(name)
+        if page.response.next_cursor is not None:
+            break
+    return page.response
+
+
+def failed(
+    request: DescribeTopicPartitionsRequest, error: ErrorCode, version: int
+) -> DescribeTopicPartitionsResponse:
+    """The error for every topic asked for."""
+    del version
+    topics = [
+        DescribeTopicPartitionsResponseTopic(error_code=error, name=topic.name)
+        for topic in request.topics
+    ]
+    return DescribeTopicPartitionsResponse(topics=topics)
+
+
+def _names_from_cursor(
+    request: DescribeTopicPartitionsRequest, existing: Iterable[str]
+) -> list[str] | None:
+    """Sorted, each once; None when the cursor makes no sense."""
+    cursor = request.cursor
+    asked = {topic.name for topic in request.topics} or set(existing)
+    if cursor is None:
+        return sorted(asked)
+    if cursor.partition_index < 0:
+        return None
+    if request.topics and cursor.topic_name not in asked:
+        return None
+    return sorted(name for name in asked if name >= cursor.topic_name)
+
+
+class _Page:
+    """Fills one response up to its number of partitions."""
+
+    def __init__(self, context: Context, *, partitions_left: int) -> None:
+        self.response = DescribeTopicPartitionsResponse()
+        self._services = context.services
+        self._left = partitions_left
+        self._views = PartitionViews(
+            context.services.image, context.peer.listener, version=_AS_NEWEST_METADATA
+        )
+
+    @property
+    def is_full(self) -> bool:
+        return self._left == 0
+
+    def end_before(self, topic: str, partition: int) -> None:
+        """The next page begins here."""
+        self.response.next_cursor = ResponseCursor(topic_name=topic, partition_index=partition)
+
+    def add(self, topic: TopicImage, first: int) -> None:
+        """The topic from this partition on, as far as there is room."""
+        end = min(len(topic.partitions), first + self._left)
+        shown = [self._shown(topic, index) for index in range(first, end)]
+        self.response.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                is_internal=is_internal(topic.name),
+                partitions=shown,
+                topic_authorized_operations=TOPIC_OPERATIONS_ALL,
+            )
+        )
+        self._left -= len(shown)
+        if end < len(topic.partitions):
+            self.end_before(topic.name, end)
+
+    def add_missing(self, name: str) -> None:
+        """A topic that was asked for and is not there."""
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        try:
+            check_topic_name(name)
+        except InvalidTopicName:
+            error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        self.response.topics.append(
+            DescribeTopicPartitionsResponseTopic(
+                error_code=error,
+                name=name,
+                is_internal=is_internal(name),
+                topic_authorized_operations=TOPIC_OPERATIONS_ALL,
+            )
+        )
+
+    def _shown(self, topic: TopicImage, index: int) -> DescribeTopicPartitionsResponsePartition:
+        one = topic.partitions[index]
+        view = self._views.of(one, is_log_offline=is_log_offline(self._services, topic, one))
+        return DescribeTopicPartitionsResponsePartition(
+            partition_index=index,
+            leader_id=view.leader,
+            leader_epoch=one.leader_epoch,
+            replica_nodes=view.replicas,
+            isr_nodes=view.isr,
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+            offline_replicas=view.offline,
+        )

@@ -1,0 +1,117 @@
+"""Fetch (key 1), versions 4-18.
+
+Behaviour: records are read up to the high watermark (read_uncommitted) or the last stable offset
+with the list of aborted transactions (read_committed); bytes are those of the segment files and
+leave as file ranges. The answer waits up to `max_wait_ms` for `min_bytes`; an error that reading
+met ends the wait, a partition that does not exist does not. `fetch.max.bytes` caps a request; the
+first batch comes whatever its size. Sessions (KIP-227) send only what is new.
+v5 log start · v6 KAFKA_STORAGE_ERROR (before: NOT_LEADER_OR_FOLLOWER) · v7 sessions · v9 leader
+epoch (KIP-320) · v10 zstd topics · v11 rack, preferred replica always -1 · v12 flexible, diverging
+epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17-18 fields of followers,
+read and not used.
+
+Where it differs from Kafka: followers are refused with the codes that Kafka has for a broker that
+is no replica (this broker is the only one); an isolation level other than 0 and 1 is an
+INVALID_REQUEST, a negative byte limit counts as 0 (Kafka: UNKNOWN_SERVER_ERROR for both).
+Invariants: I-07, I-15, I-23, I-36, I-37.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.delayed import DelayedFetch
+from millstream.broker.fetch_read import FetchReader
+from millstream.broker.fetch_request import FIRST_WITH_TOPIC_IDS, FetchAsk
+from millstream.broker.fetch_request import decode as decode
+from millstream.broker.fetch_response import NO_HINTS, Hints, encode
+from millstream.broker.fetch_sessions import Found, RoundAnswer
+from millstream.broker.leader_hints import leader_hint
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+
+VERSIONS: Final = range(4, 19)
+
+FETCH_MAX_BYTES: Final = "fetch.max.bytes"
+
+_ISOLATION_LEVELS: Final = (0, 1)
+_FIRST_WITH_HINTS: Final = 16
+_HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
+    """Answer now, or leave the request with its partitions until there is enough."""
+    services = context.services
+    if request.isolation_level not in _ISOLATION_LEVELS:
+        return failed(request, ErrorCode.INVALID_REQUEST, request.version)
+    round_ = services.fetch_sessions.begin(request)
+    bytes_max = services.configs.get_int(FETCH_MAX_BYTES)
+    reader = FetchReader(services.partitions, round_, bytes_max=bytes_max)
+    found = reader.read()
+    min_bytes = min(request.min_bytes, reader.bytes_max)
+    if _may_wait(request, reader, found, min_bytes):
+        delayed = DelayedFetch(context, reader, answer, min_bytes=min_bytes)
+        delayed.start(found, max_wait_ms=request.max_wait_ms)
+    else:
+        answer(context, reader, found)
+    return None
+
+
+def _may_wait(ask: FetchAsk, reader: FetchReader, found: list[Found], min_bytes: int) -> bool:
+    if ask.max_wait_ms <= 0 or reader.has_older_segment:
+        return False
+    size = unknown_count = 0
+    for one in found:
+        if one.is_unknown:
+            unknown_count += 1
+        elif one.error or one.diverging is not None:
+            return False
+        size += one.data.size_bytes
+    # Partitions that do not exist are no reason to wait either, if there is nothing else.
+    return size < min_bytes and unknown_count < len(reader.round.cursors)
+
+
+def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
+    """Send what was found, or what of it is news to the session.
+
+    The files of the ranges are pinned here; the connection unpins them when they are sent or
+    dropped.
+    """
+    told = context.services.fetch_sessions.finish(reader.round, found)
+    pinned = reader.pin(told.found)
+    if pinned is not told.found:
+        told = told._replace(found=pinned)
+    error_count = 1 if told.error else 0
+    for one in told.found:
+        if one.error:
+            error_count += 1
+        elif one.cursor.leader is not None:
+            one.cursor.leader.bytes_out += one.data.size_bytes
+    version = context.version
+    hints = NO_HINTS
+    if error_count and version >= _FIRST_WITH_HINTS:
+        hints = _hints(context, told)
+    context.answer_parts(encode(version, told, hints), error_count=error_count)
+
+
+def _hints(context: Context, told: RoundAnswer) -> Hints:
+    hints: Hints = {}
+    for one in told.found:
+        cursor = one.cursor
+        if one.error in _HINTED and cursor.leader is not None:
+            hint = leader_hint(context, *cursor.leader.partition)
+            if hint is not None:
+                hints[cursor.key] = hint
+    return hints
+
+
+def failed(request: FetchAsk, error: ErrorCode, version: int) -> FetchResponse:
+    """The whole request failed; before version 13 every partition says so, too."""
+    response = FetchResponse(error_code=error, session_id=request.session_id)
+    if version < FIRST_WITH_TOPIC_IDS:
+        for topic, index, *_ in request.partitions:
+            if not response.responses or response.responses[-1].topic != topic:
+                response.responses.append(FetchableTopicResponse(topic=str(topic)))
+            one = PartitionData(partition_index=index, error_code=error, high_watermark=-1)
+            one.records = b""
+            response.responses[-1].partitions.append(one)
+    return response

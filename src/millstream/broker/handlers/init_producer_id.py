@@ -1,0 +1,78 @@
+"""InitProducerId (key 22), versions 0-5.
+
+Behaviour: without a transactional id an id that no producer ever had, with epoch 0. A producer that
+brings its id and epoch (since version 3, after an error that it cannot place) gets a new id too, as
+from Kafka: the broker does not know an idempotent producer's epoch, only its partitions do, and a
+new id cannot collide with anything. Id and epoch come together or not at all (INVALID_REQUEST).
+With a transactional id: an empty one is INVALID_REQUEST, a time-out that is not above zero or above
+`transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT, else COORDINATOR_NOT_AVAILABLE until
+there is a transaction coordinator.
+v2 flexible · v3 id and epoch (KIP-360) · v4 PRODUCER_FENCED · v5 TRANSACTION_ABORTABLE (KIP-890).
+Version 6 (two-phase commit) is not stable in Kafka 4.3 and not served.
+
+Where it differs from Kafka: when the next block of ids cannot be had the answer is, as there,
+COORDINATOR_LOAD_IN_PROGRESS, but only after it was tried; Kafka answers so while it asks.
+Invariants: I-20.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from millstream.broker.context import Context
+from millstream.model.errors import OperatingError
+from millstream.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+VERSIONS: Final = range(6)
+
+
+def handle(
+    context: Context, request: InitProducerIdRequest
+) -> InitProducerIdResponse | Coroutine[Any, Any, InitProducerIdResponse]:
+    """Hand out an id, at once where one is at hand."""
+    error = _refusal(context, request)
+    if error is not None:
+        return failed(request, error, context.version)
+    producer_id = context.services.producer_ids.try_next()
+    return _waiting(context, request) if producer_id is None else _given(producer_id)
+
+
+async def _waiting(context: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    try:
+        return _given(await context.services.producer_ids.next())
+    except OperatingError:
+        # Retriable, whatever kept the block from coming: nothing was written under any id.
+        return failed(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, context.version)
+
+
+def failed(
+    request: InitProducerIdRequest, error: ErrorCode, version: int
+) -> InitProducerIdResponse:
+    """No id."""
+    del request, version
+    return InitProducerIdResponse(
+        error_code=error, producer_id=NO_PRODUCER_ID, producer_epoch=NO_PRODUCER_EPOCH
+    )
+
+
+def _given(producer_id: ProducerId) -> InitProducerIdResponse:
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def _refusal(context: Context, request: InitProducerIdRequest) -> ErrorCode | None:
+    has_id = request.producer_id != NO_PRODUCER_ID
+    has_epoch = request.producer_epoch != NO_PRODUCER_EPOCH
+    if has_id != has_epoch:
+        return ErrorCode.INVALID_REQUEST
+    if request.transactional_id is None:
+        return None
+    if not request.transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    timeout_max_ms = context.services.configs.get_int("transaction.max.timeout.ms")
+    if not 0 < request.transaction_timeout_ms <= timeout_max_ms:
+        return ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,0 +1,50 @@
+"""ListConfigResources (key 74), versions 0-1.
+
+Behaviour: version 0 lists client metrics, of which there are none here. Version 1 lists the types
+that are asked for, all without any: topics, brokers, their loggers, client metrics and groups; a
+type that does not exist is UNSUPPORTED_VERSION.
+v0 only client metrics (ListClientMetricsResources then) · v1 all types · flexible from 0
+Differs from Kafka: client metrics and groups have no settings here and none are listed.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.model.config.resources import ResourceType
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+VERSIONS: Final = range(2)
+
+
+def handle(context: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+    """List what can have settings."""
+    known = {ResourceType.CLIENT_METRICS} if context.version == 0 else set(ResourceType)
+    wanted = set(request.resource_types) or known
+    if not wanted <= known:
+        return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
+    return ListConfigResourcesResponse(config_resources=list(_resources(context, wanted)))
+
+
+def failed(
+    request: ListConfigResourcesRequest, error: ErrorCode, version: int
+) -> ListConfigResourcesResponse:
+    """The request's one error."""
+    del request, version
+    return ListConfigResourcesResponse(error_code=error)
+
+
+def _resources(context: Context, wanted: set[int] | set[ResourceType]) -> Iterator[ConfigResource]:
+    image = context.services.image
+    if ResourceType.TOPIC in wanted:
+        for name in sorted(image.topics):
+            yield ConfigResource(resource_name=name, resource_type=ResourceType.TOPIC)
+    for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        if kind in wanted:
+            for broker_id in sorted(image.brokers):
+                yield ConfigResource(resource_name=str(broker_id), resource_type=kind)

@@ -1,0 +1,181 @@
+"""ListOffsets (key 2), versions 1-11.
+
+Behaviour: one offset per partition, with the leader epoch it was written in (since version 4).
+-1 latest: where the client's view ends, the high watermark or with read_committed the last stable
+offset, for other replicas the log's end. -2 earliest, -4 earliest local (since 8): the log's start.
+-3 (since 7): the first record with the largest timestamp. -5 latest tiered (since 9) and -6
+earliest pending upload (since 11): -1, as in Kafka without tiered storage. Any other time: the
+first record at or after it. What a look-up finds at or above the end of the client's view is not shown: offset
+and timestamp -1 without an error. A special value that the version does not know is
+UNSUPPORTED_VERSION, a partition that is named twice INVALID_REQUEST. The leader epoch a client
+believes in is compared first (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH).
+v2 isolation level · v4 leader epochs · v5 OFFSET_NOT_AVAILABLE · v6 flexible · v10 time-out for
+tiered storage, which nothing here needs.
+
+Where it differs from Kafka: a replica id other than -1 (a client's) or this cluster's brokers' is
+taken as a follower's. OFFSET_NOT_AVAILABLE cannot happen while a leader is alone in sync. Look-ups
+by time read and open one batch each on the loop; after a few of them others get their turn.
+Invariants: I-07, I-15.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from typing import Any, Final
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of
+from millstream.model.errors import OperatingError
+from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TimestampMs
+from millstream.replication.partition import Partition
+from millstream.storage.log_reader import Isolation, RecordPlace
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+VERSIONS: Final = range(1, 12)
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+LOOK_UPS_AT_ONCE: Final = 8
+"""Look-ups by time without giving other requests their turn: each may decompress a batch."""
+
+_FIRST_VERSIONS: Final = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+_FIRST_WITH_EPOCH: Final = 4
+_CLIENT: Final = -1
+_NO_TIME: Final = TimestampMs(-1)
+
+
+def handle(
+    context: Context, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+    """Look up every partition's offset; slowly where there is much to look up."""
+    asking = _Asking(context, request)
+    if asking.look_up_count <= LOOK_UPS_AT_ONCE:
+        for _ in asking.steps():
+            pass
+        return asking.response()
+    return _slowly(asking)
+
+
+async def _slowly(asking: "_Asking") -> ListOffsetsResponse:
+    for _ in asking.steps():
+        await asyncio.sleep(0)
+    return asking.response()
+
+
+def failed(request: ListOffsetsRequest, error: ErrorCode, version: int) -> ListOffsetsResponse:
+    """The same error for every partition."""
+    del version
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[_nothing(one.partition_index, error) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+class _Asking:
+    """One request: what is asked, for whom, and what was found."""
+
+    def __init__(self, context: Context, request: ListOffsetsRequest) -> None:
+        self._partitions = context.services.partitions
+        self._version = context.version
+        self._isolation = Isolation.LOG_END
+        if request.replica_id == _CLIENT:
+            is_committed = request.isolation_level != 0
+            self._isolation = Isolation.COMMITTED if is_committed else Isolation.HIGH_WATERMARK
+        self._asked = [(topic.name, one) for topic in request.topics for one in topic.partitions]
+        self._counts = Counter((name, one.partition_index) for name, one in self._asked)
+        self._found: dict[str, dict[int, ListOffsetsPartitionResponse]] = {
+            topic.name: {} for topic in request.topics
+        }
+        self.look_up_count = sum(_is_look_up(one) for _, one in self._asked)
+
+    def steps(self) -> Iterator[None]:
+        """Do the work; a pause is possible wherever it yields."""
+        since_pause = 0
+        for name, one in self._asked:
+            self._found[name][one.partition_index] = self._answer(name, one)
+            since_pause += _is_look_up(one)
+            if since_pause >= LOOK_UPS_AT_ONCE:
+                since_pause = 0
+                yield
+
+    def response(self) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(name=name, partitions=list(found.values()))
+                for name, found in self._found.items()
+            ]
+        )
+
+    def _answer(self, topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        index, timestamp_ms = asked.partition_index, asked.timestamp
+        if self._counts[topic, index] > 1:
+            return _nothing(index, ErrorCode.INVALID_REQUEST)
+        if timestamp_ms < 0 and self._version < _FIRST_VERSIONS.get(timestamp_ms, VERSIONS.stop):
+            return _nothing(index, ErrorCode.UNSUPPORTED_VERSION)
+        try:
+            leader = self._partitions.get((topic, index))
+            leader.log.owner.check_usable()
+            leader.check_leader_epoch(asked.current_leader_epoch)
+            place = self._find(leader, timestamp_ms)
+        except OperatingError as error:
+            return _nothing(index, code_of(error))
+        if place is None:
+            return _nothing(index, ErrorCode.NONE)
+        epoch = place.leader_epoch if self._version >= _FIRST_WITH_EPOCH else NO_LEADER_EPOCH
+        return ListOffsetsPartitionResponse(
+            partition_index=index,
+            timestamp=place.timestamp_ms,
+            offset=place.offset,
+            leader_epoch=epoch,
+        )
+
+    def _find(self, leader: Partition, timestamp_ms: int) -> RecordPlace | None:
+        end = leader.visible_end(self._isolation)
+        if timestamp_ms == LATEST:
+            return RecordPlace(end, _NO_TIME, leader.leader_epoch)
+        if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
+            return RecordPlace(leader.log_start, _NO_TIME, _first_epoch(leader))
+        if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            return None
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = leader.log.find_max_timestamp()
+        else:
+            found = leader.log.find_timestamp(TimestampMs(timestamp_ms))
+        return found if found is not None and found.offset < end else None
+
+
+def _is_look_up(asked: ListOffsetsPartition) -> bool:
+    return asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
+
+
+def _first_epoch(leader: Partition) -> LeaderEpoch:
+    """Of the log's start; unknown where older records have no noted epoch."""
+    return leader.log.epochs.epoch_at(Offset(leader.log_start))
+
+
+def _nothing(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=index, error_code=error)

@@ -1,0 +1,223 @@
+"""Metadata (key 3), versions 0-13.
+
+Behaviour: brokers are those with an address on the client's listener. Null topics ask for all (v0:
+the empty list does), an empty list for none. A topic that does not exist is created where the
+request (v4+; before always) and `auto.create.topics.enable` allow it, with `num.partitions` and
+`default.replication.factor`; an illegal name answers INVALID_TOPIC_EXCEPTION. Operations that a
+client may do are told where it asks (v8+), all of them while there is no authorizer.
+v1 controller, rack, internal topics · v2 cluster id · v5 offline replicas · v6 LISTENER_NOT_FOUND
+(before: LEADER_NOT_AVAILABLE) · v7 leader epochs · v9 flexible · v10 topic ids in the answer · v12
+and in the request (in 10 and 11 INVALID_REQUEST, as are null names); names are ignored then · v13
+error of the whole request.
+
+Where it differs from Kafka: a created topic is in this very answer, with its leaders, where Kafka
+answers UNKNOWN_TOPIC_OR_PARTITION and creates later; why a creation failed is told with its own
+code. The topics of the group and transaction coordinators are not created here. Topics come in the
+order of the request, all topics sorted by name.
+"""
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of
+from millstream.broker.services import Services
+from millstream.broker.topic_changes import is_log_offline, topic_defaults
+from millstream.controller.errors import InvalidTopicName, TopicExists
+from millstream.controller.image import TopicImage
+from millstream.controller.topics import (
+    CLUSTER_METADATA_TOPIC,
+    NewTopic,
+    check_topic_name,
+    is_internal,
+)
+from millstream.controller.views import (
+    CLUSTER_OPERATIONS_ALL,
+    TOPIC_OPERATIONS_ALL,
+    PartitionViews,
+    controller_on,
+    nodes_on,
+)
+from millstream.model.errors import OperatingError
+from millstream.model.ids import TopicId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+VERSIONS: Final = range(14)
+
+AUTO_CREATE: Final = "auto.create.topics.enable"
+
+_FIRST_WITH_TOPIC_IDS: Final = 12
+_NO_ID: Final = UUID(int=0)
+
+NoTopics = Mapping[str, ErrorCode]
+"""Why topics could not be created."""
+
+
+def handle(
+    context: Context, request: MetadataRequest
+) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+    """Answer at once, unless topics have to be created first."""
+    if not _is_sound(request, context.version):
+        return failed(request, ErrorCode.INVALID_REQUEST, context.version)
+    missing = _to_create(context.services, request, context.version)
+    if missing:
+        return _after_creation(context, request, missing)
+    return _answer(context, request, {})
+
+
+def failed(request: MetadataRequest, error: ErrorCode, version: int) -> MetadataResponse:
+    """The error for every topic asked for, and from v13 on for the request."""
+    del version  # the codec leaves out what it does not have
+    topics = [
+        MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
+        for topic in request.topics or ()
+    ]
+    return MetadataResponse(topics=topics, error_code=error)
+
+
+def _is_sound(request: MetadataRequest, version: int) -> bool:
+    for topic in request.topics or ():
+        has_id = topic.topic_id != _NO_ID
+        if version < _FIRST_WITH_TOPIC_IDS:
+            if has_id or topic.name is None:
+                return False
+        elif not has_id and topic.name is None:
+            return False
+    return True
+
+
+def _asks_for_all(request: MetadataRequest, version: int) -> bool:
+    return request.topics is None or (version == 0 and not request.topics)
+
+
+def _ids_and_names(request: MetadataRequest) -> tuple[list[TopicId], list[str]]:
+    """What is asked for, each once. With one id given, names do not count."""
+    topics = request.topics or ()
+    ids = dict.fromkeys(TopicId(one.topic_id) for one in topics if one.topic_id != _NO_ID)
+    if ids:
+        return list(ids), []
+    return [], list(dict.fromkeys(one.name for one in topics if one.name is not None))
+
+
+# -- creation ----------------------------------------------------------------------------------
+
+
+def _to_create(services: Services, request: MetadataRequest, version: int) -> list[str]:
+    if _asks_for_all(request, version) or not request.allow_auto_topic_creation:
+        return []
+    _, names = _ids_and_names(request)
+    topics = services.image.topics
+    missing = [name for name in names if name not in topics and _may_be_created(name)]
+    return missing if missing and services.configs.get_bool(AUTO_CREATE) else []
+
+
+def _may_be_created(name: str) -> bool:
+    return _fault_of(name) is None and not is_internal(name) and name != CLUSTER_METADATA_TOPIC
+
+
+def _fault_of(name: str) -> ErrorCode | None:
+    try:
+        check_topic_name(name)
+    except InvalidTopicName as error:
+        return code_of(error)
+    return None
+
+
+async def _after_creation(
+    context: Context, request: MetadataRequest, missing: Sequence[str]
+) -> MetadataResponse:
+    services = context.services
+    wanted = [NewTopic(name=name) for name in missing]
+    failures: dict[str, ErrorCode] = {}
+    try:
+        created = await services.controller.create_topics(wanted, defaults=topic_defaults(services))
+    except OperatingError as error:
+        failures = dict.fromkeys(missing, code_of(error))
+    else:
+        for name, outcome in zip(missing, created, strict=True):
+            # Another client was faster: the topic is there, which is all that was wanted.
+            if isinstance(outcome, OperatingError) and not isinstance(outcome, TopicExists):
+                failures[name] = code_of(outcome)
+    return _answer(context, request, failures)
+
+
+# -- the answer --------------------------------------------------------------------------------
+
+
+def _answer(context: Context, request: MetadataRequest, failures: NoTopics) -> MetadataResponse:
+    services, version = context.services, context.version
+    image, listener = services.image, context.peer.listener
+    nodes = nodes_on(image, listener)
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=node.broker_id, host=node.host, port=node.port, rack=node.rack
+            )
+            for node in nodes
+        ],
+        cluster_id=image.cluster_id,
+        controller_id=controller_on(image, nodes),
+    )
+    views = PartitionViews(image, listener, version=version)
+    unknown: list[MetadataResponseTopic] = []
+    if _asks_for_all(request, version):
+        topics = [_shown(services, topic, views) for _, topic in sorted(image.topics.items())]
+    else:
+        ids, names = _ids_and_names(request)
+        unknown = [_unknown_id(one) for one in ids if one not in image.topics_by_id]
+        names += [image.topics_by_id[one].name for one in ids if one in image.topics_by_id]
+        topics = [
+            _shown(services, image.topics[name], views)
+            if name in image.topics
+            else _missing(name, failures)
+            for name in names
+        ]
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = TOPIC_OPERATIONS_ALL
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS_ALL
+    response.topics = unknown + topics
+    return response
+
+
+def _missing(name: str, failures: NoTopics) -> MetadataResponseTopic:
+    error = failures.get(name) or _fault_of(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal(name))
+
+
+def _unknown_id(topic_id: TopicId) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+    )
+
+
+def _shown(services: Services, topic: TopicImage, views: PartitionViews) -> MetadataResponseTopic:
+    partitions = []
+    for one in topic.partitions:
+        view = views.of(one, is_log_offline=is_log_offline(services, topic, one))
+        partitions.append(
+            MetadataResponsePartition(
+                error_code=view.error,
+                partition_index=one.index,
+                leader_id=view.leader,
+                leader_epoch=one.leader_epoch,
+                replica_nodes=view.replicas,
+                isr_nodes=view.isr,
+                offline_replicas=view.offline,
+            )
+        )
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=is_internal(topic.name),
+        partitions=partitions,
+    )

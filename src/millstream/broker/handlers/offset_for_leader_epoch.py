@@ -1,0 +1,86 @@
+"""OffsetForLeaderEpoch (key 23), versions 2-4.
+
+Behaviour: where an epoch ended in the leader's log, which is where two logs, or a log and what a
+consumer has read, part (KIP-101, KIP-279, KIP-320). The answer names the largest epoch not above
+the asked one; for the newest epoch the end is the log's end; epoch and offset -1 when the epoch is
+above all. A leader epoch that the client believes in is compared first (FENCED_LEADER_EPOCH,
+UNKNOWN_LEADER_EPOCH). Only leaders answer. The replica id makes no difference, as in Kafka: what
+lies above the high watermark is told to all.
+v3 replica id · v4 flexible.
+Invariants: I-10, I-15.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of
+from millstream.model.errors import OperatingError
+from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch
+from millstream.replication.partition import Partition
+from millstream.storage.epochs import UNDEFINED_EPOCH_END, EpochEnd
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+VERSIONS: Final = range(2, 5)
+
+
+def handle(context: Context, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    """Look up every partition's epoch."""
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_answer(context, topic.topic, one) for one in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def failed(
+    request: OffsetForLeaderEpochRequest, error: ErrorCode, version: int
+) -> OffsetForLeaderEpochResponse:
+    """The same error for every partition."""
+    del version
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    EpochEndOffset(partition=one.partition, error_code=error)
+                    for one in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(context: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        leader = context.services.partitions.get((topic, asked.partition))
+        leader.log.owner.check_usable()
+        leader.check_leader_epoch(asked.current_leader_epoch)
+    except OperatingError as error:
+        return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
+    found = _end_of(leader, LeaderEpoch(asked.leader_epoch))
+    return EpochEndOffset(
+        partition=asked.partition, leader_epoch=found.epoch, end_offset=found.end_offset
+    )
+
+
+def _end_of(leader: Partition, epoch: LeaderEpoch) -> EpochEnd:
+    """Kafka's leader notes its epoch when it is elected, ours with the first batch: in between
+    the log's end is where the leader's epoch begins.
+    """
+    newest = leader.log.latest_epoch
+    if not newest < epoch <= leader.leader_epoch or epoch < 0:
+        return leader.log.end_offset_for_epoch(epoch) if epoch >= 0 else UNDEFINED_EPOCH_END
+    is_own = epoch == leader.leader_epoch or newest == NO_LEADER_EPOCH
+    return EpochEnd(epoch if is_own else newest, leader.log_end)

@@ -1,0 +1,281 @@
+"""Produce (key 0), versions 3-13.
+
+Behaviour: one batch per partition, checked record by record, stored with its offsets assigned.
+acks=1 is answered when the batch is in the log, and flushed where `flush.messages` asks for it;
+acks=-1 when the high watermark has passed it, or with REQUEST_TIMED_OUT; acks=0 has no answer, and
+an error closes the connection. A duplicate sequence is answered with the original offset.
+Most requests never come here: the connection core stages what is plain. Both ways do the same.
+v5 log start · v7 zstd · v8 record errors · v9 flexible · v10 leader hints (KIP-951) · v12 implicit
+add to transaction (KIP-890) · v13 topic ids (KIP-516). 0-2 are advertised and not served.
+
+Where it differs from Kafka: there is no transaction coordinator yet, so no transaction is open and
+transactional records are refused with INVALID_TXN_STATE; bytes behind the batch that are no whole
+second one are refused (Kafka cuts them off); missing records are INVALID_RECORD (Kafka does not
+answer at all); every error has a message.
+Invariants: I-01, I-03, I-20, I-21, I-36.
+"""
+
+from functools import partial
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.delayed import DelayedProduce
+from millstream.broker.error_codes import code_of, text_of
+from millstream.broker.leader_hints import leader_hint
+from millstream.broker.produce_records import (
+    InternalTopic,
+    InvalidRequiredAcks,
+    Records,
+    check_one_batch,
+    is_transactional,
+    record_errors,
+)
+from millstream.controller.topics import INTERNAL_TOPICS
+from millstream.model.errors import BatchTooLarge, InvalidTransactionState, OperatingError
+from millstream.model.ids import TopicId
+from millstream.replication.errors import ReplicationTimedOut
+from millstream.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition
+from millstream.storage.ports import AppendOutcome
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+VERSIONS: Final = range(3, 14)
+
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""Kafka's own exception from the rule that clients do not write to internal topics."""
+
+_FIRST_WITH_HINTS: Final = 10
+_FIRST_WITH_TOPIC_IDS: Final = 13
+
+_WITHOUT_LOG_START: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Errors with which Kafka tells no log start."""
+
+
+def handle(context: Context, request: ProduceRequest) -> ProduceResponse | None:
+    """Write every partition's batch; the answer comes when the last of them counts."""
+    if request.transactional_id is None and _has_transactional(request):
+        # Kafka's check of the right to write in a transaction comes first, and knows no id.
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return _refuse(context, request, error)
+    work = _Produce(context, request)
+    for topic in request.topic_data:
+        work.append_topic(topic)
+    context.services.partitions.wake_readers()
+    return work.finish_or_wait()
+
+
+class _Produce:
+    """One request and its answer, as it is filled in."""
+
+    def __init__(self, context: Context, request: ProduceRequest) -> None:
+        self._context = context
+        self._request = request
+        self._response = ProduceResponse()
+        self._delayed: DelayedProduce | None = None
+        self._asked_count = 0
+        self._open: dict[int, tuple[PartitionProduceResponse, Partition]] = {}
+        """Partitions that have not answered, by their number in the request."""
+        self._records: Records | None = None
+        """What is being appended; the bytes are there only while the request is walked."""
+        self._first_error = ""
+        self._is_silent = False
+        """The end of a request without answer was told; a late error can still close."""
+
+    # -- partitions ------------------------------------------------------------------------
+
+    def append_topic(self, topic: TopicProduceData) -> None:
+        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+        self._response.responses.append(answer)
+        for data in topic.partition_data:
+            one = PartitionProduceResponse(index=data.index, base_offset=-1)
+            answer.partition_responses.append(one)
+            try:
+                leader = self._check(topic, data)
+            except OperatingError as error:
+                self._fail(one, error)
+            else:
+                self._append(one, leader, data.records or b"")
+
+    def _check(self, topic: TopicProduceData, data: PartitionProduceData) -> Partition:
+        """In Kafka's order: the partition, the batch's form, acks, the topic, the transaction."""
+        context = self._context
+        partitions = context.services.partitions
+        if context.version >= _FIRST_WITH_TOPIC_IDS:
+            leader = partitions.get_by_id(TopicId(topic.topic_id), data.index)
+        else:
+            leader = partitions.get((topic.name, data.index))
+        check_one_batch(data.records, context.version)
+        acks = self._request.acks
+        if acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+            raise InvalidRequiredAcks(f"acks must be -1, 0 or 1, not {acks}")
+        if leader.partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+            raise InternalTopic(f"{leader.partition.topic} is an internal topic")
+        if is_transactional(data.records):
+            raise InvalidTransactionState("the partition was not added to a transaction")
+        return leader
+
+    def _append(self, one: PartitionProduceResponse, leader: Partition, records: Records) -> None:
+        number = self._asked_count
+        self._asked_count += 1
+        self._open[number] = (one, leader)
+        self._records = records
+        leader.append(records, acks=self._request.acks, done=partial(self._done, number))
+        self._records = None
+
+    def _done(self, number: int, outcome: AppendOutcome) -> None:
+        found = self._open.pop(number, None)
+        if found is None:
+            return  # it was answered when its time was up
+        one, leader = found
+        if outcome.error is None:
+            one.base_offset = outcome.base_offset
+            one.log_start_offset = outcome.log_start
+            if outcome.append_time_ms is not None:
+                one.log_append_time_ms = outcome.append_time_ms
+        else:
+            self._fail_append(one, leader, outcome)
+        if self._delayed is not None:
+            self._delayed.one_done()
+        elif self._is_silent and self._first_error:
+            self._end_silently()
+
+    # -- errors ----------------------------------------------------------------------------
+
+    def _fail_append(
+        self, one: PartitionProduceResponse, leader: Partition, outcome: AppendOutcome
+    ) -> None:
+        error, config = outcome.error, leader.log.config
+        if error is None:
+            return
+        code = code_of(error)
+        if isinstance(error, BatchTooLarge) and error.size_bytes <= config.max_message_bytes:
+            code = ErrorCode.RECORD_LIST_TOO_LARGE  # it is the segment that is too small
+        self._fail(one, error, code)
+        if code not in _WITHOUT_LOG_START:
+            one.log_start_offset = outcome.log_start
+        if self._records is not None:
+            now_ms = self._context.services.clock.wall_ms()
+            one.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in record_errors(self._records, config, error, now_ms=now_ms)
+            ]
+
+    def _fail(
+        self, one: PartitionProduceResponse, error: OperatingError, code: ErrorCode | None = None
+    ) -> None:
+        one.error_code = code_of(error) if code is None else code
+        one.error_message = text_of(error)
+        self._first_error = self._first_error or one.error_message
+
+    def _time_out(self) -> None:
+        for one, leader in self._open.values():
+            self._fail(one, ReplicationTimedOut(leader.partition))
+        self._open.clear()
+
+    # -- the answer ------------------------------------------------------------------------
+
+    def finish_or_wait(self) -> ProduceResponse | None:
+        """The answer, or None: it was given, or is given later."""
+        if self._request.acks == ACKS_NONE:
+            self._is_silent = True
+            self._end_silently()
+            return None
+        if not self._open:
+            self._add_hints()
+            return self._response
+        self._delayed = DelayedProduce(self._context, self._answer, self._time_out)
+        self._delayed.waiting = len(self._open)
+        self._delayed.start(timeout_ms=self._request.timeout_ms)
+        return None
+
+    def _answer(self) -> None:
+        self._add_hints()
+        self._context.answer(self._response)
+
+    def _end_silently(self) -> None:
+        """A producer that waits for no answer learns of an error from the closed connection."""
+        if self._first_error:
+            self._context.close(f"a produce request without answer failed: {self._first_error}")
+        else:
+            self._context.answer_nothing()
+
+    def _add_hints(self) -> None:
+        if not self._first_error or self._context.version < _FIRST_WITH_HINTS:
+            return
+        for topic in self._response.responses:
+            for one in topic.partition_responses:
+                if one.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    self._add_hint(topic, one)
+
+    def _add_hint(self, topic: TopicProduceResponse, one: PartitionProduceResponse) -> None:
+        name = topic.name
+        if not name:
+            name = self._context.services.partitions.name_of(topic.topic_id.bytes)
+        hint = leader_hint(self._context, name, one.index)
+        if hint is None:
+            return
+        one.current_leader = LeaderIdAndEpoch(
+            leader_id=hint.leader_id, leader_epoch=hint.leader_epoch
+        )
+        nodes = self._response.node_endpoints
+        if hint.host is not None and all(node.node_id != hint.leader_id for node in nodes):
+            nodes.append(
+                NodeEndpoint(node_id=hint.leader_id, host=hint.host, port=hint.port, rack=hint.rack)
+            )
+
+
+def _has_transactional(request: ProduceRequest) -> bool:
+    return any(
+        is_transactional(one.records)
+        for topic in request.topic_data
+        for one in topic.partition_data
+    )
+
+
+def _refuse(context: Context, request: ProduceRequest, error: ErrorCode) -> ProduceResponse | None:
+    if request.acks == ACKS_NONE:
+        context.close(f"a produce request without answer failed: {error.text}")
+        return None
+    return failed(request, error, context.version)
+
+
+def failed(request: ProduceRequest, error: ErrorCode, version: int) -> ProduceResponse:
+    """Every partition has the error."""
+    del version
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=one.index,
+                        error_code=error,
+                        base_offset=-1,
+                        error_message=error.text,
+                    )
+                    for one in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )

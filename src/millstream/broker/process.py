@@ -1,0 +1,114 @@
+"""A broker as a process: settings from a file, signals, the pid file, the ready line.
+
+`python -m millstream.broker.process --config FILE` is what `millstream broker` and `millstream up`
+run; it loads nothing that a broker does not need, because a start is measured in tenths of a
+second.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.configs import BrokerConfigs
+from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress
+from millstream.model.config.errors import InvalidConfig
+from millstream.model.config.properties import load_settings
+from millstream.model.errors import OperatingError
+from millstream.observe import logs
+from millstream.observe.process import LinuxProcess
+from millstream.runtime import fatal
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+log = logs.get_logger("millstream.broker.process")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a broker until it is told to stop; the exit code."""
+    if len(arguments) != 2 or arguments[0] != "--config":
+        sys.stderr.write("usage: python -m millstream.broker.process --config FILE\n")
+        return EXIT_USAGE
+    return run(Path(arguments[1]))
+
+
+def run(config_file: Path) -> int:
+    """Run the broker that the file describes."""
+    try:
+        configs = read_configs(config_file)
+    except (InvalidConfig, OSError) as error:
+        sys.stderr.write(f"millstream: {error}\n")
+        return EXIT_USAGE
+    logs.configure(level=configs.get_text("log.level"))
+    with asyncio.Runner() as runner:
+        fatal.install(runner.get_loop())
+        return runner.run(_serve(configs))
+
+
+def read_configs(config_file: Path) -> BrokerConfigs:
+    """Settings of a file with what the environment overrides; raises InvalidConfig or OSError."""
+    settings = load_settings(config_file, os.environ)
+    for warning in settings.warnings:
+        sys.stderr.write(f"millstream: {warning}\n")
+    return BrokerConfigs(settings.values)
+
+
+async def _serve(configs: BrokerConfigs) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        broker = Broker(configs, BrokerSeams(process=LinuxProcess()))
+        await broker.start()
+    except (OperatingError, OSError) as error:
+        logs.flush()
+        sys.stderr.write(f"millstream: the broker cannot start: {error}\n")
+        return EXIT_FAILED
+    with pid_file(configs.get_text("pid.file")):
+        try:
+            say_ready(broker.endpoints)
+            await stop.wait()
+        finally:
+            await broker.stop()
+            logs.flush()
+    return EXIT_OK
+
+
+@contextmanager
+def pid_file(path: str) -> Iterator[None]:
+    """The process's number in a file while the block runs; "" for none."""
+    if not path:
+        yield
+        return
+    Path(path).write_text(f"{os.getpid()}\n")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            Path(path).unlink()
+
+
+def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
+    """One line for whoever waits for the broker, then nothing more on standard output."""
+    places = ",".join(f"{_reachable(one.host)}:{one.port}" for one in endpoints)
+    with suppress(OSError):  # nobody needs to listen
+        sys.stdout.write(f"ready: {places}\n")
+        sys.stdout.flush()
+
+
+def _reachable(host: str) -> str:
+    if host in UNSPECIFIED_HOSTS:
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

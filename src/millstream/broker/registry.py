@@ -1,0 +1,74 @@
+"""Which APIs this broker serves, in which versions, and where.
+
+A table instead of imports: a broker must be ready in well under a second, and most clients never
+use most APIs, so a handler's module is loaded by the first request for it.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from millstream.wire.api_keys import ApiKey
+from millstream.wire.errors import ErrorCode
+
+
+class Served(NamedTuple):
+    """One API of this broker."""
+
+    module: str
+    """Of the handler, in `broker/handlers/`, and of the messages, in `wire/messages/`."""
+    versions: range
+
+
+def _up_to(module: str, first: int, last: int) -> Served:
+    return Served(module, range(first, last + 1))
+
+
+SERVED: Final[Mapping[ApiKey, Served]] = {
+    ApiKey.PRODUCE: _up_to("produce", 3, 13),
+    ApiKey.FETCH: _up_to("fetch", 4, 18),
+    ApiKey.LIST_OFFSETS: _up_to("list_offsets", 1, 11),
+    ApiKey.METADATA: _up_to("metadata", 0, 13),
+    ApiKey.FIND_COORDINATOR: _up_to("find_coordinator", 0, 6),
+    ApiKey.API_VERSIONS: _up_to("api_versions", 0, 4),
+    ApiKey.CREATE_TOPICS: _up_to("create_topics", 2, 7),
+    ApiKey.DELETE_TOPICS: _up_to("delete_topics", 1, 6),
+    ApiKey.DELETE_RECORDS: _up_to("delete_records", 0, 2),
+    ApiKey.INIT_PRODUCER_ID: _up_to("init_producer_id", 0, 5),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _up_to("offset_for_leader_epoch", 2, 4),
+    ApiKey.DESCRIBE_CONFIGS: _up_to("describe_configs", 1, 4),
+    ApiKey.ALTER_CONFIGS: _up_to("alter_configs", 0, 2),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _up_to("alter_replica_log_dirs", 1, 2),
+    ApiKey.DESCRIBE_LOG_DIRS: _up_to("describe_log_dirs", 1, 5),
+    ApiKey.CREATE_PARTITIONS: _up_to("create_partitions", 0, 3),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _up_to("incremental_alter_configs", 0, 1),
+    ApiKey.DESCRIBE_CLUSTER: _up_to("describe_cluster", 0, 2),
+    ApiKey.DESCRIBE_PRODUCERS: _up_to("describe_producers", 0, 0),
+    ApiKey.LIST_CONFIG_RESOURCES: _up_to("list_config_resources", 0, 1),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _up_to("describe_topic_partitions", 0, 0),
+}
+
+PRODUCE_ADVERTISED_FROM: Final = 0
+"""librdkafka takes a broker without Produce 0 for one that cannot compress; 0-2 are refused."""
+
+
+class Handler(NamedTuple):
+    """A handler's module, loaded."""
+
+    decode: Callable[[memoryview, int], Any]
+    handle: Callable[[Any, Any], Any]
+    failed: Callable[[Any, ErrorCode, int], Any]
+    versions: range
+
+
+def load(key: ApiKey) -> Handler:
+    """Import the handler and the messages of an API that is served."""
+    served = SERVED[key]
+    module = importlib.import_module(f"millstream.broker.handlers.{served.module}")
+    if hasattr(module, "decode"):
+        decode = module.decode  # a lean decoder of its own, for a hot path
+    else:
+        messages = importlib.import_module(f"millstream.wire.messages.{served.module}")
+        words = served.module.split("_")
+        decode = getattr(messages, "".join(map(str.capitalize, words)) + "Request").decode
+    return Handler(decode, module.handle, module.failed, served.versions)

@@ -1,0 +1,67 @@
+"""What handlers work with. Built once by the composition in `broker.py`, handed in everywhere."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millstream.model.ids import BrokerId
+
+if TYPE_CHECKING:
+    from millstream.broker.configs import BrokerConfigs
+    from millstream.broker.context import AnswerPart, Context
+    from millstream.broker.fetch_sessions import FetchSessions
+    from millstream.broker.producer_ids import ProducerIds
+    from millstream.controller.image import ClusterImage
+    from millstream.controller.local import LocalController
+    from millstream.observe.broker_metrics import BrokerMetrics
+    from millstream.replication.partitions import Partitions
+    from millstream.runtime.clock import Clock
+    from millstream.runtime.randomness import Randomness
+    from millstream.storage.manager import LogManager
+
+
+class Answering(Protocol):
+    """Turns a handler's answer into a frame; see `dispatch.py`."""
+
+    def answer(self, context: "Context", response: Any) -> None: ...
+
+    def answer_parts(
+        self, context: "Context", body: "Sequence[AnswerPart]", *, error_count: int
+    ) -> None: ...
+
+    def answer_nothing(self, context: "Context") -> None: ...
+
+
+class Timers(Protocol):
+    """Timers of the event loop, as the delayed operations need them."""
+
+    def monotonic_s(self) -> float: ...
+
+    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> Any:
+        """Returns a handle with `cancel()`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """One broker's parts."""
+
+    broker_id: BrokerId
+    clock: "Clock"
+    randomness: "Randomness"
+    timers: Timers
+    answering: Answering
+    configs: "BrokerConfigs"
+    """Broker settings, static and dynamic; and every topic's effective settings."""
+    controller: "LocalController"
+    """Changes of topics and dynamic configuration; all its methods that change are coroutines."""
+    logs: "LogManager"
+    partitions: "Partitions"
+    """The partitions this broker leads; produce, fetch and offsets go through them."""
+    fetch_sessions: "FetchSessions"
+    producer_ids: "ProducerIds"
+    metrics: "BrokerMetrics"
+
+    @property
+    def image(self) -> "ClusterImage":
+        """What the cluster looks like now; do not keep it over an await."""
+        return self.controller.image

@@ -1,0 +1,290 @@
+"""Plain sockets without a transport between: our own epoll inside the loop's.
+
+The event loop watches one descriptor, the nested epoll. When it fires, everything that any
+connection brought since is read and handled in one go: the loop's own cost per event is paid once
+per wake-up instead of once per connection, requests of many connections share one write per
+partition, and answers go straight to the socket instead of through a transport's buffer.
+"""
+
+import errno
+import os
+import select
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, Protocol
+
+from millstream.broker.context import AnswerPart
+from millstream.broker.exchange import Exchange
+from millstream.broker.peer import CLOSED, Cause, ClientPeer
+from millstream.kernels.connection import Connection
+from millstream.model.limits import KIB
+from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.storage.log_reader import ReadSlice
+
+EVENTS_PER_WAKE_MAX: Final = 256
+SEND_BUFFER_BYTES: Final = 256 * KIB
+"""One send: enough to make the call cheap, small enough to stay in the processor's cache."""
+
+_READ: Final = select.EPOLLIN | select.EPOLLRDHUP
+_WRITE: Final = select.EPOLLOUT
+_ENDED: Final = select.EPOLLHUP | select.EPOLLERR
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+
+
+class Loop(Protocol):
+    """What is needed of an event loop."""
+
+    def add_reader(self, fd: int, callback: Callable[..., Any], *arguments: Any) -> None: ...
+
+    def remove_reader(self, fd: int) -> Any: ...
+
+
+class SocketShell:
+    """Carries all plain connections of a broker."""
+
+    def __init__(self, loop: Loop, exchange: Exchange, background: Background) -> None:
+        self._loop = loop
+        self._exchange = exchange
+        self.background = background
+        self._epoll = select.epoll()
+        self._peers: dict[int, SocketPeer] = {}
+        self.buffer = memoryview(bytearray(SEND_BUFFER_BYTES))
+        """Shared by all sends: its content never outlives a call."""
+        loop.add_reader(self._epoll.fileno(), self._wake)
+
+    def add(
+        self, sock: socket.socket, core: Connection, *, listener: str, client_host: str, number: int
+    ) -> "SocketPeer":
+        """Take over an accepted, non-blocking socket."""
+        peer = SocketPeer(self, sock, self._exchange, core, (listener, client_host, number))
+        self._peers[sock.fileno()] = peer
+        self._epoll.register(sock.fileno(), _READ)
+        return peer
+
+    def watch(self, descriptor: int, *, reading: bool, writing: bool) -> None:
+        self._epoll.modify(descriptor, (_READ if reading else 0) | (_WRITE if writing else 0))
+
+    def forget(self, descriptor: int) -> None:
+        self._epoll.unregister(descriptor)
+        del self._peers[descriptor]
+
+    def close(self) -> None:
+        """After the last connection."""
+        self._loop.remove_reader(self._epoll.fileno())
+        self._epoll.close()
+
+    def _wake(self) -> None:
+        exchange, peers = self._exchange, self._peers
+        exchange.begin()
+        for descriptor, events in self._epoll.poll(0, EVENTS_PER_WAKE_MAX):
+            # One that was closed in this very wake-up is gone; its number cannot have been given
+            # to another yet, as accepting is an event of its own.
+            peer = peers.get(descriptor)
+            if peer is None:
+                continue
+            if events & _WRITE:
+                peer.flush()
+            if events & (_READ | _ENDED) and peer.state != CLOSED:
+                peer.read(events)
+        exchange.finish()
+
+
+class SocketPeer(ClientPeer):
+    """A connection on a plain socket."""
+
+    def __init__(
+        self,
+        shell: SocketShell,
+        sock: socket.socket,
+        exchange: Exchange,
+        core: Connection,
+        facts: tuple[str, str, int],
+    ) -> None:
+        listener, client_host, number = facts
+        super().__init__(exchange, core, listener=listener, client_host=client_host, number=number)
+        self._shell = shell
+        self._socket = sock
+        self._descriptor = sock.fileno()
+        self._is_writing = False
+        self._sent_of_first = 0
+        """Bytes of the queue's first part that have left."""
+        self._is_loading = False
+        """Whether a thread reads cold data for the queue's first part."""
+
+    # -- input -----------------------------------------------------------------------------
+
+    def read(self, events: int) -> None:
+        """Read once; what is left fires again, after the other connections had their turn."""
+        if not self._reading:
+            if events & _ENDED:
+                self.abort("the client is gone", Cause.CLIENT)
+            return
+        try:
+            size = self._socket.recv_into(self.core.get_buffer(0))
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.abort(f"reading failed: {error.strerror}", Cause.CLIENT)
+            return
+        if not size:
+            self.abort("closed by the client", Cause.CLIENT)
+            return
+        self._exchange.arrived(self, size)
+
+    def pause_reading(self) -> None:
+        if self._reading and self.state != CLOSED:
+            self._reading = False
+            self._shell.watch(self._descriptor, reading=False, writing=self._is_writing)
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._shell.watch(self._descriptor, reading=True, writing=self._is_writing)
+
+    # -- output ----------------------------------------------------------------------------
+
+    def send_queue(self) -> bool:
+        if self._is_loading:
+            return False
+        try:
+            while self._queue:
+                if not self._send_some():
+                    self._set_writing(True)
+                    return False
+        except BlockingIOError:
+            self._set_writing(True)
+            return False
+        except OSError as error:
+            self.abort(f"sending failed: {error.strerror}", Cause.CLIENT)
+            return False
+        self._set_writing(False)
+        return True
+
+    def _send_some(self) -> bool:
+        """Send the front of the queue, several parts at a time; False when the socket is full."""
+        first = self._queue[0]
+        if not isinstance(first, ReadSlice) and len(first) >= SEND_BUFFER_BYTES // 4:
+            view = memoryview(first)[self._sent_of_first :]
+            return self._sent(self._socket.send(view), len(view))
+        filled = self._fill()
+        if filled < 0:
+            return False  # a thread is reading; it calls flush when it is done
+        return self._sent(self._socket.send(self._shell.buffer[:filled]), filled)
+
+    def _fill(self) -> int:
+        """Put the queue's front into the shared buffer; -1 when the disk has to be waited for."""
+        buffer, filled, skip = self._shell.buffer, 0, self._sent_of_first
+        for part in self._queue:
+            room = SEND_BUFFER_BYTES - filled
+            if isinstance(part, ReadSlice):
+                size = min(room, part.size_bytes - skip)
+                if not self._load(part, skip, buffer[filled : filled + size]):
+                    if not filled:
+                        self._load_elsewhere(part, skip, size)
+                        return -1
+                    break
+            else:
+                size = min(room, len(part) - skip)
+                buffer[filled : filled + size] = memoryview(part)[skip : skip + size]
+            filled += size
+            skip = 0
+            if filled == SEND_BUFFER_BYTES:
+                break
+        return filled
+
+    def _load(self, part: ReadSlice, skip: int, target: memoryview) -> bool:
+        """Read from the page cache; False when the data is not there."""
+        file = part.file
+        if file is None or not target:
+            return True
+        opened = file.open()
+        descriptor = opened.descriptor
+        if descriptor is None or not _NOWAIT:
+            size = opened.read_into(part.position + skip, target)
+        else:
+            try:
+                size = os.preadv(descriptor, [target], part.position + skip, _NOWAIT)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
+                size = opened.read_into(part.position + skip, target)
+            if 0 < size < len(target):
+                return False  # the rest is cold
+        if size != len(target):
+            raise OSError(errno.EIO, "a segment file is shorter than its batches", file.path)
+        return True
+
+    def _load_elsewhere(self, part: ReadSlice, skip: int, size: int) -> None:
+        file = part.file
+        if file is None:
+            return
+        opened = file.open()  # it stays pinned: the part is in the queue
+        self._is_loading = True
+        work = partial(opened.read_at, part.position + skip, size)
+        try:
+            self._shell.background.submit(work, partial(self._loaded, part, skip), name="cold read")
+        except BackgroundFullError:
+            self._loaded(part, skip, Outcome(opened.read_at(part.position + skip, size)))
+
+    def _loaded(self, part: ReadSlice, skip: int, outcome: Outcome[bytes]) -> None:
+        self._is_loading = False
+        if self.state == CLOSED:
+            if part.file is not None:
+                part.file.unpin()
+            return
+        try:
+            data = outcome.result()
+        except OSError as error:
+            self.abort(f"reading a segment failed: {error.strerror}", Cause.FAILURE)
+            return
+        if not data:
+            self.abort("a segment file is shorter than its batches", Cause.FAILURE)
+            return
+        self._replace_front(part, skip, data)
+        self._exchange.has_output(self)
+
+    def _replace_front(self, part: ReadSlice, skip: int, data: bytes) -> None:
+        """The bytes that were read take the place of that much of the range."""
+        self._queue.popleft()
+        rest = part.size_bytes - skip - len(data)
+        if rest:
+            self._queue.appendleft(ReadSlice(part.file, part.position + skip + len(data), rest))
+        elif part.file is not None:
+            part.file.unpin()
+        self._queue.appendleft(data)
+        self._sent_of_first = 0
+
+    def _sent(self, size: int, wanted: int) -> bool:
+        """Drop what has left from the queue; False when the socket took less than offered."""
+        taken = size + self._sent_of_first
+        queue = self._queue
+        while queue:
+            first = queue[0]
+            length = first.size_bytes if isinstance(first, ReadSlice) else len(first)
+            if taken < length:
+                break
+            taken -= length
+            _unpin(queue.popleft())
+        self._sent_of_first = taken
+        return size == wanted
+
+    def _set_writing(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
+        if self._is_writing != wanted and self.state != CLOSED:
+            self._is_writing = wanted
+            self._shell.watch(self._descriptor, reading=self._reading, writing=wanted)
+
+    # -- end -------------------------------------------------------------------------------
+
+    def close_carrier(self) -> None:
+        if self._is_loading:
+            # The thread still reads from the file: its range is unpinned when that is done.
+            self._queue.popleft()
+        self._shell.forget(self._descriptor)
+        self._socket.close()
+
+
+def _unpin(part: AnswerPart) -> None:
+    if isinstance(part, ReadSlice) and part.file is not None:
+        part.file.unpin()

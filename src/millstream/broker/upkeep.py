@@ -1,0 +1,99 @@
+"""What a broker does on its own, by the clock: retention, flushes, checkpoints, cleaning."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from millstream.broker.configs import BrokerConfigs
+from millstream.model.invariant import InvariantViolated
+from millstream.observe.broker_metrics import BrokerMetrics
+from millstream.observe.logs import get_logger
+from millstream.observe.loop_lag import LoopLagSampler
+from millstream.storage.manager import LogManager
+
+log = get_logger("millstream.broker.upkeep")
+
+FLUSH_LOOK_S: Final = 1.0
+"""`flush.ms` is kept to within this; Kafka's own scheduler looks every few seconds."""
+PRODUCER_LOOK_S: Final = 600.0
+FOREVER_S: Final = 7 * 86_400.0
+"""The longest wait of a timer; settings of `Long.MAX_VALUE` mean never."""
+
+
+class Upkeep:
+    """Timers over the log manager. An error in one duty is logged and its next turn comes."""
+
+    def __init__(self, logs: LogManager, configs: BrokerConfigs, metrics: BrokerMetrics) -> None:
+        self._logs = logs
+        self._configs = configs
+        self._metrics = metrics
+        self._handles: dict[str, asyncio.TimerHandle] = {}
+        self._turns: dict[str, Callable[[], None]] = {}
+        self._is_stopped = False
+        self._lag: LoopLagSampler | None = None
+
+    def start(self) -> None:
+        """Begin every duty; the interval of each is read again before every turn."""
+        in_s = self._configs_seconds
+        self._every("flush", lambda: FLUSH_LOOK_S, self._logs.flush_due)
+        self._every("retention", lambda: in_s("log.retention.check.interval.ms"), self._retention)
+        self._every(
+            "checkpoints",
+            lambda: in_s("log.flush.offset.checkpoint.interval.ms"),
+            self._logs.store_checkpoints,
+        )
+        self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
+        self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
+        self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
+        self._lag.start()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        if self._lag is not None:
+            self._lag.stop()
+        for handle in self._handles.values():
+            handle.cancel()
+
+    def run_now(self) -> None:
+        """A setting changed: look again at once whether something is due."""
+        for name in ("flush", "retention", "cleaner"):
+            handle = self._handles.pop(name, None)
+            if handle is not None:
+                handle.cancel()
+                self._turns[name]()
+
+    def _configs_seconds(self, key: str) -> float:
+        return self._configs.get_int(key) / 1000
+
+    def _every(
+        self, name: str, interval_s: Callable[[], float], duty: Callable[[], object]
+    ) -> None:
+        def turn() -> None:
+            if self._is_stopped:
+                return
+            try:
+                duty()
+            except InvariantViolated:
+                raise
+            except Exception as error:  # noqa: BLE001 - the next turn may do better
+                log.error("upkeep failed", duty=name, error=error)
+            plan()
+
+        def plan() -> None:
+            wait_s = max(0.001, min(interval_s(), FOREVER_S))
+            self._handles[name] = asyncio.get_running_loop().call_later(wait_s, turn)
+
+        self._turns[name] = turn
+        plan()
+
+    def _retention(self) -> None:
+        removed = self._logs.run_retention()
+        if removed:
+            log.info("segments removed by retention", segments=removed)
+
+    def _clean(self) -> None:
+        if self._configs.get_bool("log.cleaner.enable"):
+            self._logs.run_cleaner()
+
+    def _expire_producers(self) -> None:
+        self._logs.expire_producers()

@@ -1,0 +1,162 @@
+"""Starts broker processes, tells when one dies, and stops all of a data directory at the end.
+
+It neither restarts a broker nor stops the others when one dies: whoever runs it decides. A broker
+that was started again by hand is found by its pid file and stopped with the rest.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from millstream.cli.brokers_on_disk import BrokerDirectory, brokers_of
+from millstream.runtime.clock import SystemClock
+
+START_TIMEOUT_S: Final = 120.0
+"""Recovery of a large log after a crash takes its time."""
+STOP_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.05
+_READY: Final = b"ready: "
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+
+
+class StartFailed(Exception):
+    """A broker did not become ready; it has said why on standard error."""
+
+
+class Supervisor:
+    """For the main thread of a process, because it handles signals."""
+
+    def __init__(self, data_dir: Path, complain: Callable[[str], None]) -> None:
+        self._data_dir = data_dir
+        self._complain = complain
+        self._clock = SystemClock()
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        # Signals only leave their number in a socket: everything is done in one place, in order.
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, lambda *_: None)
+        self._is_told = False
+
+    def start(self, directories: Sequence[BrokerDirectory]) -> list[str]:
+        """Start the brokers and wait for all; where clients find them. Raises StartFailed."""
+        for one in directories:
+            self._children[one.broker_id] = subprocess.Popen(  # noqa: S603 - our own module
+                [
+                    *(sys.executable, "-m", "millstream.broker.process"),
+                    *("--config", str(one.settings_file)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                # Ctrl-C reaches the whole group of a terminal: the brokers are ours to stop.
+                start_new_session=True,
+            )
+        return [place for one in directories for place in self._await_ready(one)]
+
+    def wait(self) -> None:
+        """Until somebody tells us to stop; says which brokers die meanwhile."""
+        while not self._is_told:
+            self._await_signal(None)
+            self._report_deaths()
+
+    def stop(self) -> None:
+        """Stop every broker of the data directory, whoever started it."""
+        self._report_deaths()
+        found = [one.running_pid() for one in brokers_of(self._data_dir)]
+        pids = {pid for pid in found if pid is not None}
+        pids |= {child.pid for child in self._children.values() if child.poll() is None}
+        for pid in pids:
+            _send(pid, signal.SIGTERM)
+        deadline_s = self._clock.monotonic_s() + STOP_TIMEOUT_S
+        while pids := {pid for pid in pids if self._is_alive(pid)}:
+            if self._clock.monotonic_s() > deadline_s:
+                for pid in pids:
+                    self._complain(
+                        f"pid {pid} did not stop in {STOP_TIMEOUT_S:.0f} s and is killed"
+                    )
+                    _send(pid, signal.SIGKILL)
+            self._await_signal(POLL_S)
+        self._close()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _await_ready(self, directory: BrokerDirectory) -> list[str]:
+        child = self._children[directory.broker_id]
+        line = self._first_line(child)
+        if not line.startswith(_READY):
+            raise StartFailed(f"broker {directory.broker_id} did not start")
+        places = line.removeprefix(_READY).decode().strip().split(",")
+        directory.keep_port(places[0])
+        return places
+
+    def _first_line(self, child: subprocess.Popen[bytes]) -> bytes:
+        if child.stdout is None:
+            return b""
+        text = b""
+        deadline_s = self._clock.monotonic_s() + START_TIMEOUT_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            selector.register(self._reader, selectors.EVENT_READ)
+            while not text.endswith(b"\n"):
+                for key, _ in selector.select(deadline_s - self._clock.monotonic_s()):
+                    if key.fileobj is self._reader:
+                        self._take_signals()
+                        continue
+                    piece = os.read(child.stdout.fileno(), 4096)
+                    if not piece:
+                        return text
+                    text += piece
+                if self._is_told or self._clock.monotonic_s() > deadline_s:
+                    return text
+        return text
+
+    def _await_signal(self, timeout_s: float | None) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._reader, selectors.EVENT_READ)
+            if selector.select(timeout_s):
+                self._take_signals()
+
+    def _take_signals(self) -> None:
+        numbers = self._reader.recv(4096)
+        self._is_told |= any(number != signal.SIGCHLD for number in numbers)
+
+    def _report_deaths(self) -> None:
+        for broker_id, child in list(self._children.items()):
+            code = child.poll()
+            if code is None:
+                continue
+            del self._children[broker_id]
+            if child.stdout is not None:
+                child.stdout.close()
+            if not self._is_told:
+                how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+                self._complain(f"broker {broker_id} (pid {child.pid}) died: {how}")
+
+    def _is_alive(self, pid: int) -> bool:
+        for child in self._children.values():
+            if child.pid == pid:
+                return child.poll() is None
+        return _send(pid, 0)
+
+    def _close(self) -> None:
+        self._report_deaths()
+        signal.set_wakeup_fd(-1)
+        self._reader.close()
+        self._writer.close()
+
+
+def _send(pid: int, number: int) -> bool:
+    """Whether the process was there."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True

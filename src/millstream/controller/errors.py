@@ -1,0 +1,89 @@
+"""Why a change of topics is refused, and why a start on damaged metadata is."""
+
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerId
+
+
+class InvalidTopicName(OperatingError):
+    """A name that Kafka's rules forbid, or that metrics could not tell from an existing one."""
+
+
+class TopicExists(OperatingError):
+    """There is a topic of this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"topic {name!r} already exists")
+
+
+class UnknownTopic(OperatingError):
+    """There is no topic of this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"there is no topic {name!r}")
+
+
+class InvalidPartitionCount(OperatingError):
+    """A partition count below one, above the limit, or no increase where one was asked for."""
+
+
+class InvalidReplicationFactor(OperatingError):
+    """Fewer than one replica, or more than there are brokers."""
+
+
+class InvalidReplicaAssignment(OperatingError):
+    """A manual assignment that names no brokers, unknown ones, one twice, or leaves gaps."""
+
+
+class InvalidRequest(OperatingError):
+    """Parts of the request contradict each other."""
+
+
+class NullConfigValue(OperatingError):
+    """A topic's setting was given without a value."""
+
+
+class TooManyPartitions(OperatingError):
+    """One request would create more partitions than any request may."""
+
+    def __init__(self, *, asked: int, limit: int) -> None:
+        self.asked, self.limit = asked, limit
+        super().__init__(f"{asked} partitions in one request, the limit is {limit}")
+
+
+class TopicDeletionDisabled(OperatingError):
+    """`delete.topic.enable` is false."""
+
+    def __init__(self) -> None:
+        super().__init__("topic deletion is disabled by delete.topic.enable")
+
+
+class DamagedMetadata(OperatingError):
+    """Files of the controller that cannot be believed; nothing was changed or dropped."""
+
+    def __init__(self, problems: dict[str, str]) -> None:
+        self.problems = problems
+        told = "; ".join(f"{path}: {reason}" for path, reason in sorted(problems.items()))
+        super().__init__(
+            f"damaged metadata: {told}. Restore the files from a copy; a topic's file may also be"
+            " moved away: its logs are then taken in again, without its configuration"
+        )
+
+
+class WrongBrokerId(OperatingError):
+    """A data directory of another broker."""
+
+    def __init__(self, *, path: str, ours: BrokerId, theirs: int) -> None:
+        self.path, self.ours, self.theirs = path, ours, theirs
+        super().__init__(
+            f"{path} belongs to broker {theirs}, this one is {ours}: check node.id and log.dirs"
+        )
+
+
+class InconsistentClusterId(OperatingError):
+    """Data directories of different clusters."""
+
+    def __init__(self, *, path: str, ours: str, theirs: str) -> None:
+        self.path, self.ours, self.theirs = path, ours, theirs
+        super().__init__(f"{path} belongs to cluster {theirs}, the others to {ours}")

@@ -1,0 +1,147 @@
+"""What the cluster looks like at one moment, as values that never change.
+
+A change makes a new image; whoever holds the old one keeps a consistent view.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millstream.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from millstream.model.invariant import invariant
+
+
+class Endpoint(NamedTuple):
+    """Where clients of one listener reach a broker."""
+
+    listener: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+class BrokerImage(NamedTuple):
+    """One registered broker."""
+
+    broker_id: BrokerId
+    endpoints: tuple[Endpoint, ...] = ()
+    rack: str | None = None
+    is_fenced: bool = False
+    """Registered but not to be used: it is not alive, or not ready."""
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """Its address on the listener."""
+        for one in self.endpoints:
+            if one.listener == listener:
+                return one
+        return None
+
+
+NO_LEADER = BrokerId(-1)
+
+
+class PartitionImage(NamedTuple):
+    """One partition's replicas and leader."""
+
+    index: int  # type: ignore[assignment]
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    """Counts every change of this partition; a change based on an older one is refused."""
+
+
+class TopicImage(NamedTuple):
+    """One topic. `partitions[i].index` is `i`."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionImage, ...]
+    configs: Mapping[str, str]
+    """What was set for this topic; everything else is the broker's default."""
+
+    def names_of_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, one.index) for one in self.partitions]
+
+
+class GrownTopic(NamedTuple):
+    """A topic, as it is now, and the first of its partitions that is new."""
+
+    topic: TopicImage
+    first_new_partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageChange:
+    """What differs between two images; `deleted` are the topics as they were."""
+
+    created: list[TopicImage] = field(default_factory=list)
+    deleted: list[TopicImage] = field(default_factory=list)
+    grown: list[GrownTopic] = field(default_factory=list)
+    reconfigured: list[TopicImage] = field(default_factory=list)
+    brokers_reconfigured: bool = False
+
+
+class ClusterImage:
+    """The cluster at one moment. Never modified: see `changed`."""
+
+    __slots__ = (
+        "broker_configs",
+        "brokers",
+        "cluster_id",
+        "controller_id",
+        "topics",
+        "topics_by_id",
+        "version",
+    )
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        controller_id: BrokerId,
+        brokers: Mapping[BrokerId, BrokerImage],
+        topics: Mapping[str, TopicImage],
+        broker_configs: Mapping[str, Mapping[str, str]],
+        version: int = 0,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.controller_id = controller_id
+        self.brokers = brokers
+        self.topics = topics
+        self.topics_by_id: Mapping[TopicId, TopicImage] = {
+            topic.topic_id: topic for topic in topics.values()
+        }
+        self.broker_configs = broker_configs
+        """Dynamic settings by broker id as text; "" has those for all brokers."""
+        self.version = version
+        invariant(
+            len(self.topics_by_id) == len(topics), "two topics have one id", count=len(topics)
+        )
+
+    def changed(
+        self,
+        *,
+        put: Iterable[TopicImage] = (),
+        drop: Iterable[TopicImage] = (),
+        brokers: Mapping[BrokerId, BrokerImage] | None = None,
+        broker_configs: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> "ClusterImage":
+        """The next image."""
+        topics = dict(self.topics)
+        for topic in drop:
+            del topics[topic.name]
+        topics.update((topic.name, topic) for topic in put)
+        return ClusterImage(
+            cluster_id=self.cluster_id,
+            controller_id=self.controller_id,
+            brokers=self.brokers if brokers is None else brokers,
+            topics=topics,
+            broker_configs=self.broker_configs if broker_configs is None else broker_configs,
+            version=self.version + 1,
+        )
+
+    def alive_brokers(self) -> list[BrokerImage]:
+        """Brokers that may lead and serve, by id."""
+        return [one for _, one in sorted(self.brokers.items()) if not one.is_fenced]

@@ -1,0 +1,402 @@
+"""The controller of a broker that is alone: decisions as in a cluster, kept in files of its own.
+
+Changes go one after the other: each is decided on the image that the last one left, made durable
+off the loop, and only then becomes the image, is told to the subscribers, and is answered.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+from millstream.controller import documents, identity
+from millstream.controller.adoption import Adopter, Adoption, Finding
+from millstream.controller.changes import ChangeQueue, Decision, NextImage
+from millstream.controller.documents import BrokerConfigs, BrokerState
+from millstream.controller.errors import InvalidRequest, UnknownTopic, WrongBrokerId
+from millstream.controller.image import (
+    BrokerImage,
+    ClusterImage,
+    GrownTopic,
+    ImageChange,
+    TopicImage,
+)
+from millstream.controller.store import (
+    BROKER,
+    DELETED,
+    PRODUCER_IDS,
+    FileChanges,
+    MetadataStore,
+    broker_configs_file,
+    topic_file,
+)
+from millstream.controller.topics import (
+    CheckConfigs,
+    MorePartitions,
+    NewTopic,
+    Rules,
+    TopicDefaults,
+    plan_creation,
+    plan_growth,
+)
+from millstream.model.errors import OperatingError, UnknownTopicId
+from millstream.model.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
+from millstream.model.invariant import invariant
+from millstream.model.limits import PRODUCER_ID_BLOCK
+from millstream.runtime.background import Background
+from millstream.runtime.disk import Disk
+from millstream.runtime.randomness import Randomness
+
+METADATA_DIRECTORY: Final = "metadata"
+"""Inside the first log directory."""
+
+Subscriber = Callable[[ImageChange], None]
+
+
+class LocalController:
+    """One broker's metadata. Made, `load`ed, `open`ed; all methods run on the loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        background: Background,
+        randomness: Randomness,
+        directories: Sequence[str],
+        broker_id: BrokerId,
+        metadata_directory: str | None = None,
+        check_configs: CheckConfigs | None = None,
+    ) -> None:
+        self._disk = disk
+        self._randomness = randomness
+        self._directories = list(directories)
+        self.broker_id = broker_id
+        home = metadata_directory or f"{self._directories[0]}/{METADATA_DIRECTORY}"
+        self._store = MetadataStore(disk, home)
+        self._check_configs = check_configs or _check_topic_configs
+        self._found: Mapping[str, identity.MetaProperties] = {}
+        self._starts = 0
+        self._next_producer_id = 0
+        self._deleted: dict[TopicId, TopicImage] = {}
+        self._image: ClusterImage | None = None
+        self._subscribers: list[Subscriber] = []
+        self._changes = ChangeQueue(self._store, background, self._make_current)
+        self.directory_ids: Mapping[str, UUID] = {}
+        """By log directory, once open; those that could not be read are missing."""
+
+    # -- start and stop --------------------------------------------------------------------
+
+    def load(self, *, cluster_id: str | None = None) -> None:
+        """Lock and read the metadata; `image` is there then. Nothing of it is changed.
+
+        Raises WrongBrokerId, InconsistentClusterId, DamagedMetadata, LogDirectoryLocked or
+        StorageFailed; nothing stays locked then. `cluster_id` is for a directory without one.
+        """
+        self._found = identity.read_meta_properties(self._disk, self._directories)
+        identity.check_broker_id(self._found, self.broker_id)
+        known = identity.agreed_cluster_id(self._found, None)
+        self._store.open()
+        try:
+            self._load(known, cluster_id)
+        except BaseException:
+            self._store.close()
+            raise
+
+    def _load(self, known: str | None, wanted: str | None) -> None:
+        state = self._store.read_state()
+        if state is not None:
+            if state.broker_id != self.broker_id:
+                path = f"{self._store.directory}/{BROKER}"
+                raise WrongBrokerId(path=path, ours=self.broker_id, theirs=state.broker_id)
+            known = identity.agreed_cluster_id(self._found, state.cluster_id)
+        self._starts = state.starts + 1 if state is not None else 1
+        stored = self._store.load(starts=self._starts)
+        self._next_producer_id = stored.next_producer_id
+        self._deleted = {topic.topic_id: topic for topic in stored.deleted}
+        self._image = ClusterImage(
+            cluster_id=known or wanted or identity.new_cluster_id(self._randomness),
+            controller_id=self.broker_id,
+            brokers={self.broker_id: BrokerImage(self.broker_id)},
+            topics={topic.name: topic for topic in stored.topics},
+            broker_configs=stored.broker_configs,
+        )
+
+    def open(self) -> None:
+        """Take the log directories as ours and count this start; then changes may come.
+
+        Before clients do: from here on every leader epoch is one higher than in the last run.
+        """
+        image = self.image
+        state = BrokerState(self.broker_id, image.cluster_id, self._starts)
+        # The cluster's id goes into our own metadata first: if a crash follows, the directories
+        # are completed from there and do not get a second one.
+        self._store.apply(FileChanges(write={BROKER: documents.encode_state(state)}))
+        try:
+            self.directory_ids = identity.write_meta_properties(
+                self._disk,
+                self._found,
+                broker_id=self.broker_id,
+                cluster_id=image.cluster_id,
+                randomness=self._randomness,
+            )
+        except OSError as error:
+            raise self._store.failed(error) from error
+
+    def start(self, *, cluster_id: str | None = None) -> None:
+        """`load` and `open` in one, where nothing has to happen between."""
+        self.load(cluster_id=cluster_id)
+        self.open()
+
+    def close(self) -> None:
+        """Give the lock back. Background work must have ended."""
+        self._store.close()
+
+    # -- state -----------------------------------------------------------------------------
+
+    @property
+    def image(self) -> ClusterImage:
+        """What the cluster looks like now."""
+        image = self._image
+        invariant(image is not None, "the controller is used before it was loaded")
+        return image  # type: ignore[return-value]
+
+    @property
+    def deleted_topics(self) -> list[TopicImage]:
+        """Topics that are gone while some of their logs may still be in a directory."""
+        return list(self._deleted.values())
+
+    def subscribe(self, callback: Subscriber) -> None:
+        """Call it on the loop after each durable change, before the change is answered.
+
+        If it raises, the change stands and whoever asked for it gets the error.
+        """
+        self._subscribers.append(callback)
+
+    def register(self, broker: BrokerImage) -> None:
+        """Tell where this broker can be reached, as soon as its ports are open."""
+        image = self.image
+        self._image = image.changed(brokers={**image.brokers, broker.broker_id: broker})
+
+    def adopt(
+        self,
+        found: Mapping[TopicPartition, TopicId | None],
+        *,
+        leader_epochs: Mapping[TopicPartition, LeaderEpoch] | None = None,
+        is_complete: bool = False,
+    ) -> Adoption:
+        """Take in the partitions of a data directory of Apache Kafka; durable on return.
+
+        `found` has all partitions in the log directories, with the topic ids they say, and
+        `leader_epochs` the last ones in their logs. With `is_complete` every directory could be
+        read, so what was not found of deleted topics is gone for good. The caller removes the
+        logs that the outcome calls doomed. At start, before subscribers have come.
+        """
+        adopter = Adopter(
+            self.image,
+            self.deleted_topics,
+            broker_id=self.broker_id,
+            randomness=self._randomness,
+        )
+        epochs = leader_epochs or {}
+        by_topic: dict[str, list[Finding]] = {}
+        for partition, topic_id in sorted(found.items(), key=lambda item: item[0]):
+            epoch = epochs.get(partition, NO_LEADER_EPOCH)
+            finding = Finding(partition.partition, topic_id, epoch)
+            by_topic.setdefault(partition.topic, []).append(finding)
+        for name, findings in by_topic.items():
+            adopter.take(name, findings)
+        outcome = adopter.outcome
+        forgotten = self._no_longer_found(found) if is_complete else []
+        put = [*outcome.adopted, *outcome.changed]
+        if put or forgotten:
+            gone = [topic_file(topic, DELETED) for topic in forgotten]
+            self._store.apply(FileChanges(write=self._topic_files(put), remove=gone))
+            self._image = self.image.changed(put=put)
+            for topic in forgotten:
+                del self._deleted[topic.topic_id]
+        return outcome
+
+    def _no_longer_found(self, found: Mapping[TopicPartition, TopicId | None]) -> list[TopicImage]:
+        ids = set(found.values())
+        nameless = {partition.topic for partition, topic_id in found.items() if topic_id is None}
+        return [
+            topic
+            for topic in self._deleted.values()
+            if topic.topic_id not in ids and topic.name not in nameless
+        ]
+
+    # -- changes ---------------------------------------------------------------------------
+
+    async def create_topics(
+        self,
+        wanted: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 - immutable
+    ) -> list[TopicImage | OperatingError]:
+        """Each topic as it is now, or why it is not; raises what concerns the request as a whole.
+
+        With `validate_only` nothing is changed and the topics are what they would have been.
+        """
+
+        def decide() -> Decision[list[TopicImage | OperatingError]]:
+            planned = plan_creation(self.image, wanted, self._rules(defaults))
+            created = [one for one in planned if isinstance(one, TopicImage)]
+            if validate_only or not created:
+                return Decision(planned)
+            files = FileChanges(write=self._topic_files(created))
+            image = self.image.changed(put=created)
+            following = NextImage(image, ImageChange(created=created))
+            return Decision(planned, files, following)
+
+        return await self._changes.run(decide, name="create topics")
+
+    async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[OperatingError | None]:
+        """Each by name, or by id where another of the same name must not be meant."""
+
+        def decide() -> Decision[list[OperatingError | None]]:
+            deleted: dict[TopicId, TopicImage] = {}
+            results: list[OperatingError | None] = []
+            for one in topics:
+                topic = self._find(one)
+                if topic is None or topic.topic_id in deleted:
+                    unknown = UnknownTopic(one) if isinstance(one, str) else UnknownTopicId(one)
+                    results.append(unknown)
+                else:
+                    deleted[topic.topic_id] = topic
+                    results.append(None)
+            if not deleted:
+                return Decision(results)
+            gone = list(deleted.values())
+            renames = [(topic_file(one), topic_file(one, DELETED)) for one in gone]
+            image = self.image.changed(drop=gone)
+            after = partial(self._deleted.update, deleted)
+            following = NextImage(image, ImageChange(deleted=gone))
+            return Decision(results, FileChanges(rename=renames), following, after)
+
+        return await self._changes.run(decide, name="delete topics")
+
+    async def forget_deleted(self, topic_ids: Iterable[TopicId]) -> None:
+        """Their logs are gone from every directory, also from those that are offline."""
+
+        def decide() -> Decision[None]:
+            known = {one: self._deleted[one] for one in topic_ids if one in self._deleted}
+            if not known:
+                return Decision(None)
+            names = [topic_file(topic, DELETED) for topic in known.values()]
+
+            def forget() -> None:
+                for topic_id in known:
+                    del self._deleted[topic_id]
+
+            return Decision(None, FileChanges(remove=names), None, forget)
+
+        await self._changes.run(decide, name="forget deleted topics")
+
+    async def create_partitions(
+        self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> list[OperatingError | None]:
+        """Add partitions to topics; raises what concerns the request as a whole."""
+
+        def decide() -> Decision[list[OperatingError | None]]:
+            planned = plan_growth(self.image, wanted, self._rules(TopicDefaults()))
+            results = [one if isinstance(one, OperatingError) else None for one in planned]
+            grown = [one for one in planned if isinstance(one, GrownTopic)]
+            if validate_only or not grown:
+                return Decision(results)
+            topics = [one.topic for one in grown]
+            files = FileChanges(write=self._topic_files(topics))
+            image = self.image.changed(put=topics)
+            return Decision(results, files, NextImage(image, ImageChange(grown=grown)))
+
+        return await self._changes.run(decide, name="create partitions")
+
+    async def alter_topic_configs(
+        self, topic: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        """Replace all settings of a topic; raises UnknownTopic, or what is wrong with them."""
+
+        def decide() -> Decision[None]:
+            old = self.image.topics.get(topic)
+            if old is None:
+                raise UnknownTopic(topic)
+            self._check_configs(configs)
+            if validate_only or old.configs == configs:
+                return Decision(None)
+            new = old._replace(configs=dict(configs))
+            files = FileChanges(write=self._topic_files([new]))
+            image = self.image.changed(put=[new])
+            return Decision(None, files, NextImage(image, ImageChange(reconfigured=[new])))
+
+        await self._changes.run(decide, name=f"configure topic {topic}")
+
+    async def alter_broker_configs(
+        self, name: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        """Replace all dynamic settings of a broker, or with the name "" those of all."""
+
+        def decide() -> Decision[None]:
+            if name and not (name.isascii() and name.isdigit()):
+                raise InvalidRequest(f"{name!r} is no broker id")  # it names a file
+            old = self.image.broker_configs
+            if validate_only or dict(old.get(name, {})) == configs:
+                return Decision(None)
+            stored = documents.encode_broker_configs(BrokerConfigs(name, configs))
+            new = {key: value for key, value in old.items() if key != name}
+            if configs:
+                new[name] = dict(configs)
+            files = FileChanges(write={broker_configs_file(name): stored})
+            image = self.image.changed(broker_configs=new)
+            following = NextImage(image, ImageChange(brokers_reconfigured=True))
+            return Decision(None, files, following)
+
+        await self._changes.run(decide, name=f"configure broker {name or '(all)'}")
+
+    async def allocate_producer_id_block(self) -> range:
+        """Ids that nobody got before and nobody will get again, over restarts too (I-20)."""
+
+        def decide() -> Decision[range]:
+            block = range(self._next_producer_id, self._next_producer_id + PRODUCER_ID_BLOCK)
+            stored = documents.encode_producer_ids(block.stop)
+
+            def spend() -> None:
+                self._next_producer_id = block.stop
+
+            files = FileChanges(write={PRODUCER_IDS: stored})
+            return Decision(block, files, None, spend)
+
+        return await self._changes.run(decide, name="allocate producer ids")
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _find(self, one: str | TopicId) -> TopicImage | None:
+        image = self.image
+        return image.topics.get(one) if isinstance(one, str) else image.topics_by_id.get(one)
+
+    def _rules(self, defaults: TopicDefaults) -> Rules:
+        return Rules(defaults, self._check_configs, self._randomness)
+
+    def _topic_files(self, topics: Iterable[TopicImage]) -> dict[str, bytes]:
+        starts = self._starts
+        return {topic_file(one): documents.encode_topic(one, starts=starts) for one in topics}
+
+    def _make_current(self, following: NextImage) -> None:
+        """The change is durable: it is so from now on, whatever the subscribers make of it."""
+        image = following.image
+        if image.brokers is not self.image.brokers:
+            image = image.changed(brokers=self.image.brokers)  # registered meanwhile
+        self._image = image
+        failure: Exception | None = None
+        for callback in list(self._subscribers):
+            try:
+                callback(following.change)
+            except Exception as error:  # noqa: BLE001 - the others must hear of it; raised below
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+def _check_topic_configs(configs: Mapping[str, str]) -> None:
+    from millstream.model.config import validate_topic_configs
+
+    validate_topic_configs(configs)

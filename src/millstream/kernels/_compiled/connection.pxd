@@ -1,0 +1,38 @@
+# C layout of a connection, for the shell.
+from millstream.kernels._compiled.answers cimport Answer, Answers
+from millstream.kernels._compiled.produce cimport Plan
+
+
+cdef struct Header:
+    int api_key
+    int version
+    int correlation_id
+    Py_ssize_t client_id_size
+    unsigned char* client_id
+    unsigned char* body
+
+
+cdef class Connection(Answers):
+    cdef public object owner
+    cdef public bint is_plain
+    cdef public long long unsent_bytes
+    cdef long long frame_bytes_max
+    cdef Py_ssize_t in_flight_max
+    cdef long long output_bytes_max
+    cdef Plan plan
+    cdef object given
+    cdef bytearray buffer
+    cdef unsigned char* data
+    cdef Py_ssize_t capacity
+    # What was received and not yet walked is [start, end) of the buffer.
+    cdef Py_ssize_t start
+    cdef Py_ssize_t end
+
+    cdef bint must_wait(self) noexcept
+    cdef bint is_shared(self) noexcept
+    cdef int ensure_room(self) except -1
+    cdef int move_to(self, bytearray larger) except -1
+    cdef Py_ssize_t frame_size(self) except? -1
+    cdef int read_header(self, unsigned char* at, unsigned char* end, Header* header) except -1
+    cdef int stage(self, Header* header, long long wall_ms) except -1
+    cdef Py_ssize_t stage_parts(self, Header* header, unsigned char* made) except -1

@@ -1,0 +1,277 @@
+"""One client's connection without I/O: frames in, answers out in order; see `connection.pyi`.
+
+The buffer is a bytearray that is never resized, so its address holds. It is written to again only
+when nobody has a view of it, and given back to the table when every byte of it was walked: an idle
+connection has none.
+"""
+
+import cython
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.string cimport memcpy, memmove
+
+from millstream.kernels._compiled.answers cimport Answer, Answers
+from millstream.kernels._compiled.big_endian cimport get_i16, get_i32
+from millstream.kernels._compiled.partition_slot cimport PartitionSlot
+from millstream.kernels._compiled.produce cimport Plan, Planned
+from millstream.kernels._compiled.produce_answer cimport (
+    put_end, put_no_tags, put_partition, put_start, put_topic,
+)
+from millstream.kernels._compiled.producer_entry cimport ProducerEntry
+from millstream.kernels._compiled.slots cimport Request, SlotTable
+
+from millstream.kernels.errors import FrameError
+from millstream.kernels.request_headers import FLEXIBLE_FROM
+
+__all__ = ["Connection", "FrameError"]
+
+cdef extern from "Python.h":
+    ctypedef struct PyByteArrayObject:
+        Py_ssize_t ob_exports
+
+cdef enum:
+    BUFFER_BYTES = 32768
+    ROOM_BYTES_MIN = 4096
+    KEYS = 128
+
+cdef int flexible_from[KEYS]
+for _key in range(KEYS):
+    flexible_from[_key] = FLEXIBLE_FROM[_key] if _key < len(FLEXIBLE_FROM) else 0
+
+
+cdef class Connection(Answers):
+    """See the stub."""
+
+    def __init__(
+        self,
+        SlotTable table,
+        *,
+        long long frame_bytes_max,
+        Py_ssize_t in_flight_max,
+        long long output_bytes_max=1_048_576,
+    ) -> None:
+        self.is_plain = True
+        self.frame_bytes_max = frame_bytes_max
+        self.in_flight_max = in_flight_max
+        self.output_bytes_max = output_bytes_max
+        self.plan = Plan(table)
+
+    # -- the buffer
+
+    def get_buffer(self, Py_ssize_t size_hint) -> memoryview:
+        self.ensure_room()
+        self.given = memoryview(self.buffer)[self.end :]
+        return self.given
+
+    def received(self, Py_ssize_t size) -> None:
+        if not 0 <= size <= self.capacity - self.end:
+            raise ValueError(f"{size} bytes in a buffer of {self.capacity - self.end}")
+        self.end += size
+        given, self.given = self.given, None
+        if given is not None:
+            try:
+                given.release()
+            except BufferError:
+                pass  # a loop that still holds it lets go of it later
+
+    @property
+    def unread_bytes(self):
+        return self.end - self.start
+
+    cdef bint is_shared(self) noexcept:
+        return (<PyByteArrayObject*><void*>self.buffer).ob_exports != 0
+
+    cdef int ensure_room(self) except -1:
+        cdef Py_ssize_t left = self.end - self.start
+        cdef long long wanted = left + ROOM_BYTES_MIN
+        if self.buffer is None:
+            self.move_to(self.table.take_spare(BUFFER_BYTES))
+            return 0
+        if left == 0 and self.start and not self.is_shared():
+            self.start = self.end = 0
+        if self.capacity - self.end >= ROOM_BYTES_MIN:
+            return 0
+        if left >= 4:  # grows with what came, up to what is claimed
+            wanted = max(wanted, min(2 * <long long>left, 4 + get_i32(self.data + self.start)))
+        if wanted <= self.capacity and not self.is_shared():
+            memmove(self.data, self.data + self.start, left)
+            self.start, self.end = 0, left
+        else:
+            self.move_to(self.table.take_spare(wanted))
+        return 0
+
+    cdef int move_to(self, bytearray larger) except -1:
+        """Go on in another buffer, or in none."""
+        cdef Py_ssize_t left = self.end - self.start
+        cdef unsigned char* data = NULL
+        if larger is not None:
+            data = <unsigned char*>PyByteArray_AS_STRING(larger)
+            if left:
+                memcpy(data, self.data + self.start, left)
+        if self.buffer is not None and not self.is_shared():
+            self.table.give_spare(self.buffer)
+        self.buffer, self.data = larger, data
+        self.capacity = 0 if larger is None else len(larger)
+        self.start, self.end = 0, left
+        return 0
+
+    cdef int settled(self) except -1:
+        """Give the buffer back when it is walked to its end and nobody looks at it."""
+        if self.buffer is not None and self.start == self.end and not self.is_shared():
+            self.move_to(None)
+        return 0
+
+    # -- requests
+
+    cdef bint must_wait(self) noexcept:
+        return (
+            self.is_closed
+            or self.count >= self.in_flight_max
+            or self.queued_bytes + self.unsent_bytes >= self.output_bytes_max
+        )
+
+    @property
+    def is_blocked(self):
+        return not self.is_closed and self.must_wait()
+
+    def next_request(self, long long wall_ms):
+        cdef Py_ssize_t size
+        cdef unsigned char* frame
+        cdef Header header
+        while not self.must_wait():
+            size = self.frame_size()
+            if size < 0:
+                self.settled()
+                return None
+            frame = self.data + self.start + 4
+            self.read_header(frame, frame + size, &header)
+            self.start += 4 + size
+            if (
+                header.api_key == 0
+                and 3 <= header.version <= 13
+                and self.is_plain
+                and self.plan.check(header.body, frame + size, header.version, wall_ms)
+            ):
+                self.stage(&header, wall_ms)
+                continue
+            self.begin()
+            client_id = None
+            if header.client_id_size >= 0:
+                client_id = PyBytes_FromStringAndSize(
+                    <char*>header.client_id, header.client_id_size
+                )
+            body = memoryview(self.buffer)[header.body - self.data : self.start]
+            return (
+                self.numbered - 1, header.api_key, header.version, header.correlation_id,
+                client_id, body,
+            )
+        return None
+
+    cdef Py_ssize_t frame_size(self) except? -1:
+        """Of the next frame if all of it is there, else -2."""
+        cdef long long size
+        if self.end - self.start < 4:
+            return -2
+        size = get_i32(self.data + self.start)
+        if size < 0:
+            raise FrameError(f"a frame of {size} bytes")
+        if size > self.frame_bytes_max:
+            raise FrameError(f"a frame of {size} bytes, the limit is {self.frame_bytes_max}")
+        return <Py_ssize_t>size if size <= self.end - self.start - 4 else -2
+
+    cdef int read_header(self, unsigned char* at, unsigned char* end, Header* header) except -1:
+        cdef Py_ssize_t size
+        if end - at < 10:
+            raise FrameError(f"a frame of {end - at} bytes has no request header")
+        header.api_key, header.version = <int>get_i16(at), <int>get_i16(at + 2)
+        header.correlation_id = <int>get_i32(at + 4)
+        size = <Py_ssize_t>get_i16(at + 8)
+        at += 10
+        if size < -1 or size > end - at:
+            raise FrameError(f"a client id of {size} bytes")
+        header.client_id, header.client_id_size = at, size
+        at += max(size, 0)
+        if header.api_key >= 0 and header.version >= (
+            flexible_from[header.api_key] if header.api_key < KEYS else 0
+        ):
+            at = skip_tags(at, end)
+        header.body = at
+        return 0
+
+    cdef int stage(self, Header* header, long long wall_ms) except -1:
+        """Assign offsets, keep the batches in their slots, make the answer."""
+        cdef Plan plan = self.plan
+        cdef Request request
+        cdef Answer* answer
+        cdef Py_ssize_t size = 0
+        request.acks, request.deadline_ms = plan.acks, wall_ms + plan.timeout_ms
+        request.first_place, request.places = self.table.place_count, plan.count
+        request.number = self.numbered
+        if plan.acks != 0:
+            size = self.stage_parts(header, self.make_room(plan.answer_bytes_max()))
+        else:
+            self.stage_parts(header, NULL)
+        answer = self.begin()
+        if size:
+            answer.at, answer.size = self.made_bytes, size
+            self.made_bytes += size
+            self.made_count += 1
+        return self.table.add_request(self, &request)
+
+    cdef Py_ssize_t stage_parts(self, Header* header, unsigned char* made) except -1:
+        """The size of the answer at `made`; no answer when that is NULL."""
+        cdef Plan plan = self.plan
+        cdef Planned* part
+        cdef PartitionSlot slot
+        cdef ProducerEntry entry
+        cdef unsigned char* at = NULL
+        cdef Py_ssize_t index, place = 0
+        cdef unsigned int left = 0
+        cdef long long base_offset
+        cdef int version = header.version
+        if made != NULL:
+            at = put_start(made, version, header.correlation_id, plan.topics)
+        for index in range(plan.count):
+            part = plan.parts + index
+            slot = <PartitionSlot>part.slot
+            entry = None if part.entry == NULL else <ProducerEntry>part.entry
+            base_offset = slot.stage(self.buffer, part.batch, part.batch_size, entry)
+            if made != NULL:
+                if part.siblings:
+                    left = part.siblings
+                    at = put_topic(at, version, part.name, part.name_size, left)
+                place = at - made + 4 if version >= 5 else made - at - 4
+                at = put_partition(at, version, part.partition, base_offset, slot.log_start)
+                left -= 1
+                if left == 0:
+                    at = put_no_tags(at, version)
+            self.table.add_place(slot, place)
+        return 0 if made == NULL else put_end(made, at, version)
+
+
+cdef unsigned char* skip_tags(unsigned char* at, unsigned char* end) except NULL:
+    """Behind the tagged fields of a request header."""
+    cdef unsigned int count = read_varint(&at, end)
+    cdef unsigned int size
+    while count > 0:
+        read_varint(&at, end)
+        size = read_varint(&at, end)
+        if size > end - at:
+            raise FrameError(f"a tagged field of {size} bytes in the request header")
+        at += size
+        count -= 1
+    return at
+
+
+cdef unsigned int read_varint(unsigned char** at, unsigned char* end) except? 0xFFFFFFFF:
+    cdef unsigned int number = 0
+    cdef int shift = 0
+    cdef unsigned char byte
+    while at[0] < end and shift < 35:
+        byte = at[0][0]
+        at[0] += 1
+        number |= <unsigned int>(byte & 0x7F) << shift
+        if byte < 0x80:
+            return number
+        shift += 7
+    raise FrameError("a tagged field of the request header is cut off")

@@ -1,0 +1,118 @@
+"""CRC-32C of bytes in memory, without a Python object per call.
+
+The `crc32c` package is as fast for a long batch but costs a quarter of a microsecond to call, more
+than a small batch's CRC. With SSE 4.2 three streams run side by side, as the instruction takes one
+word per cycle but gives its result only after three; without it eight tables do. The streams are
+joined by a table that moves a CRC over a block of zeros, built at import from the polynomial.
+"""
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    #define MS_POLYNOMIAL 0x82f63b78u
+    #define MS_BLOCK 1024  /* bytes of each of the three streams */
+    static uint32_t ms_tables[8][256];
+    static uint32_t ms_over_block[4][256];
+    static int ms_has_sse42;
+
+    static uint32_t ms_times(const uint32_t *matrix, uint32_t vector) {
+        uint32_t sum = 0;
+        for (; vector; vector >>= 1, matrix++) if (vector & 1) sum ^= *matrix;
+        return sum;
+    }
+
+    static void ms_make_tables(void) {
+        uint32_t odd[32], even[32];
+        for (uint32_t n = 0; n < 256; n++) {
+            uint32_t crc = n;
+            for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? MS_POLYNOMIAL : 0);
+            ms_tables[0][n] = crc;
+        }
+        for (uint32_t n = 0; n < 256; n++)
+            for (int t = 1; t < 8; t++)
+                ms_tables[t][n] = ms_tables[0][ms_tables[t - 1][n] & 0xff] ^ (ms_tables[t - 1][n] >> 8);
+        /* The operator "one zero bit", squared until it is "MS_BLOCK zero bytes". */
+        odd[0] = MS_POLYNOMIAL;
+        for (int n = 1; n < 32; n++) odd[n] = 1u << (n - 1);
+        for (size_t bits = 1; bits < MS_BLOCK * 8; bits *= 2) {
+            for (int n = 0; n < 32; n++) even[n] = ms_times(odd, odd[n]);
+            memcpy(odd, even, sizeof odd);
+        }
+        for (uint32_t n = 0; n < 256; n++)
+            for (int t = 0; t < 4; t++) ms_over_block[t][n] = ms_times(odd, n << (8 * t));
+    #if defined(__x86_64__)
+        __builtin_cpu_init();
+        ms_has_sse42 = __builtin_cpu_supports("sse4.2") != 0;
+    #endif
+    }
+
+    static uint32_t ms_crc_tables(uint32_t crc, const unsigned char *data, size_t size) {
+        for (; size >= 8; size -= 8, data += 8) {
+            uint32_t low = crc ^ ((uint32_t) data[0] | (uint32_t) data[1] << 8
+                                  | (uint32_t) data[2] << 16 | (uint32_t) data[3] << 24);
+            crc = ms_tables[7][low & 0xff] ^ ms_tables[6][low >> 8 & 0xff]
+                ^ ms_tables[5][low >> 16 & 0xff] ^ ms_tables[4][low >> 24]
+                ^ ms_tables[3][data[4]] ^ ms_tables[2][data[5]]
+                ^ ms_tables[1][data[6]] ^ ms_tables[0][data[7]];
+        }
+        while (size--) crc = ms_tables[0][(crc ^ *data++) & 0xff] ^ (crc >> 8);
+        return crc;
+    }
+
+    #if defined(__x86_64__)
+    static inline uint32_t ms_move_over_block(uint32_t crc) {
+        return ms_over_block[0][crc & 0xff] ^ ms_over_block[1][crc >> 8 & 0xff]
+             ^ ms_over_block[2][crc >> 16 & 0xff] ^ ms_over_block[3][crc >> 24];
+    }
+
+    __attribute__((target("sse4.2")))
+    static uint32_t ms_crc_sse42(uint32_t start, const unsigned char *data, size_t size) {
+        uint64_t a = start, word;
+        while (size >= 3 * MS_BLOCK) {
+            uint64_t b = 0, c = 0, second, third;
+            const unsigned char *end = data + MS_BLOCK;
+            for (; data < end; data += 8) {
+                memcpy(&word, data, 8);
+                memcpy(&second, data + MS_BLOCK, 8);
+                memcpy(&third, data + 2 * MS_BLOCK, 8);
+                a = __builtin_ia32_crc32di(a, word);
+                b = __builtin_ia32_crc32di(b, second);
+                c = __builtin_ia32_crc32di(c, third);
+            }
+            a = ms_move_over_block((uint32_t) a) ^ b;
+            a = ms_move_over_block((uint32_t) a) ^ c;
+            data += 2 * MS_BLOCK;
+            size -= 3 * MS_BLOCK;
+        }
+        for (; size >= 8; size -= 8, data += 8) {
+            memcpy(&word, data, 8);
+            a = __builtin_ia32_crc32di(a, word);
+        }
+        while (size--) a = __builtin_ia32_crc32qi((uint32_t) a, *data++);
+        return (uint32_t) a;
+    }
+    #endif
+
+    static uint32_t ms_crc32c(const unsigned char *data, size_t size, int may_use_sse42) {
+    #if defined(__x86_64__)
+        if (may_use_sse42 && ms_has_sse42) return ~ms_crc_sse42(~0u, data, size);
+    #endif
+        return ~ms_crc_tables(~0u, data, size);
+    }
+    """
+    void ms_make_tables() noexcept nogil
+    unsigned int ms_crc32c(const unsigned char* data, size_t size, int may_use_sse42) noexcept nogil
+
+ms_make_tables()
+
+
+cdef unsigned int crc32c_of(const unsigned char* data, Py_ssize_t size) noexcept nogil:
+    return ms_crc32c(data, size, 1)
+
+
+def crc32c(const unsigned char[::1] data, bint may_use_sse42=True):
+    """For the tests: the same as the package's, by either way."""
+    if data.shape[0] == 0:
+        return 0
+    return ms_crc32c(&data[0], data.shape[0], may_use_sse42)

@@ -1,0 +1,230 @@
+"""One partition as plain numbers; described by `slots.pyi`.
+
+What one wake-up stages is kept in C arrays: a request costs no Python object here. Small batches are
+copied together, which is cheaper than a view and an entry of a vectored write for each.
+"""
+
+from collections import deque
+
+import cython
+from cpython.array cimport array, clone
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from array import array as _array
+
+from millstream.kernels._compiled.big_endian cimport get_i16, get_i32, get_i64, ms_put32, ms_put64
+from millstream.kernels._compiled.producer_entry cimport Kept, ProducerEntry, last_sequence_of
+
+NO_LIMIT = 9_223_372_036_854_775_807
+
+cdef array _EMPTY = _array("q")
+cdef enum:
+    COPIED_BYTES_MAX = 2048
+
+
+cdef int grow(void** block, Py_ssize_t* room, Py_ssize_t wanted, Py_ssize_t item) except -1:
+    """Room for `wanted` items, at least doubling."""
+    cdef Py_ssize_t more = max(wanted, 2 * room[0], 4)
+    cdef void* larger = realloc(block[0], more * item)
+    if larger == NULL:
+        raise MemoryError
+    block[0] = larger
+    room[0] = more
+    return 0
+
+
+cdef class Answerer:
+    """The base of Connection, so that this module need not know it."""
+
+    cdef int release(self, long long number) except -1:
+        raise NotImplementedError
+
+    cdef int refuse(self, long long number, Py_ssize_t at, int code) except -1:
+        raise NotImplementedError
+
+    cdef int settled(self) except -1:
+        raise NotImplementedError
+
+
+@cython.final
+cdef class Waiting:
+    """See the layout."""
+
+    cdef int release_one(self) except -1:
+        self.parts -= 1
+        if self.parts == 0:
+            self.connection.release(self.number)
+        return 0
+
+
+@cython.final
+cdef class PartitionSlot:
+    """See the stub."""
+
+    def __init__(self, owner) -> None:
+        self.owner = owner
+        self.producers = {}
+        self.leader_epoch = -1
+        self.timestamp_after_max_ms = self.timestamp_before_max_ms = NO_LIMIT
+        self.roll_timestamp_ms = NO_LIMIT
+        self.seen_by = self.staged_index = -1
+        self.buffers = []
+        self.entries = []
+        self.waiting_parts = deque()
+
+    def __dealloc__(self):
+        free(self.rows)
+        free(self.copied)
+
+    @property
+    def staged_end(self):
+        return self.log_end + self.records
+
+    @property
+    def staged_bytes(self):
+        return self.bytes
+
+    @property
+    def staged_rows(self):
+        cdef array rows = clone(_EMPTY, self.row_count * 12, False)
+        if self.row_count:
+            memcpy(rows.data.as_longlongs, self.rows, self.row_count * 12 * sizeof(long long))
+        return rows
+
+    @property
+    def staged_buffers(self):
+        self.close_copied()
+        return self.buffers
+
+    @property
+    def waiting(self):
+        return len(self.waiting_parts)
+
+    cdef bint has_room_for(self, long long records, long long size_bytes) noexcept:
+        return (
+            self.position + self.bytes + size_bytes <= self.position_max
+            and records - 1 <= self.offset_max - self.log_end - self.records
+            and self.row_count < self.batches_max
+        )
+
+    cdef long long stage(
+        self, bytearray buffer, unsigned char* data, Py_ssize_t size, ProducerEntry entry
+    ) except -1:
+        """Take a checked batch, stamped with the offsets it will have; its base offset."""
+        cdef long long base_offset = self.log_end + self.records
+        cdef long long count = get_i32(data + 57)
+        cdef long long* row
+        if self.row_count == self.row_room:
+            grow(<void**>&self.rows, &self.row_room, self.row_count + 1, 12 * sizeof(long long))
+        ms_put64(data, base_offset)
+        ms_put32(data + 12, <unsigned int>self.leader_epoch)
+        row = self.rows + self.row_count * 12
+        row[0], row[1] = self.bytes, size
+        row[2], row[3] = base_offset, base_offset + count - 1
+        row[4], row[5] = self.leader_epoch, 0
+        row[6], row[7] = get_i64(data + 27), get_i64(data + 35)
+        row[8], row[9] = get_i64(data + 43), get_i16(data + 51)
+        row[10], row[11] = get_i32(data + 53), count
+        self.keep_bytes(buffer, data, size)
+        self.entries.append(entry)
+        self.row_count += 1
+        self.bytes += size
+        self.records += count
+        if entry is not None:
+            entry.staged_round = self.round
+            entry.staged_sequence = last_sequence_of(row[10], count)
+        return base_offset
+
+    cdef int keep_bytes(self, bytearray buffer, unsigned char* data, Py_ssize_t size) except -1:
+        cdef Py_ssize_t start
+        if size <= COPIED_BYTES_MAX:
+            if self.copied_bytes + size > self.copied_room:
+                grow(<void**>&self.copied, &self.copied_room, self.copied_bytes + size, 1)
+            memcpy(self.copied + self.copied_bytes, data, size)
+            self.copied_bytes += size
+            return 0
+        self.close_copied()
+        start = data - <unsigned char*>buffer
+        self.buffers.append(memoryview(buffer)[start : start + size])
+        return 0
+
+    cdef int close_copied(self) except -1:
+        if self.copied_bytes:
+            self.buffers.append(PyBytes_FromStringAndSize(<char*>self.copied, self.copied_bytes))
+            self.copied_bytes = 0
+        return 0
+
+    def settle(self) -> None:
+        if not self.row_count:
+            return
+        try:
+            self.owner.commit_staged()
+        except Exception as error:
+            self.failure = error
+            self.drop_staged()
+
+    def apply_staged(self) -> None:
+        cdef Py_ssize_t index
+        cdef long long* row = self.rows
+        cdef ProducerEntry entry
+        cdef Kept batch
+        for index in range(self.row_count):
+            entry = <ProducerEntry>self.entries[index]
+            if entry is not None:
+                batch.first_sequence, batch.last_sequence = row[10], last_sequence_of(row[10], row[11])
+                batch.base_offset, batch.last_offset, batch.timestamp_ms = row[2], row[3], row[7]
+                entry.push(&batch)
+                entry.last_timestamp_ms = row[7]
+            row += 12
+        self.bytes_in += self.bytes
+        self.records_in += self.records
+        self.position += self.bytes
+        self.log_end += self.records
+        self.drop_staged()
+
+    def drop_staged(self) -> None:
+        self.round += 1
+        self.records = self.bytes = 0
+        self.row_count = self.row_room = self.copied_bytes = self.copied_room = 0
+        # Given back, as of ten thousand partitions few are written to at once.
+        free(self.rows)
+        free(self.copied)
+        self.rows, self.copied = NULL, NULL
+        self.buffers = []  # a new one: whoever wrote them may still look at the old
+        self.entries.clear()
+
+    def advance_high_watermark(self, long long offset) -> None:
+        cdef Waiting request
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        while self.waiting_parts and self.waiting_parts[0][0] <= offset:
+            _, request, _ = self.waiting_parts.popleft()
+            request.release_one()
+
+    def fail_waiting(self, int error_code) -> int:
+        return self.refuse_waiting(True, 0, error_code)
+
+    def expire_waiting(self, long long wall_ms, int error_code) -> int:
+        return self.refuse_waiting(False, wall_ms, error_code)
+
+    cdef int refuse_waiting(self, bint is_all, long long wall_ms, int code) except -1:
+        cdef Waiting request
+        cdef int refused = 0
+        parts, self.waiting_parts = self.waiting_parts, deque()
+        for part in parts:
+            request = part[1]
+            if is_all or request.deadline_ms <= wall_ms:
+                request.connection.refuse(request.number, part[2], code)
+                request.release_one()
+                refused += 1
+            else:
+                self.waiting_parts.append(part)
+        return refused
+
+    cdef int wait(self, Waiting request, long long end_offset, Py_ssize_t at) except -1:
+        request.parts += 1
+        self.waiting_parts.append((end_offset, request, at))
+        return 0

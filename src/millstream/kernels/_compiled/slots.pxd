@@ -1,0 +1,52 @@
+# C layout of the table of slots, for produce and connection.
+from millstream.kernels._compiled.partition_slot cimport Answerer, PartitionSlot
+
+
+cdef struct Place:
+    # One partition of a staged request. `at`: where its error code is in the answer, negative
+    # when no log start follows.
+    Py_ssize_t slot
+    Py_ssize_t at
+    long long end_offset
+
+
+cdef struct Request:
+    Py_ssize_t connection
+    Py_ssize_t first_place
+    Py_ssize_t places
+    long long number
+    long long deadline_ms
+    int acks
+
+
+cdef class Topic:
+    cdef list slots
+
+
+cdef class SlotTable:
+    cdef readonly object violation
+    cdef public long long produce_requests
+    cdef long long requests_checked
+    cdef long long version
+    cdef dict by_name
+    cdef dict by_id
+    cdef list slots
+    cdef list connections
+    cdef Request* requests
+    cdef Py_ssize_t request_count
+    cdef Py_ssize_t request_room
+    cdef Place* places
+    cdef Py_ssize_t place_count
+    cdef Py_ssize_t place_room
+    cdef list ready
+    cdef list failed
+    cdef list spares
+    cdef list large_spares
+    cdef Py_ssize_t large_bytes
+
+    cdef int add_request(self, Answerer connection, Request* request) except -1
+    cdef int add_place(self, PartitionSlot slot, Py_ssize_t at) except -1
+    cdef int finish(self, Request* request) except -1
+    cdef int note_ready(self, Answerer connection) except -1
+    cdef bytearray take_spare(self, Py_ssize_t size_min)
+    cdef int give_spare(self, bytearray buffer) except -1

@@ -1,0 +1,208 @@
+"""The table of partitions, and what one wake-up staged for them; described by `slots.pyi`."""
+
+import cython
+from libc.stdlib cimport free
+
+from millstream.kernels._compiled.partition_slot cimport Answerer, PartitionSlot, Waiting, grow
+
+from millstream.kernels._compiled.index_steps import index_steps
+from millstream.kernels._compiled import partition_slot as _partition_slot
+from millstream.kernels._compiled.partition_slot import NO_LIMIT
+from millstream.kernels._compiled.producer_entry import BATCHES_KEPT, ProducerEntry
+
+globals()["PartitionSlot"] = _partition_slot.PartitionSlot  # the name alone is C's here
+
+__all__ = [
+    "BATCHES_KEPT", "NO_LIMIT", "PartitionSlot", "ProducerEntry", "SlotTable", "index_steps",
+]
+
+cdef enum:
+    SPARES_MAX = 64
+    SPARE_BYTES = 32768
+    LARGE_BYTES_MAX = 16 * 1024 * 1024
+
+
+@cython.final
+cdef class Topic:
+    """The slots of one topic by partition; None where a partition is not led here."""
+
+
+cdef int put(dict topics, bytes key, Py_ssize_t partition, slot) except -1:
+    cdef Topic topic = topics.get(key)
+    if topic is None:
+        topic = topics[key] = Topic()
+        topic.slots = []
+    while len(topic.slots) <= partition:
+        topic.slots.append(None)
+    topic.slots[partition] = slot
+    return 0
+
+
+cdef PartitionSlot get(dict topics, bytes key, Py_ssize_t partition):
+    cdef Topic topic = topics.get(key)
+    if topic is None or not 0 <= partition < len(topic.slots):
+        return None
+    return topic.slots[partition]
+
+
+cdef int clear(dict topics, bytes key, Py_ssize_t partition, slot) except -1:
+    cdef Topic topic
+    if slot is None or get(topics, key, partition) is not slot:
+        return 0
+    topic = topics[key]
+    topic.slots[partition] = None
+    if topic.slots.count(None) == len(topic.slots):
+        del topics[key]
+    return 0
+
+
+@cython.final
+cdef class SlotTable:
+    """See the stub."""
+
+    def __init__(self, *, violation) -> None:
+        self.violation = violation
+        self.by_name, self.by_id = {}, {}
+        self.slots, self.connections = [], []
+        self.ready, self.failed = [], []
+        self.spares, self.large_spares = [], []
+
+    def __dealloc__(self):
+        free(self.requests)
+        free(self.places)
+
+    @property
+    def staged(self):
+        return self.request_count
+
+    def add(self, PartitionSlot slot, *, bytes topic, bytes topic_id, Py_ssize_t partition) -> None:
+        self.version += 1
+        put(self.by_name, topic, partition, slot)
+        if topic_id:
+            put(self.by_id, topic_id, partition, slot)
+
+    def remove(
+        self, PartitionSlot slot, *, bytes topic, bytes topic_id, Py_ssize_t partition
+    ) -> None:
+        self.version += 1
+        clear(self.by_name, topic, partition, slot)
+        clear(self.by_id, topic_id, partition, slot)
+
+    def find(self, bytes topic, Py_ssize_t partition):
+        return get(self.by_name, topic, partition)
+
+    def find_by_id(self, bytes topic_id, Py_ssize_t partition):
+        return get(self.by_id, topic_id, partition)
+
+    # -- staging
+
+    cdef int add_request(self, Answerer connection, Request* request) except -1:
+        """Its places were added just before."""
+        if connection.staged_index < 0:
+            connection.staged_index = len(self.connections)
+            self.connections.append(connection)
+        request.connection = connection.staged_index
+        if self.request_count == self.request_room:
+            grow(<void**>&self.requests, &self.request_room, self.request_count + 1, sizeof(Request))
+        self.requests[self.request_count] = request[0]
+        self.request_count += 1
+        self.produce_requests += 1
+        return 0
+
+    cdef int add_place(self, PartitionSlot slot, Py_ssize_t at) except -1:
+        cdef Place* place
+        if slot.staged_index < 0:
+            slot.staged_index = len(self.slots)
+            self.slots.append(slot)
+        if self.place_count == self.place_room:
+            grow(<void**>&self.places, &self.place_room, self.place_count + 1, sizeof(Place))
+        place = self.places + self.place_count
+        place.slot, place.at = slot.staged_index, at
+        place.end_offset = slot.log_end + slot.records
+        self.place_count += 1
+        return 0
+
+    # -- commit
+
+    def commit(self, code_of_error) -> None:
+        cdef PartitionSlot slot
+        cdef Answerer connection
+        cdef Py_ssize_t index
+        for slot in self.slots:
+            slot.settle()
+        for slot in self.slots:
+            if slot.failure is not None:
+                slot.failure_code = int(code_of_error(slot.failure))
+        for index in range(self.request_count):
+            self.finish(self.requests + index)
+        self.request_count = self.place_count = 0
+        for slot in self.slots:
+            slot.failure = None
+            slot.staged_index = -1
+        self.slots.clear()
+        for connection in self.connections:
+            connection.staged_index = -1
+            connection.settled()
+        self.connections.clear()
+
+    cdef int finish(self, Request* request) except -1:
+        cdef Answerer connection = <Answerer>self.connections[request.connection]
+        cdef Waiting waiting = None
+        cdef PartitionSlot slot
+        cdef Place* place
+        cdef Py_ssize_t index
+        cdef bint is_failed = False
+        for index in range(request.first_place, request.first_place + request.places):
+            place = self.places + index
+            slot = <PartitionSlot>self.slots[place.slot]
+            if slot.failure is not None:
+                is_failed = True
+                connection.refuse(request.number, place.at, slot.failure_code)
+            elif request.acks == -1 and slot.high_watermark < place.end_offset:
+                if waiting is None:
+                    waiting = Waiting.__new__(Waiting)
+                    waiting.connection, waiting.number = connection, request.number
+                    waiting.deadline_ms = request.deadline_ms
+                slot.wait(waiting, place.end_offset, place.at)
+        if is_failed and request.acks == 0 and connection not in self.failed:
+            self.failed.append(connection)
+        return connection.release(request.number) if waiting is None else 0
+
+    cdef int note_ready(self, Answerer connection) except -1:
+        if not connection.is_ready:
+            connection.is_ready = True
+            self.ready.append(connection)
+        return 0
+
+    def take_ready(self) -> list:
+        cdef Answerer connection
+        ready, self.ready = self.ready, []
+        for connection in ready:
+            connection.is_ready = False
+        return ready
+
+    def take_failed(self) -> list:
+        failed, self.failed = self.failed, []
+        return failed
+
+    # -- buffers that no connection needs right now
+
+    cdef bytearray take_spare(self, Py_ssize_t size_min):
+        cdef Py_ssize_t index
+        if size_min <= SPARE_BYTES:
+            return self.spares.pop() if self.spares else bytearray(SPARE_BYTES)
+        for index in range(len(self.large_spares)):
+            if len(self.large_spares[index]) >= size_min:
+                self.large_bytes -= len(self.large_spares[index])
+                return self.large_spares.pop(index)
+        return bytearray(size_min)
+
+    cdef int give_spare(self, bytearray buffer) except -1:
+        cdef Py_ssize_t size = len(buffer)
+        if size == SPARE_BYTES:
+            if len(self.spares) < SPARES_MAX:
+                self.spares.append(buffer)
+        elif self.large_bytes + size <= LARGE_BYTES_MAX:
+            self.large_bytes += size
+            self.large_spares.append(buffer)
+        return 0

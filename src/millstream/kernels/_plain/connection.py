@@ -1,0 +1,237 @@
+"""One client's connection without I/O: frames in, answers out in order; see `connection.pyi`.
+
+Written apart from the compiled twin, so that an error in one shows against the other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.kernels._plain import produce
+from millstream.kernels._plain.staging import Staged
+from millstream.kernels.errors import FrameError
+from millstream.kernels.request_headers import FLEXIBLE_FROM
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from millstream.kernels._plain.produce import PlainProduce
+    from millstream.kernels._plain.slots import SlotTable
+
+__all__ = ["Connection", "FrameError"]
+
+_BUFFER_BYTES: Final = 32_768
+_ROOM_BYTES_MIN: Final = 4_096
+_MERGED_BYTES_MAX: Final = 8_192
+
+_SIZE: Final = Struct(">i")
+_HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
+_PRODUCE: Final = 0
+
+
+class Connection:
+    """See the stub."""
+
+    def __init__(
+        self,
+        table: SlotTable,
+        *,
+        frame_bytes_max: int,
+        in_flight_max: int,
+        output_bytes_max: int = 1_048_576,
+    ) -> None:
+        self.owner: Any = None
+        self.is_plain = True
+        self.unsent_bytes = 0
+        self._table = table
+        self._frame_bytes_max = frame_bytes_max
+        self._in_flight_max = in_flight_max
+        self._output_bytes_max = output_bytes_max
+        self._buffer = bytearray()
+        self._start = self._end = 0
+        """What was received and not yet walked is [start, end) of the buffer."""
+        self._is_closed = False
+        self._numbered = 0
+        self._answers: deque[Sequence[Any] | None] = deque()
+        """Of the requests in flight, the oldest first; None where there is no answer yet."""
+        self._output: list[Any] = []
+        self._output_bytes = 0
+
+    # -- input -----------------------------------------------------------------------------
+
+    def get_buffer(self, size_hint: int) -> memoryview:  # noqa: ARG002
+        if len(self._buffer) - self._end < _ROOM_BYTES_MIN:
+            # Always a new one: somebody may look at what the old one has.
+            left = self._buffer[self._start : self._end]
+            wanted = len(left) + _ROOM_BYTES_MIN
+            if len(left) >= _SIZE.size:
+                wanted = max(wanted, min(2 * len(left), _SIZE.size + _SIZE.unpack_from(left)[0]))
+            self._buffer = left + bytearray(max(_BUFFER_BYTES, wanted) - len(left))
+            self._start, self._end = 0, len(left)
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, size: int) -> None:
+        if not 0 <= size <= len(self._buffer) - self._end:
+            raise ValueError(f"{size} bytes in a buffer of {len(self._buffer) - self._end}")
+        self._end += size
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._end - self._start
+
+    def next_request(
+        self, wall_ms: int
+    ) -> tuple[int, int, int, int, bytes | None, memoryview] | None:
+        while not self.is_blocked and not self._is_closed:
+            frame = self._next_frame()
+            if frame is None:
+                return None
+            api_key, version, correlation_id, client_id, at = _read_header(frame)
+            body = frame[at:]
+            self._start += _SIZE.size + len(frame)
+            number = self._numbered
+            self._numbered += 1
+            self._answers.append(None)
+            if api_key == _PRODUCE and version in produce.VERSIONS and self.is_plain:
+                plain = produce.check(self._table, body, version, wall_ms)
+                if plain is not None:
+                    facts = (number, correlation_id, version, wall_ms)
+                    self._stage(plain, body, facts)
+                    continue
+            return number, api_key, version, correlation_id, client_id, body
+        return None
+
+    def _next_frame(self) -> memoryview | None:
+        if self.unread_bytes < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._buffer, self._start)
+        if size < 0:
+            raise FrameError(f"a frame of {size} bytes")
+        if size > self._frame_bytes_max:
+            raise FrameError(f"a frame of {size} bytes, the limit is {self._frame_bytes_max}")
+        if self.unread_bytes - _SIZE.size < size:
+            return None
+        start = self._start + _SIZE.size
+        return memoryview(self._buffer)[start : start + size]
+
+    def _stage(
+        self, plain: PlainProduce, body: memoryview, facts: tuple[int, int, int, int]
+    ) -> None:
+        number, correlation_id, version, wall_ms = facts
+        staged = Staged(self, number, plain.acks, wall_ms + plain.timeout_ms)
+        topics, slots = [], []
+        for name, batches in plain.topics:
+            answers = []
+            for index, batch in batches:
+                base_offset = batch.slot.stage(batch, body[batch.start : batch.stop])
+                answers.append((index, base_offset, batch.slot.log_start))
+                slots.append((batch.slot, batch.slot.staged_end))
+            topics.append((name, answers))
+        places = [0] * len(slots)
+        if plain.acks:
+            staged.answer, places = produce.encode_answer(correlation_id, version, topics)
+        staged.places = [(slot, at, end) for (slot, end), at in zip(slots, places, strict=True)]
+        self._table.stage(staged)
+
+    # -- output ----------------------------------------------------------------------------
+
+    def answer(self, number: int, parts: Sequence[Any]) -> None:
+        if self._is_closed:
+            return
+        index = number - (self._numbered - len(self._answers))
+        if not 0 <= index < len(self._answers) or self._answers[index] is not None:
+            raise self._table.violation(
+                f"I-36 request {number} was answered already, or never made"
+            )
+        self._answers[index] = parts
+        while self._answers and self._answers[0] is not None:
+            for part in self._answers.popleft() or ():
+                self._send(part)
+        if not index:
+            self._table.note_ready(self)
+
+    def answer_nothing(self, number: int) -> None:
+        self.answer(number, ())
+
+    def release(self, number: int, answer: bytearray) -> None:
+        """The answer of a staged request; an empty one is none."""
+        self.answer(number, (answer,) if answer else ())
+
+    def _send(self, part: Any) -> None:
+        if not isinstance(part, bytes | bytearray | memoryview):
+            self._output_bytes += part.size_bytes
+            self._output.append(part)
+            return
+        self._output_bytes += len(part)
+        last = self._output[-1] if self._output else None
+        if len(part) > _MERGED_BYTES_MAX:
+            self._output.append(part)
+        elif type(last) is bytearray and len(last) <= _MERGED_BYTES_MAX:
+            last += part
+        elif len(part):
+            self._output.append(bytearray(part))
+
+    def take_output(self) -> list[Any]:
+        output, self._output, self._output_bytes = self._output, [], 0
+        return output
+
+    def drop_output(self) -> list[Any]:
+        self._is_closed = True
+        waiting = [part for parts in self._answers for part in parts or ()]
+        self._answers.clear()
+        return self.take_output() + waiting
+
+    @property
+    def output_bytes(self) -> int:
+        return self._output_bytes
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._answers)
+
+    @property
+    def is_blocked(self) -> bool:
+        return (
+            len(self._answers) >= self._in_flight_max
+            or self._output_bytes + self.unsent_bytes >= self._output_bytes_max
+        )
+
+
+def _read_header(frame: memoryview) -> tuple[int, int, int, bytes | None, int]:
+    """API key, version, correlation id, client id, and where the body begins."""
+    if len(frame) < _HEADER.size:
+        raise FrameError(f"a frame of {len(frame)} bytes has no request header")
+    api_key, version, correlation_id, size = _HEADER.unpack_from(frame)
+    at = _HEADER.size
+    if size < -1 or size > len(frame) - at:
+        raise FrameError(f"a client id of {size} bytes")
+    client_id = None if size < 0 else bytes(frame[at : at + size])
+    at += max(size, 0)
+    flexible_from = FLEXIBLE_FROM[api_key] if 0 <= api_key < len(FLEXIBLE_FROM) else 0
+    if version >= flexible_from and api_key >= 0:
+        at = _skip_tags(frame, at)
+    return api_key, version, correlation_id, client_id, at
+
+
+def _skip_tags(frame: memoryview, at: int) -> int:
+    count, at = _varint(frame, at)
+    for _ in range(count):
+        _, at = _varint(frame, at)
+        size, at = _varint(frame, at)
+        if size > len(frame) - at:
+            raise FrameError(f"a tagged field of {size} bytes in the request header")
+        at += size
+    return at
+
+
+def _varint(frame: memoryview, at: int) -> tuple[int, int]:
+    number = 0
+    for index in range(5):
+        if at + index >= len(frame):
+            break
+        number |= (frame[at + index] & 0x7F) << (7 * index)
+        if frame[at + index] < 0x80:
+            return number & 0xFFFFFFFF, at + index + 1
+    raise FrameError("a tagged field of the request header is cut off")

@@ -1,0 +1,256 @@
+"""Produce requests of versions 3-13: whether one is plain, and its answer; see `connection.pyi`.
+
+Nothing here says what is wrong with a request that is not plain: the handler in Python does.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from millstream.kernels._plain import batches, records
+from millstream.kernels._plain.batches import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    HEADER_BYTES,
+    LAST_OFFSET,
+    LEADER_EPOCH,
+    MAX_TIMESTAMP,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    ROW_FIELDS,
+)
+
+if TYPE_CHECKING:
+    from array import array
+
+    from millstream.kernels._plain.slots import PartitionSlot, SlotTable
+    from millstream.kernels._plain.staging import ProducerEntry
+
+VERSIONS: Final = range(3, 14)
+_FLEXIBLE_FROM: Final = 9
+_LOG_START_FROM: Final = 5
+_RECORD_ERRORS_FROM: Final = 8
+_TOPIC_IDS_FROM: Final = 13
+
+_BATCH_BYTES_MAX: Final = 2**30
+_TIME_MAX: Final = 2**61
+"""Sums and differences of numbers inside this stay 64-bit; records beyond are not for here."""
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_OFFSET: Final = Struct(">q")
+_EPOCH: Final = Struct(">i")
+_EPOCH_AT: Final = 12
+_PARTITION: Final = Struct(">ihqq")  # index, error code, base offset, append time
+_ACKS: Final = (-1, 0, 1)
+
+
+class NotPlain(Exception):
+    """The request is for Python, whatever the reason."""
+
+
+class PlainBatch(NamedTuple):
+    """One partition's batch, checked."""
+
+    slot: PartitionSlot
+    start: int
+    stop: int
+    row: array[int]
+    entry: ProducerEntry | None
+
+    def stamp(
+        self, data: memoryview, *, position: int, base_offset: int, slot: PartitionSlot
+    ) -> array[int]:
+        """Write offset and epoch into the batch; returns its row."""
+        row = self.row
+        row[POSITION] = position
+        row[BASE_OFFSET], row[LAST_OFFSET] = base_offset, base_offset + row[RECORD_COUNT] - 1
+        row[LEADER_EPOCH] = slot.leader_epoch
+        _OFFSET.pack_into(data, 0, base_offset)
+        _EPOCH.pack_into(data, _EPOCH_AT, slot.leader_epoch)
+        return row
+
+
+class PlainTopic(NamedTuple):
+    """A topic as the request names it, and its partitions in the request's order."""
+
+    name_or_id: bytes
+    batches: list[tuple[int, PlainBatch]]
+
+
+class PlainProduce(NamedTuple):
+    """A request that can be staged."""
+
+    acks: int
+    timeout_ms: int
+    topics: list[PlainTopic]
+
+
+class _Reader:
+    """Reads a body field by field; a byte that is missing makes the request not plain."""
+
+    def __init__(self, view: memoryview, version: int) -> None:
+        self.view = view
+        self.at = 0
+        self.is_flexible = version >= _FLEXIBLE_FROM
+
+    def take(self, size: int) -> memoryview:
+        if not 0 <= size <= len(self.view) - self.at:
+            raise NotPlain
+        self.at += size
+        return self.view[self.at - size : self.at]
+
+    def number(self, form: Struct) -> int:
+        return int(form.unpack(self.take(form.size))[0])
+
+    def varint(self) -> int:
+        number = 0
+        for shift in range(0, 35, 7):
+            (byte,) = self.take(1)
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+        raise NotPlain
+
+    def size(self, form: Struct) -> int:
+        """Of a string, bytes or an array; -1 is null."""
+        return self.varint() - 1 if self.is_flexible else self.number(form)
+
+    def tags(self) -> None:
+        if self.is_flexible and self.varint() != 0:
+            raise NotPlain  # unknown ones are kept and told by Python
+
+
+def check(table: SlotTable, body: memoryview, version: int, wall_ms: int) -> PlainProduce | None:
+    """The request if it is plain in every partition; changes nothing."""
+    table.requests_checked += 1
+    reader = _Reader(body, version)
+    try:
+        if reader.size(_INT16) != -1:  # a transactional id
+            return None
+        acks, timeout_ms = reader.number(_INT16), reader.number(_INT32)
+        topics = [_topic(table, reader, version, acks) for _ in range(reader.size(_INT32))]
+        reader.tags()
+        if acks not in _ACKS or not topics or reader.at != len(body):
+            return None
+        for topic in topics:
+            for _, batch in topic.batches:
+                _check_batch(body, batch, wall_ms)
+    except NotPlain:
+        return None
+    return PlainProduce(acks, timeout_ms, topics)
+
+
+def _topic(table: SlotTable, reader: _Reader, version: int, acks: int) -> PlainTopic:
+    is_by_id = version >= _TOPIC_IDS_FROM
+    name = bytes(reader.take(16 if is_by_id else reader.size(_INT16)))
+    found = []
+    for _ in range(reader.size(_INT32)):
+        partition = reader.number(_INT32)
+        slot = table.find_by_id(name, partition) if is_by_id else table.find(name, partition)
+        size = reader.size(_INT32)
+        start = reader.at
+        data = reader.take(size)
+        reader.tags()
+        if slot is None or slot.seen_by == table.requests_checked or slot.failure is not None:
+            raise NotPlain
+        slot.seen_by = table.requests_checked
+        if not slot.is_plain or slot.leader_epoch < 0 or (acks == -1 and not slot.is_all_plain):
+            raise NotPlain
+        found.append((partition, _batch(slot, data, start)))
+    reader.tags()
+    if not found:
+        raise NotPlain
+    return PlainTopic(name, found)
+
+
+def _batch(slot: PartitionSlot, data: memoryview, start: int) -> PlainBatch:
+    """The only batch in `data`, as far as its header tells."""
+    rows, _, reason = batches.walk(data, 0, len(data), check_crc=True, size_max=_BATCH_BYTES_MAX)
+    if reason or len(rows) != ROW_FIELDS or len(data) > slot.message_bytes_max:
+        raise NotPlain
+    count = rows[RECORD_COUNT]
+    if rows[ATTRIBUTES] or not count or rows[LAST_OFFSET] - rows[BASE_OFFSET] + 1 != count:
+        raise NotPlain
+    if not slot.has_room_for(records=count, size_bytes=len(data)):
+        raise NotPlain
+    entry = None
+    if rows[PRODUCER_ID] >= 0:
+        entry = slot.producers.get(rows[PRODUCER_ID])
+        if (
+            entry is None
+            or entry.epoch != rows[PRODUCER_EPOCH]
+            or entry.epoch < 0
+            or entry.transaction_first_offset >= 0
+            or rows[BASE_SEQUENCE] < 0
+            or not entry.expects(rows[BASE_SEQUENCE], slot.round)
+        ):
+            raise NotPlain
+    return PlainBatch(slot, start, start + len(data), rows, entry)
+
+
+def _check_batch(body: memoryview, batch: PlainBatch, wall_ms: int) -> None:
+    """Every record, and the timestamps, which only the records tell."""
+    slot, row = batch.slot, batch.row
+    reason, lowest, highest, _, null_keys = records.inspect(
+        body, batch.start + HEADER_BYTES, batch.stop, row[RECORD_COUNT], contiguous=True
+    )
+    base, newest = row[BASE_TIMESTAMP], row[MAX_TIMESTAMP]
+    if reason or (null_keys and slot.needs_key):
+        raise NotPlain
+    if any(abs(number) > _TIME_MAX for number in (base, lowest, highest)):
+        raise NotPlain
+    if (
+        newest != base + highest
+        or newest - wall_ms > slot.timestamp_after_max_ms
+        or wall_ms - base - lowest > slot.timestamp_before_max_ms
+        or newest > slot.roll_timestamp_ms
+    ):
+        raise NotPlain
+
+
+def encode_answer(
+    correlation_id: int, version: int, topics: list[tuple[bytes, list[tuple[int, int, int]]]]
+) -> tuple[bytearray, list[int]]:
+    """The response frame, and for each partition where its error code is.
+
+    A partition is (index, base offset, log start). The place is negative where no log start is
+    told, so that an error knows what to overwrite.
+    """
+    is_flexible = version >= _FLEXIBLE_FROM
+    out = bytearray(4) + _INT32.pack(correlation_id) + b"\0" * is_flexible
+    places = []
+    out += _size(len(topics), is_flexible)
+    for name, partitions in topics:
+        if version < _TOPIC_IDS_FROM:
+            out += _size(len(name), is_flexible) if is_flexible else _INT16.pack(len(name))
+        out += name
+        out += _size(len(partitions), is_flexible)
+        for index, base_offset, log_start in partitions:
+            at = len(out) + 4
+            out += _PARTITION.pack(index, 0, base_offset, -1)
+            if version >= _LOG_START_FROM:
+                out += _OFFSET.pack(log_start)
+            places.append(at if version >= _LOG_START_FROM else -at)
+            if version >= _RECORD_ERRORS_FROM:  # no record errors, no message, no tags
+                out += b"\1\0\0" if is_flexible else b"\0\0\0\0\xff\xff"
+        out += b"\0" * is_flexible
+    out += b"\0\0\0\0" + b"\0" * is_flexible  # not throttled
+    _INT32.pack_into(out, 0, len(out) - 4)
+    return out, places
+
+
+def _size(count: int, is_flexible: bool) -> bytes:  # noqa: FBT001
+    if not is_flexible:
+        return _INT32.pack(count)
+    rest, out = count + 1, bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)

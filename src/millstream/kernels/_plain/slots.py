@@ -1,0 +1,243 @@
+"""Partitions and producers as plain numbers, and the table of partitions; see `slots.pyi`.
+
+Written apart from the compiled twin, so that an error in one shows against the other.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from millstream.kernels._plain.batches import (
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    RECORD_COUNT,
+    ROW_FIELDS,
+)
+from millstream.kernels._plain.staging import (
+    BATCHES_KEPT,
+    ProducerEntry,
+    Staged,
+    index_steps,
+    last_sequence_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millstream.kernels._plain.connection import Connection
+    from millstream.kernels._plain.produce import PlainBatch
+    from millstream.kernels.slot_owner import SlotOwner
+
+__all__ = [
+    "BATCHES_KEPT",
+    "NO_LIMIT",
+    "PartitionSlot",
+    "ProducerEntry",
+    "SlotTable",
+    "index_steps",
+]
+
+NO_LIMIT: Final = 2**63 - 1
+
+_ACKS_ALL: Final = -1
+
+
+class PartitionSlot:
+    """See the stub."""
+
+    def __init__(self, owner: SlotOwner) -> None:
+        self.owner = owner
+        self.producers: dict[int, ProducerEntry] = {}
+        self.log_start = self.log_end = self.high_watermark = 0
+        self.leader_epoch = -1
+        self.position = self.position_max = self.offset_max = 0
+        self.message_bytes_max = self.batches_max = 0
+        self.timestamp_after_max_ms = self.timestamp_before_max_ms = NO_LIMIT
+        self.roll_timestamp_ms = NO_LIMIT
+        self.needs_key = self.is_plain = self.is_all_plain = False
+        self.bytes_in = self.records_in = 0
+        self.round = 0
+        """Grows when what is staged is written or dropped: staged sequences are void then."""
+        self.failure: Exception | None = None
+        self.seen_by = -1
+        """Serial number of the last request that was checked: no partition comes twice in one."""
+        self._records = 0
+        self._bytes = 0
+        self._rows = array("q")
+        self._buffers: list[bytes | bytearray | memoryview] = []
+        self._entries: list[ProducerEntry | None] = []
+        self._waiting: deque[tuple[int, Staged, int]] = deque()
+        """End offset, request, and where the partition is in its answer; ends grow."""
+
+    @property
+    def staged_end(self) -> int:
+        return self.log_end + self._records
+
+    @property
+    def staged_bytes(self) -> int:
+        return self._bytes
+
+    @property
+    def staged_rows(self) -> array[int]:
+        return self._rows
+
+    @property
+    def staged_buffers(self) -> list[bytes | bytearray | memoryview]:
+        return self._buffers
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def has_room_for(self, *, records: int, size_bytes: int) -> bool:
+        """Whether the active segment takes one more batch without a roll."""
+        return (
+            self._bytes + size_bytes + self.position <= self.position_max
+            and self.staged_end + records - 1 <= self.offset_max
+            and len(self._entries) < self.batches_max
+        )
+
+    def stage(self, batch: PlainBatch, data: memoryview) -> int:
+        """Take a checked batch, stamped with the offsets it will have; returns the base offset."""
+        base_offset = self.staged_end
+        row = batch.stamp(data, position=self._bytes, base_offset=base_offset, slot=self)
+        self._rows.extend(row)
+        self._buffers.append(data)
+        self._entries.append(batch.entry)
+        self._bytes += len(data)
+        self._records += row[RECORD_COUNT]
+        if batch.entry is not None:
+            batch.entry.staged_round = self.round
+            batch.entry.staged_sequence = last_sequence_of(row[BASE_SEQUENCE], row[RECORD_COUNT])
+        return base_offset
+
+    def settle(self) -> None:
+        if not self._entries:
+            return
+        try:
+            self.owner.commit_staged()
+        except Exception as error:  # noqa: BLE001 - told to `code_of_error`
+            self.failure = error
+            self.drop_staged()
+
+    def apply_staged(self) -> None:
+        rows = self._rows
+        for number, entry in enumerate(self._entries):
+            base_offset, last_offset, _, _, _, timestamp_ms, _, _, sequence, count = rows[
+                number * ROW_FIELDS + BASE_OFFSET : (number + 1) * ROW_FIELDS
+            ]
+            if entry is not None:
+                last = last_sequence_of(sequence, count)
+                entry.keep(sequence, last, base_offset, last_offset, timestamp_ms)
+                entry.last_timestamp_ms = timestamp_ms
+        self.bytes_in += self._bytes
+        self.records_in += self._records
+        self.position += self._bytes
+        self.log_end += self._records
+        self.drop_staged()
+
+    def drop_staged(self) -> None:
+        self.round += 1
+        self._records = self._bytes = 0
+        # New ones: whoever wrote them may still look at the old.
+        self._rows, self._buffers, self._entries = array("q"), [], []
+
+    def wait(self, end_offset: int, staged: Staged, at: int) -> None:
+        staged.waits_for += 1
+        self._waiting.append((end_offset, staged, at))
+
+    def advance_high_watermark(self, offset: int) -> None:
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        while self._waiting and self._waiting[0][0] <= offset:
+            self._waiting.popleft()[1].release_one()
+
+    def fail_waiting(self, error_code: int) -> int:
+        return self._refuse_waiting(error_code, lambda _: True)
+
+    def expire_waiting(self, wall_ms: int, error_code: int) -> int:
+        return self._refuse_waiting(error_code, lambda staged: staged.deadline_ms <= wall_ms)
+
+    def _refuse_waiting(self, error_code: int, is_due: Callable[[Staged], bool]) -> int:
+        due = [one for one in self._waiting if is_due(one[1])]
+        self._waiting = deque(one for one in self._waiting if not is_due(one[1]))
+        for _, staged, at in due:
+            staged.refuse(at, error_code)
+            staged.release_one()
+        return len(due)
+
+
+class SlotTable:
+    """See the stub."""
+
+    def __init__(self, *, violation: type[BaseException]) -> None:
+        self.violation = violation
+        self.produce_requests = 0
+        self.requests_checked = 0
+        self._by_key: dict[tuple[bytes, int], PartitionSlot] = {}
+        """By name and by id: an id has 16 bytes, a name of as many is told apart by its prefix."""
+        self._requests: list[Staged] = []
+        self._ready: dict[Connection, None] = {}
+        self._failed: dict[Connection, None] = {}
+
+    @property
+    def staged(self) -> int:
+        return len(self._requests)
+
+    def add(self, slot: PartitionSlot, *, topic: bytes, topic_id: bytes, partition: int) -> None:
+        self._by_key[b"n" + topic, partition] = slot
+        if topic_id:
+            self._by_key[b"i" + topic_id, partition] = slot
+
+    def remove(self, slot: PartitionSlot, *, topic: bytes, topic_id: bytes, partition: int) -> None:
+        for key in (b"n" + topic, b"i" + topic_id):
+            if self._by_key.get((key, partition)) is slot:
+                del self._by_key[key, partition]
+
+    def find(self, topic: bytes, partition: int) -> PartitionSlot | None:
+        return self._by_key.get((b"n" + topic, partition))
+
+    def find_by_id(self, topic_id: bytes, partition: int) -> PartitionSlot | None:
+        return self._by_key.get((b"i" + topic_id, partition))
+
+    def stage(self, staged: Staged) -> None:
+        self._requests.append(staged)
+        self.produce_requests += 1
+
+    def commit(self, code_of_error: Callable[[Exception], int]) -> None:
+        slots = {slot: None for request in self._requests for slot, _, _ in request.places}
+        for slot in slots:
+            slot.settle()
+        codes = {
+            slot: int(code_of_error(slot.failure)) for slot in slots if slot.failure is not None
+        }
+        for slot in codes:
+            slot.failure = None
+        requests, self._requests = self._requests, []
+        for request in requests:
+            self._finish(request, codes)
+
+    def _finish(self, request: Staged, codes: dict[PartitionSlot, int]) -> None:
+        request.waits_for = 1  # nothing is released while its partitions are still looked at
+        for slot, at, end_offset in request.places:
+            if slot in codes:
+                request.refuse(at, codes[slot])
+            elif request.acks == _ACKS_ALL and slot.high_watermark < end_offset:
+                slot.wait(end_offset, request, at)
+        if request.acks == 0 and any(slot in codes for slot, _, _ in request.places):
+            self._failed[request.connection] = None
+        request.release_one()
+
+    def note_ready(self, connection: Connection) -> None:
+        self._ready[connection] = None
+
+    def take_ready(self) -> list[Connection]:
+        ready, self._ready = self._ready, {}
+        return list(ready)
+
+    def take_failed(self) -> list[Connection]:
+        failed, self._failed = self._failed, {}
+        return list(failed)

@@ -1,0 +1,142 @@
+"""What slots keep: producers, and requests between their check and their answer; `slots.pyi`."""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from millstream.kernels._plain.batches import (
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    POSITION,
+    RECORD_COUNT,
+    ROW_FIELDS,
+    SIZE,
+)
+
+if TYPE_CHECKING:
+    from array import array
+
+    from millstream.kernels._plain.connection import Connection
+    from millstream.kernels._plain.slots import PartitionSlot
+
+BATCHES_KEPT: Final = 5
+
+_SEQUENCE_MAX: Final = 2**31 - 1
+_ERROR_AND_BASE: Final = Struct(">hq")
+_LOG_START: Final = Struct(">q")
+_LOG_START_AT: Final = 18
+"""Behind the error code: base offset and append time come first."""
+
+
+class ProducerEntry:
+    """See the stub."""
+
+    __slots__ = (
+        "_kept",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "producer_id",
+        "staged_round",
+        "staged_sequence",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.coordinator_epoch = -1
+        self.last_timestamp_ms = -1
+        self.transaction_first_offset = -1
+        self._kept: deque[tuple[int, int, int, int, int]] = deque(maxlen=BATCHES_KEPT)
+        self.staged_round = -1
+        """The slot's round in which `staged_sequence` was the last that was staged."""
+        self.staged_sequence = -1
+
+    @property
+    def batches(self) -> list[tuple[int, int, int, int, int]]:
+        return list(self._kept)
+
+    @property
+    def last_sequence(self) -> int:
+        return self._kept[-1][1] if self._kept else -1
+
+    @property
+    def last_offset(self) -> int:
+        return self._kept[-1][3] if self._kept else -1
+
+    def start_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._kept.clear()
+
+    def keep(
+        self,
+        first_sequence: int,
+        last_sequence: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp_ms: int,
+    ) -> None:
+        self._kept.append((first_sequence, last_sequence, base_offset, last_offset, timestamp_ms))
+
+    def forget_batches(self) -> None:
+        self._kept.clear()
+
+    def expects(self, base_sequence: int, staged_round: int) -> bool:
+        """Whether a batch is the next one for sure, counting what is staged."""
+        if any(kept[0] == base_sequence for kept in self._kept):
+            return False  # may be a retry
+        last = self.last_sequence
+        if self.staged_round == staged_round:
+            last = self.staged_sequence
+        return base_sequence == (last + 1) & _SEQUENCE_MAX
+
+
+class Staged:
+    """A produce request on its way: the answer is made, its write is not."""
+
+    __slots__ = ("acks", "answer", "connection", "deadline_ms", "number", "places", "waits_for")
+
+    def __init__(self, connection: Connection, number: int, acks: int, deadline_ms: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.acks = acks
+        self.deadline_ms = deadline_ms
+        self.answer = bytearray()
+        self.places: list[tuple[PartitionSlot, int, int]] = []
+        """Slot, where its error code is in the answer (-1: no log start follows), end offset."""
+        self.waits_for = 0
+
+    def refuse(self, at: int, code: int) -> None:
+        """Turn the partition at `at` of the answer into an error."""
+        if self.acks == 0:
+            return
+        _ERROR_AND_BASE.pack_into(self.answer, abs(at), code, -1)
+        if at > 0:
+            _LOG_START.pack_into(self.answer, at + _LOG_START_AT, -1)
+
+    def release_one(self) -> None:
+        self.waits_for -= 1
+        if self.waits_for == 0:
+            self.connection.release(self.number, self.answer)
+
+
+def index_steps(
+    rows: array[int], interval_bytes: int, since_bytes: int, newest_ms: int, newest_offset: int
+) -> tuple[int, int, int, list[tuple[int, int, int, int]]]:
+    entries = []
+    for row in range(0, len(rows), ROW_FIELDS):
+        if rows[row + MAX_TIMESTAMP] > newest_ms and rows[row + RECORD_COUNT]:
+            newest_ms, newest_offset = rows[row + MAX_TIMESTAMP], rows[row + LAST_OFFSET]
+        if since_bytes > interval_bytes:
+            place = rows[row + LAST_OFFSET], rows[row + POSITION]
+            entries.append((*place, newest_ms, newest_offset))
+            since_bytes = 0
+        since_bytes += rows[row + SIZE]
+    return since_bytes, newest_ms, newest_offset, entries
+
+
+def last_sequence_of(base_sequence: int, count: int) -> int:
+    return (base_sequence + count - 1) & _SEQUENCE_MAX

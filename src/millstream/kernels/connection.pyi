@@ -1,0 +1,78 @@
+"""One client's connection without I/O: frames in, answers out in request order. For both twins.
+
+Produce requests (versions 3-13) that are plain in every partition are staged into their slots
+without Python; everything else comes out of `next_request`. A request is plain when every check
+of `Log.append_as_leader` would pass and nothing but an append would happen: then, and only then,
+the two ways are the same. Whoever drives this calls `SlotTable.commit` before it dispatches a
+request, and at the end of a wake-up.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from millstream.kernels.errors import FrameError as FrameError
+from millstream.kernels.slots import SlotTable
+
+__all__ = ["Connection", "FrameError"]
+
+class Connection:
+    """See the module's docstring."""
+
+    owner: Any
+    """Whatever the shell wants to find it by."""
+    is_plain: bool
+    """False: every Produce takes the Python path, too (not yet authenticated, under a quota)."""
+    unsent_bytes: int
+    """What the shell has taken and could not send yet; it counts against `output_bytes_max`."""
+
+    def __init__(
+        self,
+        table: SlotTable,
+        *,
+        frame_bytes_max: int,
+        in_flight_max: int,
+        output_bytes_max: int = 1_048_576,
+    ) -> None: ...
+    def get_buffer(self, size_hint: int) -> memoryview:
+        """Where the next bytes go. Grows with what was received, not with what is claimed.
+
+        Bytes that somebody still has a view of are never overwritten.
+        """
+
+    def received(self, size: int) -> None:
+        """So many bytes were put into the last buffer."""
+
+    def next_request(
+        self, wall_ms: int
+    ) -> tuple[int, int, int, int, bytes | None, memoryview] | None:
+        """Stage plain produce requests up to the next other request, and return that.
+
+        (number, api key, api version, correlation id, client id, body). None: no whole frame is
+        left, or `is_blocked`. Raises FrameError for bytes that are no request, again and again.
+        """
+
+    def answer(self, number: int, parts: Sequence[Any]) -> None:
+        """The whole frame of request `number`: bytes, and other objects with `size_bytes`."""
+
+    def answer_nothing(self, number: int) -> None: ...
+    def take_output(self) -> list[Any]:
+        """What can be sent now. Small neighbours are one part; other objects are as they were."""
+
+    def drop_output(self) -> list[Any]:
+        """Close: all parts that will not be sent. Later answers are ignored."""
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes that `take_output` would return."""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were walked and whose answers are not in the output."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Too many in flight, or too much output: `next_request` waits until that is less."""
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes received and not yet walked."""

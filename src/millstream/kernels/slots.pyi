@@ -1,0 +1,171 @@
+"""Partitions and producers as plain numbers, and the table of partitions. For both twins.
+
+A `PartitionSlot` holds the numbers of one log that every produce request needs; the log owns it
+and reads and writes the same numbers, so there is one truth. The connection core stages batches
+into slots; `SlotTable.commit` lets each log write what was staged, then releases the answers.
+"""
+
+from array import array
+from collections.abc import Callable
+from typing import Final
+
+from millstream.kernels.connection import Connection
+from millstream.kernels.slot_owner import SlotOwner
+
+__all__ = [
+    "BATCHES_KEPT",
+    "NO_LIMIT",
+    "PartitionSlot",
+    "ProducerEntry",
+    "SlotTable",
+    "index_steps",
+]
+
+BATCHES_KEPT: Final = 5
+NO_LIMIT: Final = 9_223_372_036_854_775_807
+
+class ProducerEntry:
+    """One producer's state in one partition: the newest few batches of its epoch."""
+
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    last_timestamp_ms: int
+    transaction_first_offset: int
+
+    def __init__(self, producer_id: int, epoch: int) -> None: ...
+    @property
+    def batches(self) -> list[tuple[int, int, int, int, int]]:
+        """First and last sequence, base and last offset, timestamp; oldest first. A copy."""
+
+    @property
+    def last_sequence(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    def start_epoch(self, epoch: int) -> None:
+        """Sequences begin anew: batches of another epoch say nothing about them."""
+
+    def keep(
+        self,
+        first_sequence: int,
+        last_sequence: int,
+        base_offset: int,
+        last_offset: int,
+        timestamp_ms: int,
+    ) -> None:
+        """Remember one more batch; the oldest goes when there are too many."""
+
+    def forget_batches(self) -> None: ...
+
+class PartitionSlot:
+    """The numbers of one partition. See `storage/log_slot.py` for how a log keeps them."""
+
+    owner: SlotOwner
+    producers: dict[int, ProducerEntry]
+
+    log_start: int
+    log_end: int
+    high_watermark: int
+    """Set it without anybody waiting for it; `advance_high_watermark` releases who does."""
+    leader_epoch: int
+    """-1: this broker does not lead the partition."""
+
+    position: int
+    """Bytes in the active segment."""
+    position_max: int
+    offset_max: int
+    """The last offset that the active segment can address."""
+    message_bytes_max: int
+    batches_max: int
+    """Batches that can be staged at once, whatever they make of the segment's index."""
+    timestamp_after_max_ms: int
+    timestamp_before_max_ms: int
+    roll_timestamp_ms: int
+    """A batch with a later max timestamp makes the segment roll."""
+    needs_key: bool
+    is_plain: bool
+    """False: every append takes the Python path."""
+    is_all_plain: bool
+    """False: appends with acks=-1 take the Python path."""
+
+    bytes_in: int
+    records_in: int
+
+    def __init__(self, owner: SlotOwner) -> None: ...
+    @property
+    def staged_end(self) -> int:
+        """The log end once everything staged is written."""
+
+    @property
+    def staged_bytes(self) -> int: ...
+    @property
+    def staged_rows(self) -> array[int]:
+        """As `kernels.batches` has them; positions count from the first staged byte."""
+
+    @property
+    def staged_buffers(self) -> list[bytes | bytearray | memoryview]:
+        """What to write, in order, at `position`."""
+
+    @property
+    def waiting(self) -> int:
+        """Requests with acks=-1 that wait for the high watermark."""
+
+    def settle(self) -> None:
+        """Write what is staged, now. A failure is kept for the requests, until the next commit."""
+
+    def apply_staged(self) -> None:
+        """The staged batches are in the file: follow them in all numbers and producers."""
+
+    def drop_staged(self) -> None:
+        """The staged batches are not in the file and never will be."""
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Raise it (a lower offset changes nothing) and release the answers it covers."""
+
+    def fail_waiting(self, error_code: int) -> int:
+        """Answer every waiting request with an error: leadership is lost. Returns how many."""
+
+    def expire_waiting(self, wall_ms: int, error_code: int) -> int:
+        """The same for the requests whose own time limit has passed."""
+
+class SlotTable:
+    """All partitions that this broker leads, by name and by id, and what a wake-up staged."""
+
+    produce_requests: int
+    """Requests that were answered without Python."""
+
+    def __init__(self, *, violation: type[BaseException]) -> None:
+        """`violation` is raised for our own bugs: kernels do not know the model's class."""
+
+    @property
+    def staged(self) -> int:
+        """Requests that wait for `commit`."""
+
+    def add(self, slot: PartitionSlot, *, topic: bytes, topic_id: bytes, partition: int) -> None:
+        """Let produce requests find the slot. Empty `topic_id`: by name alone."""
+
+    def remove(self, slot: PartitionSlot, *, topic: bytes, topic_id: bytes, partition: int) -> None:
+        """Forget it; no error when another slot, or none, is there."""
+
+    def find(self, topic: bytes, partition: int) -> PartitionSlot | None: ...
+    def find_by_id(self, topic_id: bytes, partition: int) -> PartitionSlot | None: ...
+    def commit(self, code_of_error: Callable[[Exception], int]) -> None:
+        """Let every log write what was staged for it, then release the answers.
+
+        Where a log fails, exactly its batches are dropped and answered with the error's code.
+        """
+
+    def take_ready(self) -> list[Connection]:
+        """Connections that got output since the last call."""
+
+    def take_failed(self) -> list[Connection]:
+        """Connections to be closed: a request with acks=0 failed, which has no other answer."""
+
+def index_steps(
+    rows: array[int], interval_bytes: int, since_bytes: int, newest_ms: int, newest_offset: int
+) -> tuple[int, int, int, list[tuple[int, int, int, int]]]:
+    """What a segment's indexes get for walked batches.
+
+    Returns the bytes since the last entry, the largest timestamp and the last offset of its
+    batch, and the entries: (last offset, position, largest timestamp so far, its offset).
+    """

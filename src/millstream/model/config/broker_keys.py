@@ -1,0 +1,377 @@
+"""The settings of a broker that it obeys: Kafka's, and a few of our own.
+
+Where our default differs from Kafka's the documentation says so. A topic's default is a broker's
+key too, and takes its type, rule and text from the topic's key.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from millstream.model.config.definition import (
+    ConfigKey,
+    ConfigType,
+    Mode,
+    Rule,
+    at_least,
+    one_of,
+)
+from millstream.model.config.errors import RefusedConfig, UnknownConfig
+from millstream.model.config.later_keys import LATER_KEYS
+from millstream.model.config.refused import refused_broker_reason
+from millstream.model.config.topic_keys import LONG_MAX, TOPIC_KEYS
+from millstream.model.limits import MIB
+
+INT_MAX: Final = "2147483647"
+NODE_ID: Final = "node.id"
+BROKER_ID: Final = "broker.id"
+
+_BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING
+_INT, _LONG, _LIST = ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+
+LOG_LEVELS: Final = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")
+
+_NOT_ZERO: Final = Rule("-1 for no limit, or at least 1", lambda value: value != 0)
+_PORT: Final = Rule("between 0 and 65535, or -1 for none", lambda port: -1 <= port <= 65_535)
+
+
+def is_override(text: str) -> bool:
+    """Whether the text is `address:count`, an entry of `max.connections.per.ip.overrides`."""
+    from ipaddress import ip_address
+
+    host, _, count = text.strip().rpartition(":")
+    try:
+        ip_address(host.strip())
+    except ValueError:
+        return False
+    return count.isascii() and count.isdigit()
+
+
+_OVERRIDES: Final = Rule(
+    "a list of address:count with commas between, each an IP address",
+    lambda text: all(is_override(part) for part in text.split(",")) if text.strip() else True,
+)
+
+_OWN_ROWS: Final = (
+    ConfigKey(
+        "advertised.listeners",
+        _LIST,
+        None,
+        "Addresses that clients are told to connect to, by listener; without it the address that"
+        " each client reached the broker at.",
+    ),
+    ConfigKey(
+        "auto.create.topics.enable",
+        _BOOLEAN,
+        "true",
+        "Whether a topic that a client asks for and allows to be created is created.",
+    ),
+    ConfigKey(
+        BROKER_ID,
+        _INT,
+        "-1",
+        "Another name of node.id.",
+    ),
+    ConfigKey(
+        "broker.rack",
+        _STRING,
+        None,
+        "Where the broker stands; clients are told.",
+    ),
+    ConfigKey(
+        "connections.max.idle.ms",
+        _LONG,
+        "600000",
+        "A connection without a request for this long is closed; negative never closes one.",
+    ),
+    ConfigKey(
+        "default.replication.factor",
+        _INT,
+        "1",
+        "Replicas of topics that are created without a number.",
+    ),
+    ConfigKey(
+        "delete.topic.enable",
+        _BOOLEAN,
+        "true",
+        "Whether topics may be deleted.",
+    ),
+    ConfigKey(
+        "fetch.max.bytes",
+        _INT,
+        str(55 * MIB),
+        "The most that one Fetch response carries, whatever the client asks for; a first batch"
+        " that is larger is still sent.",
+        at_least(1024),
+    ),
+    ConfigKey(
+        "listener.security.protocol.map",
+        _STRING,
+        "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "Security protocol of each listener name; a listener must have PLAINTEXT.",
+    ),
+    ConfigKey(
+        "listeners",
+        _LIST,
+        "PLAINTEXT://:9092",
+        "Where the broker listens, as NAME://host:port; port 0 lets the system choose.",
+    ),
+    ConfigKey(
+        "log.cleaner.backoff.ms",
+        _LONG,
+        "15000",
+        "How often the cleaner looks for a log that is worth cleaning.",
+        at_least(0),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        "log.cleaner.dedupe.buffer.size",
+        _LONG,
+        str(128 * MIB),
+        "Memory for the keys of one cleaning; a log with more is cleaned in several.",
+        at_least(MIB),
+    ),
+    ConfigKey(
+        "log.cleaner.enable",
+        _BOOLEAN,
+        "true",
+        "Whether topics with cleanup.policy compact are cleaned.",
+    ),
+    ConfigKey(
+        "log.cleaner.io.max.bytes.per.second",
+        ConfigType.DOUBLE,
+        "1.7976931348623157E308",
+        "The most that the cleaner reads and writes together in a second.",
+        Rule("above 0", lambda rate: rate > 0),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        "log.dir",
+        _LIST,
+        "data",
+        "Directory of the logs where log.dirs is not set; relative to the working directory.",
+    ),
+    ConfigKey(
+        "log.dirs",
+        _LIST,
+        None,
+        "Directories of the logs; a new partition goes where the fewest are.",
+    ),
+    ConfigKey(
+        "log.flush.offset.checkpoint.interval.ms",
+        _INT,
+        "60000",
+        "How often recovery points and start offsets are stored, which bounds what is read again"
+        " after a crash.",
+        at_least(0),
+    ),
+    ConfigKey(
+        "log.flush.scheduler.interval.ms",
+        _LONG,
+        LONG_MAX,
+        "Default of flush.ms where log.flush.interval.ms is not set; what is due is looked for"
+        " every second.",
+    ),
+    ConfigKey(
+        "log.level",
+        _STRING,
+        "INFO",
+        "Level of the broker's own log lines at the start; the loggers can be changed while it"
+        " runs.",
+        one_of(*LOG_LEVELS),
+    ),
+    ConfigKey(
+        "log.retention.check.interval.ms",
+        _LONG,
+        "300000",
+        "How often logs are looked at for segments to remove.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "log.retention.hours",
+        _INT,
+        "168",
+        "Default of retention.ms in hours, where neither milliseconds nor minutes are set.",
+        _NOT_ZERO,
+    ),
+    ConfigKey(
+        "log.retention.minutes",
+        _INT,
+        None,
+        "Default of retention.ms in minutes, where no milliseconds are set.",
+        _NOT_ZERO,
+    ),
+    ConfigKey(
+        "log.roll.hours",
+        _INT,
+        "168",
+        "Default of segment.ms in hours, where no milliseconds are set.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "log.roll.jitter.hours",
+        _INT,
+        "0",
+        "Default of segment.jitter.ms in hours, where no milliseconds are set.",
+        at_least(0),
+    ),
+    ConfigKey(
+        "max.connections",
+        _INT,
+        INT_MAX,
+        "The most connections at a time; a further one is closed.",
+        at_least(0),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        "max.connections.per.ip",
+        _INT,
+        INT_MAX,
+        "The most connections at a time from one address; a further one is closed.",
+        at_least(0),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        "max.connections.per.ip.overrides",
+        _STRING,
+        "",
+        "Other limits than max.connections.per.ip for single addresses, as address:count.",
+        _OVERRIDES,
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        "max.incremental.fetch.session.cache.slots",
+        _INT,
+        "1000",
+        "The most fetch sessions that are kept; a client without one names all its partitions in"
+        " every request.",
+        at_least(0),
+    ),
+    ConfigKey(
+        "max.request.partition.size.limit",
+        _INT,
+        "2000",
+        "The most partitions in one DescribeTopicPartitions response.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "metrics.port",
+        _INT,
+        "-1",
+        "Port on which metrics can be read as Prometheus text; 0 lets the system choose, -1 opens"
+        " none.",
+        _PORT,
+    ),
+    ConfigKey(
+        NODE_ID,
+        _INT,
+        "1",
+        "The broker's number, which no other broker of the cluster has.",
+        at_least(0),
+    ),
+    ConfigKey(
+        "num.partitions",
+        _INT,
+        "1",
+        "Partitions of topics that are created without a number.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "pid.file",
+        _STRING,
+        None,
+        "File that holds the process's number while the broker runs.",
+    ),
+    ConfigKey(
+        "producer.id.expiration.ms",
+        _INT,
+        "86400000",
+        "An idempotent producer that wrote nothing for this long is forgotten.",
+        at_least(1),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
+        "socket.request.max.bytes",
+        _INT,
+        str(100 * MIB),
+        "The largest request; a connection that announces more is closed.",
+        at_least(1),
+    ),
+)
+
+OWN_KEYS: Final = frozenset({"log.level", "metrics.port", "pid.file"})
+"""Not Kafka's."""
+
+FALLBACKS: Final[Mapping[str, tuple[tuple[str, int], ...]]] = {
+    "log.dirs": (("log.dir", 1),),
+    "log.flush.interval.ms": (("log.flush.scheduler.interval.ms", 1),),
+    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+    "log.roll.jitter.ms": (("log.roll.jitter.hours", 3_600_000),),
+    "log.roll.ms": (("log.roll.hours", 3_600_000),),
+}
+"""Where a key that is not set takes its value from, and by how much that is multiplied."""
+
+_RULES_OF_TIMES: Final = {"log.retention.ms": _NOT_ZERO}
+"""A broker's default of retention.ms cannot be 0, although a topic's own may."""
+
+
+def _topic_default(topic_key: ConfigKey) -> ConfigKey:
+    """The broker's key that gives the default of a topic's."""
+    name = topic_key.synonyms[0]
+    return topic_key._replace(
+        name=name,
+        default=None if name in FALLBACKS else topic_key.default,
+        documentation=f"Default of {topic_key.name} for topics without their own."
+        if name != topic_key.name
+        else f"For topics without their own: {topic_key.documentation}",
+        rule=_RULES_OF_TIMES.get(name, topic_key.rule),
+        synonyms=(),
+        mode=Mode.CLUSTER_WIDE,
+    )
+
+
+def _all_keys() -> dict[str, ConfigKey]:
+    keys = {key.name: key for key in _OWN_ROWS}
+    for topic_key in TOPIC_KEYS.values():
+        if topic_key.synonyms:
+            default = _topic_default(topic_key)
+            keys[default.name] = default
+    return dict(sorted(keys.items()))
+
+
+BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _all_keys()
+
+
+def broker_key(name: str) -> ConfigKey:
+    """The key of this name; raises UnknownConfig or RefusedConfig."""
+    key = BROKER_KEYS.get(name)
+    if key is not None:
+        return key
+    if name in LATER_KEYS:
+        raise RefusedConfig(name, reason="it is kept for what this broker does not do yet")
+    reason = refused_broker_reason(name)
+    if reason is not None:
+        raise RefusedConfig(name, reason=reason)
+    raise UnknownConfig(name, of="broker")
+
+
+def synonyms_of(name: str) -> tuple[str, ...]:
+    """The key and those it falls back to, in the order in which they count."""
+    if name in _GROUPS:
+        return _GROUPS[name]
+    return (name,)
+
+
+def _groups() -> dict[str, tuple[str, ...]]:
+    """As Kafka names them: times have one group for all their units."""
+    groups = {}
+    for first, others in FALLBACKS.items():
+        if first == "log.dirs":
+            continue
+        names = (first, *(name for name, _ in others))
+        groups[first] = names
+        if first != "log.flush.interval.ms":
+            groups.update(dict.fromkeys(names[1:], names))
+    return groups
+
+
+_GROUPS: Final = _groups()

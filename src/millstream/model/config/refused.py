@@ -1,0 +1,133 @@
+"""Kafka's keys that would have no effect here, each with the reason.
+
+Changing one is refused with its reason; in a settings file it is told and passed over, so that a
+file written for Kafka can be used as it is. The documentation's tables are checked against these.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_TIERED: Final = "there is no tiered storage"
+_THROTTLED: Final = "replication is not throttled"
+_ONE_LOOP: Final = "one event loop serves all connections"
+_TLS: Final = "only PLAINTEXT listeners are there"
+_LOGIN: Final = "clients do not log in"
+_QUORUM: Final = "there is no quorum of controllers"
+_METRICS: Final = "metrics are read from metrics.port"
+_CLASSES: Final = "Java classes cannot be loaded"
+_QUOTAS: Final = "there are no quotas"
+_PURGATORY: Final = "what waits is removed at once when it ends"
+_SHARE: Final = "there are no share groups"
+_STREAMS: Final = "there are no streams groups"
+_TOKENS: Final = "there are no delegation tokens"
+
+REFUSED_TOPIC_KEYS: Final[Mapping[str, str]] = {
+    "follower.replication.throttled.replicas": _THROTTLED,
+    "leader.replication.throttled.replicas": _THROTTLED,
+    "local.retention.bytes": _TIERED,
+    "local.retention.ms": _TIERED,
+    "preallocate": "segment files grow as they are written",
+    "remote.log.copy.disable": _TIERED,
+    "remote.log.delete.on.disable": _TIERED,
+    "remote.storage.enable": _TIERED,
+    "unclean.leader.election.enable": "with one replica there is no election",
+}
+
+REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
+    "alter.config.policy.class.name": _CLASSES,
+    "alter.log.dirs.replication.quota.window.num": _QUOTAS,
+    "alter.log.dirs.replication.quota.window.size.seconds": _QUOTAS,
+    "authorizer.class.name": _CLASSES,
+    "background.threads": "a fixed pool of threads does what blocks",
+    "broker.heartbeat.interval.ms": _QUORUM,
+    "broker.session.timeout.ms": _QUORUM,
+    "client.quota.callback.class": _CLASSES,
+    "config.providers": _CLASSES,
+    "connection.failed.authentication.delay.ms": _LOGIN,
+    "connections.max.reauth.ms": _LOGIN,
+    "controlled.shutdown.enable": "with one broker there is no leadership to hand over",
+    "controller.listener.names": _QUORUM,
+    "cordoned.log.dirs": "every log directory takes new partitions",
+    "create.topic.policy.class.name": _CLASSES,
+    "delete.records.purgatory.purge.interval.requests": _PURGATORY,
+    "early.start.listeners": "all listeners open together, when the broker is ready",
+    "fetch.purgatory.purge.interval.requests": _PURGATORY,
+    "follower.fetch.last.tiered.offset.enable": _TIERED,
+    "follower.replication.throttled.rate": _THROTTLED,
+    "initial.broker.registration.timeout.ms": _QUORUM,
+    "leader.replication.throttled.rate": _THROTTLED,
+    "log.cleaner.io.buffer.load.factor": "the cleaner's map of keys has a fill of its own",
+    "log.cleaner.io.buffer.size": "the cleaner reads batch by batch",
+    "log.cleaner.threads": "one log is cleaned at a time",
+    "log.dir.failure.timeout.ms": _QUORUM,
+    "log.flush.start.offset.checkpoint.interval.ms": "start offsets are stored together with the"
+    " recovery points, every log.flush.offset.checkpoint.interval.ms",
+    "log.initial.task.delay.ms": "upkeep begins with its first interval",
+    "log.local.retention.bytes": _TIERED,
+    "log.local.retention.ms": _TIERED,
+    "log.preallocate": "segment files grow as they are written",
+    "max.connection.creation.rate": "the rate of new connections is not limited",
+    "metadata.log.dir": "metadata lies in the first directory of log.dirs",
+    "metric.reporters": _METRICS,
+    "num.io.threads": _ONE_LOOP,
+    "num.network.threads": _ONE_LOOP,
+    "num.recovery.threads.per.data.dir": "recovery reads one log after the other",
+    "num.replica.alter.log.dirs.threads": "moves between directories share the thread pool",
+    "offsets.topic.compression.codec": "offsets are stored uncompressed, as by default in Kafka",
+    "principal.builder.class": _CLASSES,
+    "process.roles": _QUORUM,
+    "producer.id.expiration.check.interval.ms": "expired producers are looked for every ten"
+    " minutes",
+    "producer.purgatory.purge.interval.requests": _PURGATORY,
+    "queued.max.request.bytes": "each connection has its own bound on what waits",
+    "queued.max.requests": "each connection has its own bound on what waits",
+    "replica.alter.log.dirs.io.max.bytes.per.second": _THROTTLED,
+    "replica.selector.class": _CLASSES,
+    "request.timeout.ms": "there are no requests between brokers",
+    "security.providers": _CLASSES,
+    "server.max.startup.time.ms": "a start takes as long as it takes",
+    "socket.listen.backlog.size": "the queue of new connections has a fixed length",
+    "socket.receive.buffer.bytes": "the system sizes its socket buffers itself",
+    "socket.send.buffer.bytes": "the system sizes its socket buffers itself",
+    "telemetry.max.bytes": "clients do not send telemetry",
+    "unclean.leader.election.enable": "with one replica there is no election",
+    "unclean.leader.election.interval.ms": "with one replica there is no election",
+    "unstable.api.versions.enable": "versions that are not stable are not served",
+    "unstable.feature.versions.enable": "versions that are not stable are not served",
+}
+
+REFUSED_BROKER_PREFIXES: Final[Mapping[str, str]] = {
+    "controller.performance.": _QUORUM,
+    "controller.quorum.": _QUORUM,
+    "controller.quota.": _QUOTAS,
+    "controller.socket.": _QUORUM,
+    "delegation.token.": _TOKENS,
+    "group.share.": _SHARE,
+    "group.streams.": _STREAMS,
+    "internal.metadata.": _QUORUM,
+    "kafka.metrics.": _METRICS,
+    "listener.name.": _TLS,
+    "metadata.log.": _QUORUM,
+    "metadata.max.": _QUORUM,
+    "metrics.num.": _METRICS,
+    "metrics.recording.": _METRICS,
+    "metrics.sample.": _METRICS,
+    "quota.window.": _QUOTAS,
+    "remote.": _TIERED,
+    "replication.quota.": _QUOTAS,
+    "sasl.": _LOGIN,
+    "share.": _SHARE,
+    "socket.connection.setup.": "there are no connections between brokers",
+    "ssl.": _TLS,
+}
+"""Whole families of keys."""
+
+
+def refused_broker_reason(name: str) -> str | None:
+    """Why a broker's key of Kafka's is passed over; None for any other name."""
+    reason = REFUSED_BROKER_KEYS.get(name)
+    if reason is not None:
+        return reason
+    return next(
+        (why for prefix, why in REFUSED_BROKER_PREFIXES.items() if name.startswith(prefix)), None
+    )

@@ -1,0 +1,293 @@
+"""`/metrics`, `/health` and `/ready` over HTTP, in the broker's own loop.
+
+Small enough to reason about and without a dependency: reading only, no bodies, a bounded number
+of connections, each with a bounded head and a bounded time. An answer is written piece by piece as
+the peer takes it, and the loop serves Kafka clients between two pieces.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, cast
+
+from millstream.observe.broker_metrics import BrokerMetrics
+from millstream.observe.exposition import choose_format
+from millstream.observe.http_request import BadRequest, Request, take_request
+from millstream.observe.logs import get_logger
+from millstream.runtime.network import Listener, Network
+
+log = get_logger("millstream.observe.http")
+
+CONNECTIONS_MAX: Final = 32
+"""A few scrapers and probes; what comes above is told to come later."""
+
+IDLE_S: Final = 120.0
+"""An open connection without a request; longer than the usual scrape interval of 15 to 60 s."""
+
+REQUEST_S: Final = 10.0
+"""For a request's head to arrive once it began, and for each piece of an answer to be taken."""
+
+LINGER_S: Final = 1.0
+"""For a peer to close its side after the last answer."""
+
+REQUESTS_QUEUED_MAX: Final = 4
+"""Requests read ahead while an answer is written; then reading pauses."""
+
+_TEXT: Final = "text/plain; charset=utf-8"
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+    505: "HTTP Version Not Supported",
+}
+
+
+class Answer(NamedTuple):
+    """What to send: a short text, or a body in pieces."""
+
+    status: int
+    body: bytes | Iterator[bytes]
+    content_type: str = _TEXT
+    allow: str = ""
+
+
+class ObserveServer:
+    """The HTTP side of one broker."""
+
+    def __init__(
+        self,
+        network: Network,
+        metrics: BrokerMetrics,
+        *,
+        why_not_ready: Callable[[], str | None],
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:
+        """`why_not_ready` gives None when clients are served, else the reason."""
+        self._network = network
+        self._metrics = metrics
+        self._why_not_ready = why_not_ready
+        self.connections_max = connections_max
+        self.connections: set[HttpConnection] = set()
+        self._listener: Listener | None = None
+
+    async def start(self, *, host: str, port: int) -> int:
+        """Listen; the port, which the system chose when 0 was asked for."""
+        self._listener = await self._network.listen(
+            lambda: HttpConnection(self), host=host, port=port
+        )
+        log.info("metrics are served", host=host, port=self._listener.port)
+        return self._listener.port
+
+    async def close(self) -> None:
+        """Stop listening and drop every connection: a scraper comes again anyway."""
+        if self._listener is not None:
+            self._listener.close()
+            for connection in list(self.connections):
+                connection.abort()
+            await self._listener.wait_closed()
+            self._listener = None
+
+    def answer(self, request: Request) -> Answer:
+        """What a request gets."""
+        if request.path not in ("/metrics", "/health", "/ready"):
+            return Answer(404, b"there is /metrics, /health and /ready\n")
+        if request.method not in ("GET", "HEAD"):
+            return Answer(405, b"only GET and HEAD\n", allow="GET, HEAD")
+        if request.path == "/health":
+            return Answer(200, b"ok\n")
+        if request.path == "/ready":
+            reason = self._why_not_ready()
+            told = "ready" if reason is None else f"not ready: {reason}"
+            return Answer(200 if reason is None else 503, f"{told}\n".encode(errors="replace"))
+        text_format = choose_format(request.accept)
+        return Answer(200, self._metrics.exposition(text_format), text_format.value)
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection; answers leave in the order of their requests."""
+
+    def __init__(self, server: ObserveServer) -> None:
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray()
+        self._requests: deque[Request | BadRequest] = deque()
+        self._is_input_over = False
+        """Nothing more is read: the peer's end, a bad request, or one that asked to close."""
+        self._has_peer_ended = False
+        self._pieces: Iterator[bytes] | None = None
+        """What is left of the answer under way."""
+        self._is_chunked = False
+        self._is_last = False
+        """The connection closes after the answer under way."""
+        self._is_full = False
+        """The peer does not take what was written."""
+        self._step: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+
+    # -- the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if len(self._server.connections) >= self._server.connections_max:
+            self._begin_answer(Answer(503, b"too many connections\n"), None)
+            return
+        self._server.connections.add(self)
+        self._expect(IDLE_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        self._server.connections.discard(self)
+        self._pieces = None
+        self._requests.clear()
+        for handle in (self._timer, self._step):
+            if handle is not None:
+                handle.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_input_over:
+            return
+        if not self._buffer and self._pieces is None:
+            self._expect(REQUEST_S)
+        self._buffer += data
+        self._take_requests()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more; it may still read, so answers under way are finished."""
+        self._has_peer_ended = True
+        self._end_input()
+        return self._pieces is not None or bool(self._requests)
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._go_on_soon()
+
+    def abort(self) -> None:
+        """Close without sending what is left."""
+        self._transport.abort()
+
+    # -- requests
+
+    def _take_requests(self) -> None:
+        try:
+            while len(self._requests) < REQUESTS_QUEUED_MAX:
+                request = take_request(self._buffer)
+                if request is None:
+                    break
+                self._requests.append(request)
+        except BadRequest as error:
+            self._requests.append(error)
+            self._end_input()
+        # Not reading is the answer to a peer that sends requests and takes no answers.
+        if len(self._requests) >= REQUESTS_QUEUED_MAX:
+            self._transport.pause_reading()
+        if self._pieces is None:
+            self._next_request()
+
+    def _end_input(self) -> None:
+        self._is_input_over = True
+        self._buffer.clear()
+
+    def _next_request(self) -> None:
+        if not self._requests:
+            if self._is_input_over:
+                self._end_connection()
+            elif not self._buffer:
+                self._expect(IDLE_S)
+            return
+        request = self._requests.popleft()
+        if isinstance(request, BadRequest):
+            self._begin_answer(Answer(request.status, f"{request}\n".encode()), None)
+        else:
+            self._begin_answer(self._server.answer(request), request)
+
+    # -- answers
+
+    def _begin_answer(self, answer: Answer, request: Request | None) -> None:
+        body = iter((answer.body,)) if isinstance(answer.body, bytes) else answer.body
+        is_old = request is None or request.is_http_1_0
+        self._is_chunked = not isinstance(answer.body, bytes) and not is_old
+        self._is_last = request is None or not request.keeps_open
+        if not isinstance(answer.body, bytes) and is_old:
+            self._is_last = True  # HTTP/1.0 knows the end of such a body by the connection's
+        if self._is_last:
+            self._end_input()
+            self._requests.clear()
+        self._transport.write(self._head(answer))
+        if request is not None and request.method == "HEAD":
+            self._is_chunked = False
+            body = iter(())
+        self._pieces = body
+        self._go_on()
+
+    def _head(self, answer: Answer) -> bytes:
+        lines = [
+            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
+            f"Content-Type: {answer.content_type}",
+            "Cache-Control: no-store",
+            f"Connection: {'close' if self._is_last else 'keep-alive'}",
+        ]
+        if isinstance(answer.body, bytes):
+            lines.append(f"Content-Length: {len(answer.body)}")
+        elif self._is_chunked:
+            lines.append("Transfer-Encoding: chunked")
+        if answer.allow:
+            lines.append(f"Allow: {answer.allow}")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+    def _go_on_soon(self) -> None:
+        if self._step is None and self._pieces is not None and not self._is_full:
+            self._step = self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Write one piece, then let the loop serve others."""
+        self._step = None
+        if self._pieces is None or self._is_full or self._transport.is_closing():
+            return
+        self._expect(REQUEST_S)
+        piece = next(self._pieces, None)
+        if piece is None:
+            self._end_answer()
+            return
+        if self._is_chunked:
+            piece = b"%x\r\n%b\r\n" % (len(piece), piece)
+        self._transport.write(piece)
+        self._go_on_soon()
+
+    def _end_answer(self) -> None:
+        if self._is_chunked:
+            self._transport.write(b"0\r\n\r\n")
+        self._pieces = None
+        if self._is_last:
+            self._end_connection()
+            return
+        self._transport.resume_reading()
+        self._take_requests()
+
+    def _end_connection(self) -> None:
+        """Say the end and wait a moment for the peer's.
+
+        Closing at once while the peer still sends makes the kernel reset the connection, and the
+        reset can overtake the answer.
+        """
+        if self in self._server.connections and not self._has_peer_ended:
+            is_taken = not self._transport.get_write_buffer_size()
+            self._transport.write_eof()
+            self._transport.resume_reading()
+            self._expect(LINGER_S if is_taken else REQUEST_S)
+        else:
+            self._transport.close()  # its timer stays: a peer that takes nothing is dropped
+
+    # -- time
+
+    def _expect(self, within_s: float) -> None:
+        """Drop the connection unless it goes on within this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(within_s, self.abort)

@@ -1,0 +1,118 @@
+"""Standard error for an event loop: a reader that stops reading must not stop the broker.
+
+A descriptor is asked before every write whether it takes more without waiting. What it does not
+take is kept, up to a limit, and written with the next line; beyond the limit lines are dropped and
+their number is told. There is no thread, so a process that ends at once has written its last line.
+"""
+
+import logging
+import os
+import select
+from collections import deque
+from typing import Final
+
+BACKLOG_BYTES_MAX: Final = 1024 * 1024
+"""Lines kept for a reader that is slow; a burst of a few thousand."""
+
+_CLOSE_WAIT_MS: Final = 250
+_CLOSE_WAITS_MAX: Final = 4
+"""A stopping process waits that often for a slow reader, then it ends without it."""
+
+_STANDARD_ERROR: Final = 2
+
+
+class LineStream:
+    """A descriptor that is written line by line and never waited for."""
+
+    def __init__(self, descriptor: int, *, backlog_bytes_max: int = BACKLOG_BYTES_MAX) -> None:
+        self._descriptor = descriptor
+        self._backlog_bytes_max = backlog_bytes_max
+        self._backlog: deque[bytes] = deque()
+        self._backlog_bytes = 0
+        self._dropped = 0
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+
+    def write_line(self, line: str) -> None:
+        """Write, keep or drop the line, without waiting."""
+        data = line.encode(errors="backslashreplace") + b"\n"
+        self.flush()
+        if self._backlog_bytes + len(data) > self._backlog_bytes_max:
+            self._dropped += 1
+            return
+        if self._dropped:
+            note = b"(%d log lines were dropped: nobody read them)\n" % self._dropped
+            self._keep(note)
+            self._dropped = 0
+        self._keep(data)
+        self.flush()
+
+    def flush(self, *, waits_max: int = 0) -> None:
+        """Write what the descriptor takes; waiting is for the end of the process only."""
+        while self._backlog:
+            if self._is_ready(0):
+                if not self._write_some():
+                    return
+            elif not waits_max or not self._is_ready(_CLOSE_WAIT_MS):
+                return
+            else:
+                waits_max -= 1
+
+    def _is_ready(self, wait_ms: int) -> bool:
+        return any(events & select.POLLOUT for _, events in self._poll.poll(wait_ms))
+
+    def _write_some(self) -> bool:
+        """One write; False when the descriptor takes no more after all."""
+        data = self._backlog.popleft()
+        try:
+            # A pipe that is ready has room for so much; more at once could wait.
+            written = os.write(self._descriptor, data[: select.PIPE_BUF])
+        except BlockingIOError:
+            self._backlog.appendleft(data)
+            return False
+        except OSError:
+            # Nobody is there to be told, and logging must not end what it reports on.
+            written = len(data)
+        self._backlog_bytes -= written
+        if written < len(data):
+            self._backlog.appendleft(data[written:])
+        return True
+
+    def _keep(self, data: bytes) -> None:
+        self._backlog.append(data)
+        self._backlog_bytes += len(data)
+
+
+class LineHandler(logging.Handler):
+    """The one handler of the program."""
+
+    def __init__(self, stream: LineStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._stream.write_line(self.format(record))
+        except Exception:  # noqa: BLE001 - as every handler of the logging module does
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Write what was kept back; cheap when there is nothing."""
+        self.acquire()
+        try:
+            self._stream.flush()
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        self.acquire()
+        try:
+            self._stream.flush(waits_max=_CLOSE_WAITS_MAX)
+        finally:
+            self.release()
+        super().close()
+
+
+def standard_error() -> LineStream:
+    """The process's own standard error, whatever `sys.stderr` was replaced with."""
+    return LineStream(_STANDARD_ERROR)

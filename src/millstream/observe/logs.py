@@ -1,0 +1,219 @@
+"""Structured logs on the logging module: a message that never varies, and fields that do.
+
+    log = get_logger("millstream.broker.server")
+    log.info("partition created", topic=name, partition=index)
+    log.error("a request failed", api=name, error=error)      # with the error's trace
+
+Loggers do nothing until the program calls `configure`: a broker inside somebody's tests leaves
+that process's logging alone. Nothing on a hot path logs; what clients can repeat at will goes
+through `Repeated`.
+"""
+
+import logging
+import os
+from collections import OrderedDict
+from enum import StrEnum
+from typing import Any, Final
+
+from millstream.model.errors import OperatingError
+from millstream.observe.log_format import (
+    FIELDS_ATTRIBUTE,
+    LEVEL_NAMES,
+    HumanFormatter,
+    JsonFormatter,
+    level_name,
+)
+from millstream.observe.log_stream import LineHandler, LineStream, standard_error
+from millstream.observe.redaction import Secret
+from millstream.runtime.clock import Clock
+
+__all__ = [
+    "Log",
+    "LogFormat",
+    "Repeated",
+    "Secret",
+    "configure",
+    "fields",
+    "flush",
+    "get_logger",
+    "logger_levels",
+    "reset_logger_level",
+    "set_logger_level",
+]
+
+OUR_ROOT: Final = "millstream"
+ROOT_NAME: Final = "root"
+"""What Kafka calls the logger above all others."""
+
+REPEATED_KEYS_MAX: Final = 1024
+"""Keys whose last line is remembered; a client that makes up names cannot fill the memory."""
+
+_LEVELS: Final = {name: number for number, name in LEVEL_NAMES.items()} | {"WARNING": 30}
+
+
+class UnknownLogger(OperatingError):
+    """A level was to be set on a logger that nobody has."""
+
+
+class UnknownLogLevel(OperatingError):
+    """Not one of Kafka's level names."""
+
+
+class LogFormat(StrEnum):
+    """How lines look."""
+
+    HUMAN = "human"
+    JSON = "json"
+    AUTO = "auto"
+    """Human on a terminal, JSON elsewhere."""
+
+
+def fields(**values: object) -> dict[str, object]:
+    """For `extra=` of the logging module's own methods."""
+    return {FIELDS_ATTRIBUTE: values}
+
+
+class Log:
+    """A logger whose keyword arguments are the line's fields.
+
+    A field named `error` that is an exception brings its trace along at level error.
+    """
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def is_enabled(self, level: int) -> bool:
+        """Whether a line of this level goes anywhere; for fields that cost something to make."""
+        return self._logger.isEnabledFor(level)
+
+    def debug(self, message: str, **values: object) -> None:
+        self.write(logging.DEBUG, message, values)
+
+    def info(self, message: str, **values: object) -> None:
+        self.write(logging.INFO, message, values)
+
+    def warning(self, message: str, **values: object) -> None:
+        self.write(logging.WARNING, message, values)
+
+    def error(self, message: str, **values: object) -> None:
+        self.write(logging.ERROR, message, values)
+
+    def write(self, level: int, message: str, values: dict[str, Any]) -> None:
+        """A line of any level; the named methods are this one."""
+        if not self._logger.isEnabledFor(level):
+            return
+        error = values.get("error") if level >= logging.ERROR else None
+        trace = error if isinstance(error, BaseException) else None
+        # Three frames up is whoever called debug(), info(), ...
+        self._logger.log(
+            level, message, exc_info=trace, extra={FIELDS_ATTRIBUTE: values}, stacklevel=3
+        )
+
+
+def get_logger(name: str) -> Log:
+    """The logger of a module; `name` is the module's full name."""
+    return Log(logging.getLogger(name))
+
+
+class Repeated:
+    """Warnings that clients or a failing disk can cause at any rate: one per key and interval.
+
+    The next line of the key says how many were left out.
+    """
+
+    def __init__(self, log: Log, clock: Clock, *, interval_s: float = 10.0) -> None:
+        self._log = log
+        self._clock = clock
+        self._interval_s = interval_s
+        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def warning(self, key: str, message: str, **values: object) -> None:
+        """Like `Log.warning`, unless a line of this key was just written."""
+        now_s = self._clock.monotonic_s()
+        written_s, left_out = self._seen.get(key, (float("-inf"), 0))
+        if now_s - written_s < self._interval_s:
+            self._seen[key] = (written_s, left_out + 1)
+            return
+        self._seen[key] = (now_s, 0)
+        self._seen.move_to_end(key)
+        if len(self._seen) > REPEATED_KEYS_MAX:
+            self._seen.popitem(last=False)
+        if left_out:
+            values["left_out"] = left_out
+        self._log.write(logging.WARNING, message, values)
+
+
+# -- for the program -------------------------------------------------------------------------------
+
+
+def configure(
+    *,
+    level: str = "INFO",
+    log_format: LogFormat = LogFormat.AUTO,
+    stream: LineStream | None = None,
+) -> LineHandler:
+    """Send the lines of the whole process to standard error; replaces an earlier handler of ours.
+
+    For programs, not for libraries: it takes the root logger, so that asyncio's and other
+    libraries' lines come in the same form.
+    """
+    number = _level_number(level)
+    if log_format is LogFormat.AUTO:
+        log_format = LogFormat.HUMAN if os.isatty(2) else LogFormat.JSON
+    handler = LineHandler(stream if stream is not None else standard_error())
+    handler.setFormatter(HumanFormatter() if log_format is LogFormat.HUMAN else JsonFormatter())
+    root = logging.getLogger()
+    for former in [one for one in root.handlers if isinstance(one, LineHandler)]:
+        root.removeHandler(former)
+        former.close()
+    root.addHandler(handler)
+    root.setLevel(number)
+    return handler
+
+
+def flush() -> None:
+    """Write what standard error did not take so far; call it now and then (once a second)."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LineHandler):
+            handler.flush()
+
+
+def logger_levels() -> dict[str, str]:
+    """Every logger of ours, and the root, with the level in force; as Kafka describes them."""
+    known = [name for name in logging.root.manager.loggerDict if _is_ours(name)]
+    levels = {name: logging.getLogger(name).getEffectiveLevel() for name in sorted(known)}
+    levels[ROOT_NAME] = logging.getLogger().getEffectiveLevel()
+    return {name: level_name(level) for name, level in levels.items()}
+
+
+def set_logger_level(name: str, level: str) -> None:
+    """Change a level at run time; loggers below follow unless they have their own."""
+    _existing(name).setLevel(_level_number(level))
+
+
+def reset_logger_level(name: str) -> None:
+    """Back to the level of the logger above; the root has none above and goes back to INFO."""
+    logger = _existing(name)
+    logger.setLevel(logging.INFO if logger is logging.root else logging.NOTSET)
+
+
+def _is_ours(name: str) -> bool:
+    return name == OUR_ROOT or name.startswith(OUR_ROOT + ".")
+
+
+def _existing(name: str) -> logging.Logger:
+    if name == ROOT_NAME:
+        return logging.getLogger()
+    # Not getLogger for any name: it would make the logger, and a client could make many.
+    if not _is_ours(name) or name not in logging.root.manager.loggerDict:
+        raise UnknownLogger(f"there is no logger {name}")
+    return logging.getLogger(name)
+
+
+def _level_number(level: str) -> int:
+    try:
+        return _LEVELS[level.upper()]
+    except KeyError:
+        raise UnknownLogLevel(f"no log level {level!r}; one of {', '.join(_LEVELS)}") from None

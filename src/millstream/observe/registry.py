@@ -1,0 +1,128 @@
+"""Metrics as names with a callback each: nothing is computed until somebody asks.
+
+A callback runs on the loop's thread at scrape time and must not block. One that fails leaves its
+own family out and is counted; the others are still told.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from millstream.observe.logs import get_logger
+
+T = TypeVar("T")
+
+log = get_logger("millstream.observe.registry")
+
+PREFIX: Final = "millstream_"
+_STANDARD_PREFIX: Final = "process_"
+"""Prometheus' own names for memory and descriptors: every process dashboard knows them."""
+
+_NAME: Final = re.compile(r"[a-z]([a-z0-9_]*[a-z0-9])?")
+
+
+class Kind(StrEnum):
+    """Prometheus' types, as far as we use them."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Distribution(NamedTuple):
+    """One histogram: `counts` has one number per bound and one for everything above."""
+
+    bounds: Sequence[float]
+    counts: Sequence[int]
+    total: float
+
+
+Value = float | Distribution
+Labels = tuple[str, ...]
+Readings = Iterable[tuple[Labels, Value]]
+
+
+class Family(NamedTuple):
+    """One metric with all its label values."""
+
+    name: str
+    kind: Kind
+    help_text: str
+    label_names: Labels
+    read: Callable[[], Readings]
+
+
+class Registry:
+    """The families of one process, told in the order of their names."""
+
+    def __init__(self) -> None:
+        self._families: dict[str, Family] = {}
+        self._before_scrape: list[Callable[[], None]] = []
+        self._failed_reads = 0
+        self.register_counter(
+            "scrape_failures_total",
+            "Metrics that could not be read during a scrape and were left out of it",
+            lambda: self._failed_reads,
+        )
+
+    def register_gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """A number that goes up and down; `name` gets our prefix when it lacks it."""
+        self._add(Family(name, Kind.GAUGE, help_text, (), lambda: [((), read())]))
+
+    def register_counter(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """A number that only grows; its name ends with `_total`."""
+        self._add(Family(name, Kind.COUNTER, help_text, (), lambda: [((), read())]))
+
+    def register_labelled(
+        self,
+        name: str,
+        help_text: str,
+        read: Callable[[], Readings],
+        *,
+        kind: Kind = Kind.GAUGE,
+        label_names: Sequence[str],
+    ) -> None:
+        """Many values under one name; `read` gives (label values, value) pairs."""
+        self._add(Family(name, kind, help_text, tuple(label_names), read))
+
+    def _add(self, family: Family) -> None:
+        name = family.name
+        if not name.startswith((PREFIX, _STANDARD_PREFIX)):
+            name = PREFIX + name
+        if not _NAME.fullmatch(name) or not all(map(_NAME.fullmatch, family.label_names)):
+            raise ValueError(f"not a metric's name or labels: {name} {family.label_names}")
+        if (family.kind is Kind.COUNTER) is not name.endswith("_total"):
+            raise ValueError(f"counters, and they alone, end with _total: {name}")
+        if name in self._families:
+            raise ValueError(f"{name} is registered twice")
+        self._families[name] = family._replace(name=name)
+
+    def before_scrape(self, refresh: Callable[[], None]) -> None:
+        """Run `refresh` once per scrape, for what several families are read from."""
+        self._before_scrape.append(refresh)
+
+    def begin_scrape(self) -> None:
+        """Refresh what families share."""
+        for refresh in self._before_scrape:
+            self._guarded(refresh, None, name="before_scrape")
+
+    def names(self) -> list[str]:
+        """Every registered name, sorted."""
+        return sorted(self._families)
+
+    def families(self) -> list[Family]:
+        """Every family, sorted by name."""
+        return [self._families[name] for name in self.names()]
+
+    def read(self, family: Family) -> list[tuple[Labels, Value]]:
+        """The family's values now; empty when its callback fails."""
+        return self._guarded(lambda: list(family.read()), [], name=family.name)
+
+    def _guarded(self, work: Callable[[], T], instead: T, *, name: str) -> T:
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001 - a scrape tells what it can
+            self._failed_reads += 1
+            log.warning("a metric could not be read", metric=name, error=error)
+            return instead

@@ -1,0 +1,89 @@
+"""The cluster's metadata as far as a leader needs it.
+
+The controller's image has these shapes; it is a sibling of this package and not imported.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from millstream.model.ids import BrokerId, LeaderEpoch, TopicId
+from millstream.storage.config import LogConfig
+
+
+class PartitionFacts(Protocol):
+    """One partition's replicas and leader."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def replicas(self) -> Sequence[BrokerId]: ...
+
+    @property
+    def isr(self) -> Sequence[BrokerId]: ...
+
+    @property
+    def leader(self) -> BrokerId: ...
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch: ...
+
+
+class TopicFacts(Protocol):
+    """One topic."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def topic_id(self) -> TopicId: ...
+
+    @property
+    def partitions(self) -> Sequence[PartitionFacts]: ...
+
+    @property
+    def configs(self) -> Mapping[str, str]: ...
+
+
+class GrowthFacts(Protocol):
+    """A topic that got more partitions, as it is now."""
+
+    @property
+    def topic(self) -> TopicFacts: ...
+
+    @property
+    def first_new_partition(self) -> int: ...
+
+
+class ChangeFacts(Protocol):
+    """What differs between two moments."""
+
+    @property
+    def created(self) -> Sequence[TopicFacts]: ...
+
+    @property
+    def deleted(self) -> Sequence[TopicFacts]: ...
+
+    @property
+    def grown(self) -> Sequence[GrowthFacts]: ...
+
+    @property
+    def reconfigured(self) -> Sequence[TopicFacts]: ...
+
+    @property
+    def brokers_reconfigured(self) -> bool: ...
+
+
+class ImageFacts(Protocol):
+    """The cluster at one moment."""
+
+    @property
+    def topics(self) -> Mapping[str, TopicFacts]: ...
+
+
+class TopicSettings(Protocol):
+    """What a topic's own settings and the broker's defaults come to."""
+
+    def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig: ...
+
+    def topic_text(self, topic_configs: Mapping[str, str], name: str) -> str: ...

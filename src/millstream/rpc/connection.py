@@ -1,0 +1,363 @@
+"""One connection to a broker: the shell around a `Pipeline`.
+
+Two ways to use it. `send` takes a message and gives the answer, waits for its turn when too much
+is under way, and may be cancelled at any time. `send_raw` is for hot paths: bytes out, a view in,
+a callback and no future; the caller looks at `has_room` first and is told when there is room
+again. Both share the order of the connection.
+
+Every request has a deadline. When one passes, the connection is closed: answers come in order, so
+nothing behind the missing one can be trusted to come either.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
+
+from millstream.model.invariant import invariant
+from millstream.rpc.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    PeerViolation,
+    RequestTimedOut,
+    RpcError,
+)
+from millstream.rpc.pipeline import Bytes, Pipeline
+from millstream.rpc.settings import FIRST_RESPONSE_BYTES_MAX, RpcSettings
+from millstream.rpc.versions import AskAgain, PeerApis, read_api_versions
+from millstream.runtime.network import Network
+from millstream.wire.api_keys import APIS, ApiKey
+from millstream.wire.catalogue import response_type
+from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.primitives import MalformedFrame
+from millstream.wire.schema import Message
+
+OnDone = Callable[[memoryview | RpcError], None]
+"""Told once: the answer's body, which may be kept, or why there is none."""
+
+_NEVER_S: Final = float("inf")
+
+
+async def connect(network: Network, settings: RpcSettings, *, host: str, port: int) -> "Connection":
+    """A connection with agreed versions; raises ConnectFailed."""
+    address = f"{host}:{port}"
+    try:
+        _, connection = await network.connect(
+            lambda: Connection(address, settings),
+            host=host,
+            port=port,
+            timeout_s=settings.connect_timeout_s,
+            tls=settings.tls,
+        )
+    except (OSError, ValueError, OverflowError) as error:
+        # The last two are names and ports that cannot be: they come from a peer's metadata.
+        told = str(error) or type(error).__name__
+        raise ConnectFailed(address, f"cannot connect: {told}") from error
+    try:
+        await connection.negotiate()
+    except (PeerViolation, MalformedFrame) as error:
+        connection.close(str(error))
+        raise ConnectFailed(address, f"not a Kafka broker: {error}") from error
+    except (ConnectionLost, RequestTimedOut) as error:
+        raise ConnectFailed(address, f"no list of versions: {error}") from error
+    except BaseException:
+        connection.close("given up while connecting")
+        raise
+    return connection
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Made by `connect`. All methods are called on the loop's thread."""
+
+    def __init__(self, address: str, settings: RpcSettings) -> None:
+        self.address = address
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._pipeline: Pipeline[OnDone] = Pipeline(
+            client_id=settings.client_id, response_bytes_max=FIRST_RESPONSE_BYTES_MAX
+        )
+        self._apis: PeerApis | None = None
+        self._closed_reason: str | None = None
+        self._is_full = False
+        """The transport has more than it wants; nothing is written until it says so."""
+        self._full_until_s = _NEVER_S
+        self._turns: deque[asyncio.Future[None]] = deque()
+        """Senders that wait for room, first come first served."""
+        self._on_room: Callable[[], None] | None = None
+        self._used_s = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+
+    # -- what the peer is
+
+    @property
+    def is_open(self) -> bool:
+        return self._closed_reason is None
+
+    @property
+    def closed_reason(self) -> str | None:
+        return self._closed_reason
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for an answer."""
+        return self._pipeline.in_flight
+
+    @property
+    def apis(self) -> PeerApis:
+        """What the peer serves."""
+        invariant(self._apis is not None, "the versions are not agreed yet", to=self.address)
+        return cast("PeerApis", self._apis)
+
+    def version_of(self, request: type[Message], versions: range | None = None) -> int:
+        """The version `send` would use for such a request; raises UnsupportedApiVersion."""
+        return self.apis.choose(request.API_KEY, versions)
+
+    async def negotiate(self) -> None:
+        """Agree on versions; the first thing on every connection."""
+        settings = self._settings
+        request = ApiVersionsRequest(
+            client_software_name=settings.software_name,
+            client_software_version=settings.software_version,
+        )
+        version = APIS[ApiKey.API_VERSIONS].versions[-1]
+        while True:
+            body = request.encode(version)
+            answer = await self._exchange(
+                ApiKey.API_VERSIONS, version, body, self._deadline_s(settings.connect_timeout_s)
+            )
+            told = read_api_versions(answer, version)
+            if not isinstance(told, AskAgain):
+                break
+            version = told.version
+        self._apis = PeerApis(told)
+        self._pipeline.response_bytes_max = settings.response_bytes_max
+
+    # -- messages
+
+    async def send(
+        self, request: Message, *, timeout_s: float | None = None, versions: range | None = None
+    ) -> Any:
+        """The response message of the request's API, in the highest version within `versions`.
+
+        Raises an RpcError, MalformedFrame for an answer that cannot be read, or ValueError for a
+        request that the version cannot carry. When cancelled the request stays under way and its
+        answer is dropped.
+        """
+        key = request.API_KEY
+        version = self.apis.choose(key, versions)
+        body = request.encode(version)
+        answer = await self._exchange(key, version, body, self._deadline_s(timeout_s))
+        return response_type(key).decode(answer, version)
+
+    async def _exchange(
+        self, key: ApiKey, version: int, body: bytes, deadline_s: float
+    ) -> memoryview:
+        await self._take_turn(deadline_s)
+        future: asyncio.Future[memoryview] = self._loop.create_future()
+
+        def done(outcome: memoryview | RpcError) -> None:
+            if future.done():  # cancelled
+                return
+            if isinstance(outcome, RpcError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self._begin(key, version, (body,), deadline_s, done)
+        return await future
+
+    def send_nowait_no_response(self, request: Message, *, versions: range | None = None) -> None:
+        """Write a request that has no answer (Produce with acks=0); whether it arrived is unknown.
+
+        Raises ConnectionLost when the connection is closed. Look at `has_room` before: nothing
+        else limits what is written.
+        """
+        version = self.apis.choose(request.API_KEY, versions)
+        self.send_raw_no_response(request.API_KEY, version, (request.encode(version),))
+
+    # -- bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a request may be sent now: in-flight below the limit, the peer keeps up."""
+        return not self._is_full and self._pipeline.in_flight < self._settings.in_flight_max
+
+    def when_room(self, callback: Callable[[], None] | None) -> None:
+        """Call back whenever there is room again after there was none; one callback at a time.
+
+        It is called from within the handling of an answer and may send.
+        """
+        self._on_room = callback
+
+    def send_raw(
+        self,
+        key: ApiKey,
+        version: int,
+        body: Sequence[Bytes],
+        on_done: OnDone,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Write a request made of parts; `on_done` is called once, later, never from here.
+
+        The parts must not change until the answer. Raises ConnectionLost when closed.
+        """
+        self._check_open()
+        self._begin(key, version, body, self._deadline_s(timeout_s), on_done)
+
+    def send_raw_no_response(self, key: ApiKey, version: int, body: Sequence[Bytes]) -> None:
+        """`send_nowait_no_response` of parts."""
+        self._check_open()
+        self._write(self._pipeline.begin_without_answer(key, version, body))
+
+    def _begin(
+        self, key: ApiKey, version: int, body: Sequence[Bytes], deadline_s: float, on_done: OnDone
+    ) -> None:
+        parts = self._pipeline.begin(key, version, body, deadline_s=deadline_s, owner=on_done)
+        self._write(parts)
+        self._set_timer_by(deadline_s)
+
+    def _write(self, parts: list[Bytes]) -> None:
+        self._used_s = self._loop.time()
+        transport = cast("asyncio.Transport", self._transport)
+        transport.writelines(parts)
+
+    def _check_open(self) -> None:
+        if self._closed_reason is not None:
+            raise ConnectionLost(self.address, self._closed_reason, may_have_been_processed=False)
+
+    def _deadline_s(self, timeout_s: float | None) -> float:
+        if timeout_s is None:
+            timeout_s = self._settings.request_timeout_s
+        return self._loop.time() + timeout_s
+
+    # -- turns
+
+    async def _take_turn(self, deadline_s: float) -> None:
+        """Wait until the request may be written; raises when that is too late or never."""
+        self._check_open()
+        if self.has_room and not self._turns:
+            return
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._turns.append(turn)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await turn
+            self._check_open()
+        except TimeoutError:
+            raise RequestTimedOut(self.address, may_have_been_processed=False) from None
+        finally:
+            # Only now, not when it was woken: until it has written, others must stay behind it.
+            self._turns.remove(turn)
+            self._loop.call_soon(self._tell_room)
+
+    def _tell_room(self) -> None:
+        """Let the first who waits go on; the hot path when nobody does."""
+        if not self.has_room or not self.is_open:
+            return
+        if self._turns:
+            if not self._turns[0].done():
+                self._turns[0].set_result(None)
+        elif self._on_room is not None:
+            self._on_room()
+
+    # -- the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._set_timer_by(self._used_s + self._settings.idle_s)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
+        return self._pipeline.writable()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self.is_open:
+            return  # a TLS transport may deliver a little more after its close
+        self._pipeline.received(nbytes)
+        had_room = self.has_room
+        try:
+            # One by one: what an answer's owner does (close, send, fail) may change the rest.
+            while (answer := self._pipeline.next_answer()) is not None:
+                answer.request.owner(answer.body)
+        except PeerViolation as error:
+            self._end(str(error), aborts=True)
+            return
+        if not had_room:
+            self._tell_room()
+
+    def eof_received(self) -> bool:
+        return False  # the transport closes itself
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        # A peer that takes nothing is found even when no request waits for an answer.
+        self._full_until_s = self._loop.time() + self._settings.request_timeout_s
+        self._set_timer_by(self._full_until_s)
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._full_until_s = _NEVER_S
+        self._tell_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(f"connection lost: {exc}" if exc is not None else "closed by the peer")
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # -- time and end
+
+    def _set_timer_by(self, at_s: float) -> None:
+        """Look at the time then, if not before."""
+        if self._timer is not None:
+            if self._timer.when() <= at_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at_s, self._tick)
+
+    def _tick(self) -> None:
+        """One timer for all: the earliest deadline, a peer that is stuck, an idle connection."""
+        self._timer = None
+        now_s = self._loop.time()
+        deadline_s = self._pipeline.next_deadline_s()
+        idle_until_s = self._used_s + self._settings.idle_s
+        if self._pipeline.in_flight or self._turns or self._is_full:
+            idle_until_s = now_s + self._settings.idle_s
+        if deadline_s <= now_s:
+            self._end("a request timed out", aborts=True, now_s=now_s)
+        elif self._full_until_s <= now_s:
+            self._end("the peer takes no bytes", aborts=True)
+        elif idle_until_s <= now_s:
+            self._end("idle")
+        else:
+            self._set_timer_by(min(deadline_s, self._full_until_s, idle_until_s))
+
+    def close(self, reason: str = "closed by us") -> None:
+        """Close after what was written has left; everyone who waits gets ConnectionLost."""
+        self._end(reason)
+
+    async def wait_closed(self) -> None:
+        """Until the transport is gone."""
+        await asyncio.shield(self._ended)
+
+    def _end(self, reason: str, *, aborts: bool = False, now_s: float = float("-inf")) -> None:
+        """The one way to the end; `now_s` tells which requests ran out of time."""
+        if self._closed_reason is not None:
+            return
+        self._closed_reason = reason
+        if self._timer is not None:
+            self._timer.cancel()
+        transport = cast("asyncio.Transport", self._transport)
+        if aborts:
+            transport.abort()
+        else:
+            transport.close()
+        for turn in self._turns:
+            if not turn.done():
+                turn.set_result(None)  # each finds the connection closed
+        for request in self._pipeline.abandon():
+            error: RpcError = ConnectionLost(self.address, reason, may_have_been_processed=True)
+            if request.deadline_s <= now_s:
+                error = RequestTimedOut(self.address, may_have_been_processed=True)
+            self._loop.call_soon(request.owner, error)

@@ -1,0 +1,178 @@
+"""The state of one connection without I/O: frames out, frames in, who waits for which.
+
+Kafka answers the requests of a connection in their order. So the answer that comes belongs to the
+oldest request that waits, and its correlation id proves it; anything else is a violation.
+
+Answers are handed out as views of a buffer that is never written again, so who gets one may keep
+it. A buffer grows with the bytes that came, not with the size a peer claims.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from millstream.model.invariant import invariant
+from millstream.rpc.errors import PeerViolation
+from millstream.wire.api_keys import ApiKey
+from millstream.wire.headers import decode_response_header, encode_request_header
+from millstream.wire.primitives import MalformedFrame
+
+T = TypeVar("T")
+
+Bytes = bytes | bytearray | memoryview
+
+BUFFER_BYTES: Final = 64 * 1024
+"""A new buffer: many small answers, or the first part of a large one."""
+
+_READ_BYTES_MIN: Final = 4 * 1024
+"""With less room than this a new buffer is better than a small read."""
+
+_GROWTH: Final = 4
+"""A large answer is copied a third of its size on the way, and claims at most four times what
+came of it."""
+
+_SIZE: Final = Struct(">i")
+_CORRELATION_IDS: Final = 2**31
+
+
+class InFlight(NamedTuple, Generic[T]):
+    """A request that waits for its answer."""
+
+    correlation_id: int
+    key: ApiKey
+    version: int
+    deadline_s: float
+    owner: T
+    """Whoever is to be told."""
+
+
+class Answer(NamedTuple, Generic[T]):
+    """An answer with its request."""
+
+    request: InFlight[T]
+    body: memoryview
+    """Without frame and header; valid as long as it is held."""
+
+
+class Pipeline(Generic[T]):
+    """One connection's requests and bytes."""
+
+    def __init__(self, *, client_id: str | None, response_bytes_max: int) -> None:
+        self._client_id = client_id
+        self.response_bytes_max = response_bytes_max
+        self._next_correlation_id = 0
+        self._waiting: deque[InFlight[T]] = deque()
+        self._buffer = memoryview(b"")
+        self._start = 0
+        self._end = 0
+
+    # -- out
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that wait for an answer."""
+        return len(self._waiting)
+
+    def begin(
+        self, key: ApiKey, version: int, body: Sequence[Bytes], *, deadline_s: float, owner: T
+    ) -> list[Bytes]:
+        """The frame of a request, in parts to be written now; its answer will be waited for."""
+        correlation_id, parts = self._frame(key, version, body)
+        self._waiting.append(InFlight(correlation_id, key, version, deadline_s, owner))
+        return parts
+
+    def begin_without_answer(self, key: ApiKey, version: int, body: Sequence[Bytes]) -> list[Bytes]:
+        """The frame of a request that the peer does not answer (Produce with acks=0)."""
+        return self._frame(key, version, body)[1]
+
+    def _frame(self, key: ApiKey, version: int, body: Sequence[Bytes]) -> tuple[int, list[Bytes]]:
+        correlation_id = self._next_correlation_id
+        header = encode_request_header(key, version, correlation_id, self._client_id)
+        size = len(header) + sum(map(_byte_count, body))
+        if size >= 2**31:
+            raise ValueError(f"{key.name} of {size} bytes is larger than a frame can be")
+        self._next_correlation_id = (correlation_id + 1) % _CORRELATION_IDS
+        return correlation_id, [_SIZE.pack(size) + header, *body]
+
+    # -- in
+
+    def writable(self) -> memoryview:
+        """Where the next bytes from the peer go; never empty."""
+        if len(self._buffer) - self._end < self._room_wanted():
+            self._renew_buffer()
+        return self._buffer[self._end :]
+
+    def received(self, size: int) -> None:
+        """So many bytes were put into `writable()`."""
+        invariant(size <= len(self._buffer) - self._end, "more bytes than room", size=size)
+        self._end += size
+
+    def next_answer(self) -> Answer[T] | None:
+        """The next whole answer; None until more bytes come. Raises PeerViolation."""
+        size = self._frame_size()
+        if size is None or self._end - self._start < 4 + size:
+            return None
+        frame = self._buffer[self._start + 4 : self._start + 4 + size].toreadonly()
+        self._start += 4 + size
+        if not self._waiting:
+            raise PeerViolation("an answer that no request waits for")
+        request = self._waiting.popleft()
+        try:
+            correlation_id, position = decode_response_header(frame, request.key, request.version)
+        except MalformedFrame as error:
+            self._waiting.appendleft(request)
+            raise PeerViolation(f"bad header of an answer: {error}") from None
+        if correlation_id != request.correlation_id:
+            self._waiting.appendleft(request)
+            expected = request.correlation_id
+            raise PeerViolation(f"answer {correlation_id} where {expected} is due")
+        return Answer(request, frame[position:])
+
+    def _frame_size(self) -> int | None:
+        """Size of the frame that begins the buffer, checked; None while it is not known."""
+        if self._end - self._start < 4:
+            return None
+        (size,) = _SIZE.unpack_from(self._buffer, self._start)
+        if not 4 <= size <= self.response_bytes_max:
+            raise PeerViolation(
+                f"frame of {size} bytes; at least 4 and at most {self.response_bytes_max}"
+            )
+        return int(size)
+
+    def _room_wanted(self) -> int:
+        """Bytes that should fit behind what is there."""
+        have = self._end - self._start
+        size = self._frame_size() if have >= 4 else None
+        if size is None or 4 + size <= have:
+            return _READ_BYTES_MIN
+        return min(4 + size - have, max(_READ_BYTES_MIN, BUFFER_BYTES // 2))
+
+    def _renew_buffer(self) -> None:
+        """A fresh buffer that begins with the part of a frame that is there."""
+        have = self._end - self._start
+        size = self._frame_size() if have >= 4 else None
+        capacity = BUFFER_BYTES
+        if size is not None:
+            # Room behind the frame for the size of the next, so that it is read together.
+            capacity = max(BUFFER_BYTES, min(4 + size + 4, _GROWTH * have))
+        fresh = memoryview(bytearray(capacity))
+        fresh[:have] = self._buffer[self._start : self._end]
+        self._buffer, self._start, self._end = fresh, 0, have
+
+    # -- time and end
+
+    def next_deadline_s(self) -> float:
+        """When the first of the waiting requests runs out of time."""
+        return min((one.deadline_s for one in self._waiting), default=float("inf"))
+
+    def abandon(self) -> list[InFlight[T]]:
+        """Forget everything: the connection ended. Who still waited, oldest first."""
+        left = list(self._waiting)
+        self._waiting.clear()
+        self._buffer, self._start, self._end = memoryview(b""), 0, 0
+        return left
+
+
+def _byte_count(part: Bytes) -> int:
+    return part.nbytes if isinstance(part, memoryview) else len(part)

@@ -1,0 +1,60 @@
+"""How a log keeps its slot: the limits inside which an append is nothing but an append.
+
+The connection core appends to a slot without asking the log. So the slot must know beforehand
+where that would be wrong: where the segment must roll, a batch must be stamped or compressed anew,
+a flush waits, or the epoch is new. There `is_plain` is False, or a limit is passed, and the request
+comes to `Log.append_as_leader`, after which the limits are drawn again.
+"""
+
+from typing import Final
+
+from millstream.kernels.compression import Codec
+from millstream.kernels.slots import PartitionSlot
+from millstream.model.ids import LeaderEpoch
+from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX, SEGMENT_POSITION_MAX
+from millstream.storage.config import FOREVER, LogConfig, TimestampType
+from millstream.storage.segment import Segment
+
+_INDEX_ENTRY_BYTES: Final = 8
+
+
+def age_limit_ms(config: LogConfig) -> int:
+    """How old a segment may get by its records' time; FOREVER or more is no limit."""
+    limit_ms = config.segment_ms - config.segment_jitter_ms
+    if config.cleanup_compact:  # only a closed segment can be cleaned in time
+        limit_ms = min(limit_ms, config.max_compaction_lag_ms)
+    return limit_ms
+
+
+def draw_limits(
+    slot: PartitionSlot, config: LogConfig, active: Segment, latest_epoch: LeaderEpoch
+) -> None:
+    """Tell the slot what is plain, after an append to `active` that went the long way."""
+    slot.position_max = min(config.segment_bytes, SEGMENT_POSITION_MAX)
+    slot.offset_max = min(active.base_offset + SEGMENT_OFFSET_SPAN_MAX, OFFSET_MAX - 1)
+    slot.message_bytes_max = config.max_message_bytes
+    slot.timestamp_after_max_ms = config.timestamp_after_max_ms
+    slot.timestamp_before_max_ms = config.timestamp_before_max_ms
+    slot.needs_key = config.cleanup_compact
+    follow_position(slot, config, active)
+    first_ms, limit_ms = active.first_batch_timestamp, age_limit_ms(config)
+    is_timed = limit_ms >= FOREVER or (first_ms is not None and first_ms >= 0)
+    slot.roll_timestamp_ms = (
+        FOREVER if limit_ms >= FOREVER or first_ms is None else min(first_ms + limit_ms, FOREVER)
+    )
+    slot.is_plain = (
+        is_timed
+        and active.size_bytes > 0
+        and slot.leader_epoch == latest_epoch
+        and config.timestamp_type is TimestampType.CREATE_TIME
+        and config.compression in (None, Codec.NONE)
+        and config.flush_messages >= FOREVER
+    )
+
+
+def follow_position(slot: PartitionSlot, config: LogConfig, active: Segment) -> None:
+    """The part that every append changes."""
+    slot.position = active.size_bytes
+    # Each batch may add one entry; the segment rolls before an append that finds its index full.
+    room_bytes = config.segment_index_bytes - active.offset_index.size_bytes
+    slot.batches_max = -(-room_bytes // _INDEX_ENTRY_BYTES) if room_bytes > 0 else 0

@@ -1,0 +1,116 @@
+"""A real broker on a real socket for tests, in a background thread with a loop of its own."""
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from millstream.broker.broker import Broker
+from millstream.broker.configs import BrokerConfigs
+
+START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 30.0
+
+
+class BrokerThread:
+    """Starts on entry, or by `start`; its data is gone after `stop` unless a directory is given.
+
+    `with BrokerThread() as broker: producer(bootstrap_servers=broker.bootstrap_servers)`
+    """
+
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, *, directory: Path | None = None
+    ) -> None:
+        """`settings` are a broker's, with Kafka's names."""
+        self._settings = dict(settings or {})
+        self._directory = directory
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._is_ready = threading.Event()
+        self._failure: BaseException | None = None
+        self.host: Final = "127.0.0.1"
+        self.port = 0
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For the setting of that name of any client."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def data_directory(self) -> Path:
+        """Where the partitions are."""
+        if self._directory is not None:
+            return self._directory
+        if self._scratch is None:
+            raise RuntimeError("the broker was not started")
+        return Path(self._scratch.name)
+
+    def start(self) -> Self:
+        """Returns when clients can connect; raises what kept the broker from starting."""
+        if self._directory is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="millstream-")
+        self._is_ready.clear()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, name="millstream broker", daemon=True)
+        self._thread.start()
+        if not self._is_ready.wait(START_TIMEOUT_S):
+            raise TimeoutError(f"the broker did not start in {START_TIMEOUT_S:.0f} s")
+        if self._failure is not None:
+            self.stop()
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """A clean stop; another `start` with the same directory finds everything."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            if self._loop is not None and self._stop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._stop.set)
+            thread.join(STOP_TIMEOUT_S)
+            if thread.is_alive():
+                raise TimeoutError(f"the broker did not stop in {STOP_TIMEOUT_S:.0f} s")
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # noqa: BLE001 - raised by `start`, in the caller's thread
+            self._failure = error
+        finally:
+            self._is_ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        settings = {
+            "broker.id": "1",
+            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
+            "log.dirs": str(self.data_directory),
+            **self._settings,
+        }
+        broker = Broker(BrokerConfigs(settings))
+        await broker.start()
+        self.port = broker.endpoints[0].port
+        self._is_ready.set()
+        try:
+            await self._stop.wait()
+        finally:
+            await broker.stop()

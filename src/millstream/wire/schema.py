@@ -1,0 +1,138 @@
+"""Structs and messages: classes whose fields are declared in our notation (`fields.py`).
+
+Creating such a class only collects its fields. The constructor, and one reader and one writer per
+version, are compiled when they are first needed (`codec.py`): a broker meets a handful of the
+thousand codecs that the catalogue describes.
+"""
+
+from collections.abc import Mapping
+from struct import error as StructError  # noqa: N812 - it is an exception
+from typing import TYPE_CHECKING, Any, ClassVar, Self, dataclass_transform
+
+from millstream.wire import codec
+from millstream.wire.api_keys import APIS, ApiKey
+from millstream.wire.fields import Field, versions_from
+from millstream.wire.primitives import Bytes, MalformedFrame, Reader, Writer
+
+
+@dataclass_transform(kw_only_default=True)
+class StructType(type):
+    """Turns declared fields into slots, and keeps the declarations as `FIELDS`."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any
+    ) -> "StructType":
+        """A slot and a class attribute cannot share a name: the declarations leave the body."""
+        fields = {key: value for key, value in body.items() if isinstance(value, Field)}
+        for key, field in fields.items():
+            field.name = key
+            del body[key]
+        body.setdefault("__slots__", tuple(fields))
+        body["FIELDS"] = tuple(fields.values())
+        return super().__new__(cls, name, bases, body, **options)
+
+
+class Struct(metaclass=StructType):
+    """A group of fields. The constructor takes them by keyword; each has Kafka's default."""
+
+    __slots__ = ("unknown_tags",)
+    __hash__ = None  # type: ignore[assignment] # it can change
+
+    FIELDS: ClassVar[tuple[Field, ...]]
+    """Every field of every version, in the order of the wire."""
+
+    if TYPE_CHECKING:  # The checker makes the constructor from the fields; so do we, but later.
+        unknown_tags: Mapping[int, bytes] = {}
+    else:
+
+        def __init__(self, **values: Any) -> None:
+            """Runs once per class: puts the compiled constructor in its own place."""
+            compiled = codec.constructor_of(type(self))
+            type(self).__init__ = compiled
+            compiled(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = (*(field.name for field in self.FIELDS), "unknown_tags")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def __repr__(self) -> str:
+        """Only what differs from the default, and of bytes only the size: they may be secret."""
+        told = [
+            f"{field.name}={_told(value)}"
+            for field in self.FIELDS
+            if (value := getattr(self, field.name)) != field.default
+        ]
+        if self.unknown_tags:
+            told.append(f"unknown_tags={sorted(self.unknown_tags)}")
+        return f"{type(self).__name__}({', '.join(told)})"
+
+
+def _told(value: object) -> str:
+    return f"<{len(value)} bytes>" if isinstance(value, Bytes) else repr(value)
+
+
+class Message(Struct):
+    """A whole request or response (or, without a key, a message that travels inside another)."""
+
+    __slots__ = ()
+
+    API_KEY: ClassVar[ApiKey]
+    VERSIONS: ClassVar[range]
+    FLEXIBLE_FROM: ClassVar[int | None]
+
+    _readers: ClassVar[dict[int, Reader]]
+    _writers: ClassVar[dict[int, Writer]]
+
+    def __init_subclass__(
+        cls, *, key: ApiKey | None = None, versions: str = "", flexible_from: int | None = None
+    ) -> None:
+        cls._readers, cls._writers = {}, {}
+        if key is None:
+            cls.VERSIONS, cls.FLEXIBLE_FROM = versions_from(versions), flexible_from
+        else:
+            cls.API_KEY = key
+            cls.VERSIONS, cls.FLEXIBLE_FROM = APIS[key]
+
+    @classmethod
+    def decode(cls, data: Bytes, version: int) -> Self:
+        """The message that `data` holds, all of it. Fields of bytes are views into `data`."""
+        read = cls._readers.get(version) or cls._compile_reader(version)
+        view = memoryview(data)
+        try:
+            message, at = read(view, 0)
+        except MalformedFrame as error:
+            raise MalformedFrame(f"{cls.__name__} v{version}: {error.what}", at=error.at) from None
+        except (StructError, IndexError):
+            raise MalformedFrame(f"{cls.__name__} v{version} is cut off") from None
+        if at != len(view):
+            raise MalformedFrame(f"{cls.__name__} v{version}: {len(view) - at} bytes left", at=at)
+        return message  # type: ignore[no-any-return]
+
+    def encode(self, version: int) -> bytes:
+        """The body in that version. ValueError for what it cannot carry (see `fields.py`)."""
+        write = self._writers.get(version) or self._compile_writer(version)
+        out = bytearray()
+        try:
+            write(out, self)
+        except StructError as error:
+            raise ValueError(f"{type(self).__name__} v{version}: {error}") from None
+        return bytes(out)
+
+    @classmethod
+    def _compile_reader(cls, version: int) -> Reader:
+        read = cls._readers[version] = codec.reader_of(cls, cls._form(version))
+        return read
+
+    @classmethod
+    def _compile_writer(cls, version: int) -> Writer:
+        write = cls._writers[version] = codec.writer_of(cls, cls._form(version))
+        return write
+
+    @classmethod
+    def _form(cls, version: int) -> codec.Form:
+        if version not in cls.VERSIONS:
+            raise ValueError(f"{cls.__name__} has no version {version}")
+        is_flexible = cls.FLEXIBLE_FROM is not None and version >= cls.FLEXIBLE_FROM
+        return codec.Form(version, is_flexible)

@@ -1,0 +1,271 @@
+"""What compiled codecs call: fixed-size values, arrays, structs that may be null, tagged fields."""
+
+import struct as fixed
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from millstream.wire import primitives
+from millstream.wire.fields import Kind
+from millstream.wire.primitives import (
+    MalformedFrame,
+    Reader,
+    Writer,
+    read_unsigned_varint,
+    write_unsigned_varint,
+)
+
+NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
+"""Shared by all structs without unknown tags, which is nearly all."""
+
+FORMATS: Final = {
+    Kind.BOOLEAN: "?",
+    Kind.INT8: "b",
+    Kind.INT16: "h",
+    Kind.UINT16: "H",
+    Kind.INT32: "i",
+    Kind.INT64: "q",
+    Kind.FLOAT64: "d",
+    Kind.UUID: "16s",
+}
+"""Types of fixed size, as the struct module spells them."""
+
+NUMBERS: Final = frozenset(FORMATS) - {Kind.UUID}
+"""Those that `struct` turns into values as they are."""
+
+TAG_BYTES_MIN: Final = 2
+"""A tagged field has at least a number and a size, one byte each."""
+
+
+class StringForm(NamedTuple):
+    """Which of the eight encodings of strings and byte strings."""
+
+    is_text: bool
+    is_compact: bool
+    may_be_null: bool
+
+
+STRING_READERS: Final[dict[StringForm, Reader]] = {
+    StringForm(True, False, False): primitives.read_string,
+    StringForm(True, False, True): primitives.read_nullable_string,
+    StringForm(True, True, False): primitives.read_compact_string,
+    StringForm(True, True, True): primitives.read_nullable_compact_string,
+    StringForm(False, False, False): primitives.read_bytes,
+    StringForm(False, False, True): primitives.read_nullable_bytes,
+    StringForm(False, True, False): primitives.read_compact_bytes,
+    StringForm(False, True, True): primitives.read_nullable_compact_bytes,
+}
+STRING_WRITERS: Final[dict[StringForm, Writer]] = {
+    StringForm(True, False, False): primitives.write_string,
+    StringForm(True, False, True): primitives.write_nullable_string,
+    StringForm(True, True, False): primitives.write_compact_string,
+    StringForm(True, True, True): primitives.write_nullable_compact_string,
+    StringForm(False, False, False): primitives.write_bytes,
+    StringForm(False, False, True): primitives.write_nullable_bytes,
+    StringForm(False, True, False): primitives.write_compact_bytes,
+    StringForm(False, True, True): primitives.write_nullable_compact_bytes,
+}
+
+
+@lru_cache(maxsize=1024)
+def uuid_of(raw: bytes) -> UUID:
+    """Remembered, because the same topic ids come all the time and building one is slow."""
+    return UUID(bytes=raw)
+
+
+# -- one fixed-size value, where it stands alone: in a tag or an array --------------------------
+
+
+def fixed_reader(kind: Kind) -> Reader:
+    layout = fixed.Struct(">" + FORMATS[kind])
+
+    def read(view: memoryview, at: int) -> tuple[Any, int]:
+        (value,) = layout.unpack_from(view, at)
+        return (uuid_of(value) if kind is Kind.UUID else value), at + layout.size
+
+    return read
+
+
+def fixed_writer(kind: Kind) -> Writer:
+    layout = fixed.Struct(">" + FORMATS[kind])
+
+    def write(out: bytearray, value: Any) -> None:
+        out += layout.pack(value.bytes if kind is Kind.UUID else value)
+
+    return write
+
+
+# -- arrays ------------------------------------------------------------------------------------
+
+
+class ArrayForm(NamedTuple):
+    """How an array counts its items, and whether it may be null."""
+
+    is_compact: bool
+    may_be_null: bool
+
+    @property
+    def read_length(self) -> Reader:
+        return primitives.read_compact_length if self.is_compact else primitives.read_int32
+
+    @property
+    def write_length(self) -> Writer:
+        return primitives.write_compact_length if self.is_compact else primitives.write_int32
+
+
+def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Reader:
+    """An array of anything; the count is compared with the bytes there before the list grows."""
+    read_length = form.read_length
+
+    def read(view: memoryview, at: int) -> tuple[list[Any] | None, int]:
+        count, at = read_length(view, at)
+        if count == -1 and form.may_be_null:
+            return None, at
+        _check_count(view, at, count, item_bytes_min)
+        items = []
+        for _ in range(count):
+            item, at = read_item(view, at)
+            items.append(item)
+        return items, at
+
+    return read
+
+
+def number_array_reader(form: ArrayForm, kind: Kind) -> Reader:
+    """An array of numbers, all unpacked at once."""
+    read_length, letter = form.read_length, FORMATS[kind]
+    number_bytes = fixed.calcsize(">" + letter)
+
+    def read(view: memoryview, at: int) -> tuple[list[Any] | None, int]:
+        count, at = read_length(view, at)
+        if count == -1 and form.may_be_null:
+            return None, at
+        _check_count(view, at, count, number_bytes)
+        items = fixed.unpack_from(f">{count}{letter}", view, at)
+        return list(items), at + count * number_bytes
+
+    return read
+
+
+def _check_count(view: memoryview, at: int, count: int, item_bytes_min: int) -> None:
+    if not 0 <= count <= (len(view) - at) // item_bytes_min:
+        raise MalformedFrame(f"array of {count} items in {len(view) - at} bytes", at=at)
+
+
+def array_writer(form: ArrayForm, write_item: Writer) -> Writer:
+    write_length = form.write_length
+
+    def write(out: bytearray, items: Sequence[Any] | None) -> None:
+        if items is None:
+            write_length(out, -1)
+            return
+        write_length(out, len(items))
+        for item in items:
+            write_item(out, item)
+
+    return write
+
+
+def number_array_writer(form: ArrayForm, kind: Kind) -> Writer:
+    write_length, letter = form.write_length, FORMATS[kind]
+
+    def write(out: bytearray, items: Sequence[Any] | None) -> None:
+        if items is None:
+            write_length(out, -1)
+            return
+        write_length(out, len(items))
+        out += fixed.pack(f">{len(items)}{letter}", *items)
+
+    return write
+
+
+# -- structs that may be null ------------------------------------------------------------------
+
+
+def nullable_struct_reader(read_struct: Reader) -> Reader:
+    """A byte in front says whether it is there."""
+
+    def read(view: memoryview, at: int) -> tuple[Any, int]:
+        marker = view[at]
+        if marker == 0xFF:
+            return None, at + 1
+        if marker != 1:
+            raise MalformedFrame(f"marker of a struct is {marker}", at=at)
+        return read_struct(view, at + 1)
+
+    return read
+
+
+def nullable_struct_writer(write_struct: Writer) -> Writer:
+    def write(out: bytearray, value: Any) -> None:
+        out.append(0xFF if value is None else 1)
+        if value is not None:
+            write_struct(out, value)
+
+    return write
+
+
+# -- tagged fields -----------------------------------------------------------------------------
+
+
+class TagReader(NamedTuple):
+    """A tagged field that this version knows."""
+
+    name: str
+    read: Reader
+
+
+class TagWriter(NamedTuple):
+    """A tagged field that this version knows."""
+
+    name: str
+    default: Any
+    write: Writer
+
+
+def read_tags(
+    view: memoryview, at: int, target: Any, known: Mapping[int, TagReader]
+) -> tuple[Mapping[int, bytes], int]:
+    """Set the known ones on `target`; give the others as they came. Numbers must ascend."""
+    count, at = read_unsigned_varint(view, at)
+    if count > (len(view) - at) // TAG_BYTES_MIN:
+        raise MalformedFrame(f"{count} tagged fields in {len(view) - at} bytes", at=at)
+    unknown: dict[int, bytes] = {}
+    previous = -1
+    for _ in range(count):
+        tag, at = read_unsigned_varint(view, at)
+        if tag <= previous:
+            raise MalformedFrame(f"tag {tag} after {previous}", at=at)
+        previous = tag
+        size, at = read_unsigned_varint(view, at)
+        stop = at + size
+        if stop > len(view):
+            raise MalformedFrame(f"tag {tag} of {size} bytes in {len(view) - at}", at=at)
+        if tag in known:
+            field = known[tag]
+            value, used = field.read(view[at:stop], 0)
+            if used != size:
+                raise MalformedFrame(f"tag {tag} uses {used} of its {size} bytes", at=at)
+            setattr(target, field.name, value)
+        else:
+            unknown[tag] = bytes(view[at:stop])
+        at = stop
+    return unknown or NO_TAGS, at
+
+
+def write_tags(out: bytearray, source: Any, known: Mapping[int, TagWriter]) -> None:
+    """Known fields that differ from their default, and the unknown ones that were kept."""
+    unknown = source.unknown_tags
+    pieces: dict[int, Any] = {tag: raw for tag, raw in unknown.items() if tag not in known}
+    for tag, field in known.items():
+        value = getattr(source, field.name)
+        if value != field.default:
+            piece = pieces[tag] = bytearray()
+            field.write(piece, value)
+    write_unsigned_varint(out, len(pieces))
+    for tag, piece in sorted(pieces.items()):
+        write_unsigned_varint(out, tag)
+        write_unsigned_varint(out, len(piece))
+        out += piece

@@ -1,0 +1,292 @@
+"""Client programs as tests see them: what each can do, and how to ask it (clients/README.md)."""
+
+import base64
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from client_targets import CODECS, PEERS
+
+from millstream.testing.peers.go_programs import go_program
+from millstream.testing.peers.java_programs import java_classes, java_command
+from millstream.testing.peers.kafka import kafka_jars
+from millstream.testing.peers.node_programs import node_program
+from millstream.testing.peers.runtimes import find_runtime
+
+PROGRAMS: Final = Path(__file__).resolve().parent / "clients"
+ANSWER_TIMEOUT_S: Final = 90.0
+START_MS: Final = 1_780_000_000_000
+
+_names = itertools.count()
+
+
+class ErrorNumber:
+    """Those numbers of the protocol that tests name."""
+
+    OFFSET_OUT_OF_RANGE: Final = 1
+    UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+    MESSAGE_TOO_LARGE: Final = 10
+    INVALID_TOPIC: Final = 17
+    TOPIC_ALREADY_EXISTS: Final = 36
+    INVALID_PARTITIONS: Final = 37
+    INVALID_CONFIG: Final = 40
+
+
+class Record(NamedTuple):
+    """One record, to be produced or consumed; without an offset when it is yet to be produced."""
+
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+    offset: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As the contract has it."""
+        return {
+            "key": _text(self.key),
+            "value": _text(self.value),
+            "headers": [[name, _text(value)] for name, value in self.headers],
+            "timestamp_ms": self.timestamp_ms,
+        }
+
+
+def record_of(plain: Mapping[str, Any]) -> Record:
+    """What a program consumed."""
+    return Record(
+        key=_bytes(plain["key"]),
+        value=_bytes(plain["value"]),
+        headers=tuple((name, _bytes(value)) for name, value in plain["headers"]),
+        timestamp_ms=plain["timestamp_ms"],
+        offset=plain["offset"],
+    )
+
+
+class ClientSaidNo(Exception):
+    """The client's own error; `code` is the broker's number, None where the client refused."""
+
+    def __init__(self, code: int | None, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientKind:
+    """One client: how its program is started, and what the client has to offer."""
+
+    name: str
+    command: Callable[[], list[str]]
+    runtimes: tuple[str, ...] = ()
+    codecs: tuple[str, ...] = CODECS
+    lacks: frozenset[str] = frozenset()
+    is_idempotent_by_default: bool = False
+
+    def can(self, *abilities: str) -> bool:
+        return not self.lacks & set(abilities)
+
+
+class Client:
+    """A running program; one request after the other."""
+
+    def __init__(self, command: Sequence[str], *, log: Path) -> None:
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+            )
+
+    def ask(self, do: str, **given: object) -> Any:
+        """The program's answer; ClientSaidNo for an error of its client."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **given}).encode() + b"\n")
+        self._process.stdin.flush()
+        too_late = threading.Timer(ANSWER_TIMEOUT_S, self._process.kill)
+        too_late.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            too_late.cancel()
+        assert line, f"{do}: the program ended\n{self._log.read_text(errors='replace')[-4000:]}"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ClientSaidNo(answer["error"]["code"], answer["error"]["text"])
+        return answer["ok"]
+
+    def close(self) -> None:
+        """End it, and wait for the end."""
+        self._process.communicate(timeout=ANSWER_TIMEOUT_S)
+        assert self._process.returncode == 0, self._log.read_text(errors="replace")[-4000:]
+
+
+class ConnectedClient:
+    """A client with the broker it talks to, in the words of the contract."""
+
+    def __init__(self, client: Client, kind: ClientKind, servers: str) -> None:
+        self.kind: Final = kind
+        self._client = client
+        self._servers = servers
+
+    def ask(self, do: str, **given: object) -> Any:
+        return self._client.ask(do, servers=self._servers, **given)
+
+    def create_topic(
+        self, topic: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> str:
+        self.ask("create_topic", topic=topic, partitions=partitions, configs=dict(configs or {}))
+        return topic
+
+    def produce(
+        self,
+        topic: str,
+        records: Iterable[Record],
+        *,
+        partition: int = 0,
+        codec: str = "none",
+        acks: str = "all",
+        idempotent: bool | None = None,
+    ) -> list[int]:
+        offsets: list[int] = self.ask(
+            "produce",
+            topic=topic,
+            partition=partition,
+            records=[record.plain() for record in records],
+            codec=codec,
+            acks=acks,
+            idempotent=idempotent,
+        )
+        return offsets
+
+    def consume(
+        self, topic: str, count: int, *, partition: int = 0, at: str = "beginning", **place: int
+    ) -> list[Record]:
+        found = self.ask(
+            "consume", topic=topic, partition=partition, count=count, **{"from": {"at": at, **place}}
+        )
+        return [record_of(one) for one in found]
+
+    def offsets(self, topic: str, *, partition: int = 0, timestamp_ms: int = 0) -> dict[str, int]:
+        told: dict[str, int] = self.ask(
+            "offsets", topic=topic, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return told
+
+    def configs(self, kind: str, name: str) -> dict[str, dict[str, Any]]:
+        told: dict[str, dict[str, Any]] = self.ask("describe_configs", kind=kind, name=name)
+        return told
+
+    def alter_configs(
+        self, kind: str, name: str, given: Mapping[str, str], *, remove: Sequence[str] = ()
+    ) -> None:
+        self.ask("alter_configs", kind=kind, name=name, set=dict(given), remove=list(remove))
+
+
+def new_topic_name(about: str) -> str:
+    """A name that no other test of this process has."""
+    return f"{about}-{next(_names)}"
+
+
+def some_records(count: int, *, timed: bool = True) -> list[Record]:
+    """Records that every client can send and every codec makes smaller."""
+    return [
+        Record(
+            key=b"key %d" % n,
+            value=b"value %d " % n * 20,
+            timestamp_ms=START_MS + n * 1000 if timed else None,
+        )
+        for n in range(count)
+    ]
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _python(name: str) -> Callable[[], list[str]]:
+    return lambda: [sys.executable, str(PROGRAMS / "python" / f"{name}_program.py")]
+
+
+def _go() -> list[str]:
+    return [str(go_program(PEERS, "franz-go", PROGRAMS / "go"))]
+
+
+def _node() -> list[str]:
+    program = node_program(PEERS, "kafkajs", PROGRAMS / "node") / "program.js"
+    return [str(find_runtime("node")), str(program)]
+
+
+def _java() -> list[str]:
+    jars = kafka_jars(PEERS)
+    folder = PROGRAMS / "java"
+    sources = [*(folder / "contract").glob("*.java"), *(folder / "kafka").glob("*.java")]
+    classes = java_classes(PEERS, "kafka-program", sources, jars)
+    logging = folder / "log4j2.properties"
+    return java_command("KafkaProgram", classes=classes, jars=jars, logging=logging)
+
+
+ADMINISTRATION: Final = frozenset({"create", "delete", "partitions", "configs", "delete_records"})
+
+KINDS: Final = (
+    ClientKind(
+        name="kcat",
+        command=_python("kcat"),
+        runtimes=("kcat",),
+        # One header for all records of a run, no empty values beside missing ones.
+        lacks=ADMINISTRATION | {"timestamps", "rich_records", "told_offsets"},
+    ),
+    ClientKind(name="confluent-kafka", command=_python("confluent")),
+    ClientKind(
+        name="kafka-python", command=_python("kafka_python"), is_idempotent_by_default=True
+    ),
+    # It knows only the request that replaces all configs.
+    ClientKind(
+        name="aiokafka", command=_python("aiokafka"), lacks=frozenset({"incremental_configs"})
+    ),
+    ClientKind(
+        name="java",
+        command=_java,
+        runtimes=("java", "javac", "mvn"),
+        is_idempotent_by_default=True,
+    ),
+    ClientKind(
+        name="franz-go", command=_go, runtimes=("go",), is_idempotent_by_default=True
+    ),
+    ClientKind(
+        name="kafkajs",
+        command=_node,
+        runtimes=("node", "npm"),
+        lacks=frozenset({"consume", "incremental_configs"}),
+    ),
+)
+
+
+def kinds_with(*abilities: str) -> list[ClientKind]:
+    """The clients that can do all of it."""
+    return [kind for kind in KINDS if kind.can(*abilities)]
+
+
+def for_clients(*abilities: str) -> pytest.MarkDecorator:
+    """Run a test once with every client that has the abilities."""
+    chosen = [pytest.param(kind, id=kind.name) for kind in kinds_with(*abilities)]
+    return pytest.mark.parametrize("client", chosen, indirect=True)
+
+
+def for_clients_and_codecs(*abilities: str) -> pytest.MarkDecorator:
+    """Run a test with every codec that a client has."""
+    chosen = [
+        pytest.param(kind, codec, id=f"{kind.name}-{codec}")
+        for kind in kinds_with(*abilities)
+        for codec in kind.codecs
+    ]
+    return pytest.mark.parametrize(("client", "codec"), chosen, indirect=["client"])

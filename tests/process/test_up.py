@@ -1,0 +1,158 @@
+"""`millstream up` and `millstream broker` as processes: the ready line, files, signals, deaths."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waiting_for import until
+from wire_client import WireClient, build_batch
+
+MILLSTREAM = [sys.executable, "-m", "millstream.cli.main"]
+
+
+@contextmanager
+def running(*arguments: str | Path) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """The process, and where it says clients find it."""
+    process = subprocess.Popen(
+        [*MILLSTREAM, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("ready: "), process.communicate(timeout=20)
+        yield process, line.removeprefix("ready: ").strip()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=40)
+
+
+def pid_of(data: Path) -> int:
+    return int((data / "broker-1" / "millstream.pid").read_text())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_up_is_ready_serves_and_stops_on_sigterm(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--data-dir", tmp_path) as (process, place):
+        with WireClient(place) as client:
+            client.create_topic("events")
+            assert client.produce("events", build_batch([(b"k", b"v")])).responses
+        pid = pid_of(tmp_path)
+        assert is_alive(pid)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert not is_alive(pid)
+    assert not (tmp_path / "broker-1" / "millstream.pid").exists()
+
+
+def test_ctrl_c_stops_it_cleanly_and_the_data_is_there_again_on_the_same_port(
+    tmp_path: Path,
+) -> None:
+    with running("up", "--port", "0", "--data-dir", tmp_path) as (process, place):
+        with WireClient(place) as client:
+            client.create_topic("events")
+            client.produce("events", build_batch([(b"k", b"v")]))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+    assert (tmp_path / "broker-1" / "data" / ".kafka_cleanshutdown").exists()
+    with running("up", "--data-dir", tmp_path) as (_, again):
+        assert again == place
+        with WireClient(again) as client:
+            found = client.fetch("events", 0).responses[0].partitions[0]
+            assert found.high_watermark == 1
+
+
+def test_a_dead_broker_is_told_and_one_started_by_hand_is_stopped_with_the_rest(
+    tmp_path: Path,
+) -> None:
+    with running("up", "--port", "0", "--data-dir", tmp_path) as (process, place):
+        os.kill(pid_of(tmp_path), signal.SIGKILL)
+        assert process.stderr is not None
+        told = next(line for line in process.stderr if "died" in line)
+        assert "broker 1" in told
+        assert "signal 9" in told
+        assert process.poll() is None
+        settings = tmp_path / "broker-1" / "server.properties"
+        with running("broker", "--config", settings) as (by_hand, again):
+            assert again == place
+            assert pid_of(tmp_path) == by_hand.pid
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+            assert by_hand.wait(30) == 0
+
+
+def test_a_second_up_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--data-dir", tmp_path):
+        second = subprocess.run(
+            [*MILLSTREAM, "up", "--port", "0", "--data-dir", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert second.returncode == 2
+    assert "runs already" in second.stderr
+
+
+def test_several_brokers_are_refused_in_one_line(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*MILLSTREAM, "up", "--brokers", "3", "--data-dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "--brokers 3" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_taken_port_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--data-dir", tmp_path / "one") as (_, place):
+        port = place.rpartition(":")[2]
+        done = subprocess.run(
+            [*MILLSTREAM, "up", "--port", port, "--data-dir", str(tmp_path / "two")],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert port in done.stderr
+
+
+def test_everything_acknowledged_survives_kill_9_of_up_and_broker(tmp_path: Path) -> None:
+    with running("up", "--port", "0", "--data-dir", tmp_path) as (process, place):
+        with WireClient(place) as client:
+            client.create_topic("events", 3)
+            for number in range(50):
+                answer = client.produce(
+                    "events", build_batch([(b"k", b"%d" % number)]), partition=number % 3
+                )
+                assert answer.responses[0].partition_responses[0].error_code == 0
+        broker = pid_of(tmp_path)
+        os.kill(broker, signal.SIGKILL)
+        until(lambda: not is_alive(broker), "the broker is gone")
+        process.kill()
+        process.wait(20)
+    with running("up", "--data-dir", tmp_path) as (_, again), WireClient(again) as client:
+        ends = [
+            client.fetch("events", 0, partition=index).responses[0].partitions[0].high_watermark
+            for index in range(3)
+        ]
+        assert ends == [17, 17, 16]

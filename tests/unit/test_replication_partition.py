@@ -1,0 +1,205 @@
+"""The leader of one partition: when an append counts, and what a client may believe of it."""
+
+from typing import Any
+
+import pytest
+
+from data_plane import DataPlane, HeldBackground
+from log_stories import batch_of, of_producer
+from millstream.model.errors import FencedLeaderEpoch, StorageFailed, UnknownPartition
+from millstream.model.ids import LeaderEpoch, Offset
+from millstream.model.invariant import InvariantViolated
+from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
+from millstream.replication.partition import LeaderFacts, Partition
+from millstream.storage.config import LogConfig
+from millstream.storage.log_reader import Isolation
+from millstream.storage.ports import AppendOutcome, PartitionLog
+from millstream.storage.producers import Origin
+
+EACH = LogConfig(flush_messages=1)
+THIRD = LogConfig(flush_messages=3)
+
+
+def append(leader: Partition, *values: bytes, acks: int = -1, **spec: Any) -> list[AppendOutcome]:
+    outcomes: list[AppendOutcome] = []
+    leader.append(batch_of(*values, **spec), acks=acks, done=outcomes.append)
+    return outcomes
+
+
+def led(config: LogConfig = LogConfig()) -> tuple[DataPlane, HeldBackground, Partition]:  # noqa: B008
+    background = HeldBackground()
+    plane = DataPlane(config, background=background)
+    plane.create("t")
+    return plane, background, plane.leader("t")
+
+
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+def test_an_append_without_flush_counts_at_once_and_is_visible(acks: int) -> None:
+    _, _, leader = led()
+    outcomes = append(leader, b"a", b"b", acks=acks)
+    assert outcomes == [AppendOutcome(Offset(0), Offset(1), None, Offset(0))]
+    assert leader.high_watermark == leader.log_end == 2
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_the_ack_and_the_high_watermark_wait_for_the_flush_that_the_topic_asks_for(
+    acks: int,
+) -> None:
+    """I-01. Kafka's acknowledgement implies the flush, whatever acks is."""
+    _, background, leader = led(EACH)
+    outcomes = append(leader, b"a", acks=acks)
+    assert not outcomes
+    assert (leader.high_watermark, leader.log_end) == (0, 1)
+    assert background.run() == 1
+    assert [outcome.error for outcome in outcomes] == [None]
+    assert leader.high_watermark == 1
+    assert leader.log.recovery_point == 1
+
+
+def test_appends_that_come_while_a_flush_runs_share_the_next() -> None:
+    _, background, leader = led(EACH)
+    outcomes = [append(leader, b"%d" % number) for number in range(5)]
+    assert background.run() == 2
+    assert [one[0].base_offset for one in outcomes] == [0, 1, 2, 3, 4]
+    assert leader.high_watermark == 5
+
+
+def test_a_flush_is_waited_for_only_by_the_append_that_makes_it_due() -> None:
+    _, background, leader = led(THIRD)
+    assert append(leader, b"a")
+    assert append(leader, b"b")
+    third = append(leader, b"c")
+    later = append(leader, b"d")
+    assert not third
+    assert not later, "a newer record must not count before an older one"
+    background.run()
+    assert third[0].base_offset == 2
+    assert later[0].base_offset == 3
+    assert leader.high_watermark == 4
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_retry_is_not_told_that_its_first_try_counts_before_it_does(acks: int) -> None:
+    """I-01, I-20. The duplicate arrives while the flush of the original runs."""
+    _, background, leader = led(EACH)
+    first = append(leader, b"a", acks=acks, spec=of_producer(3, 0))
+    retry = append(leader, b"a", acks=acks, spec=of_producer(3, 0))
+    assert not first
+    assert not retry
+    background.run()
+    assert retry[0].is_duplicate
+    assert (first[0].base_offset, retry[0].base_offset, leader.log_end) == (0, 0, 1)
+
+
+def test_a_failed_flush_fails_everybody_who_waits_and_moves_nothing() -> None:
+    plane, background, leader = led(EACH)
+    plane.disk.faults.fail_directory("/data")
+    outcomes = [append(leader, b"a"), append(leader, b"b", acks=1)]
+    if not any(outcomes):
+        background.run()
+    assert [type(one[0].error) for one in outcomes] == [StorageFailed, StorageFailed]
+    assert leader.high_watermark == 0
+    plane.disk.faults.heal()
+    assert isinstance(append(leader, b"d")[0].error, StorageFailed), "never trusted again"
+
+
+def test_min_insync_replicas_counts_up_to_the_number_of_replicas() -> None:
+    """As Kafka 4: a topic with one replica that asks for two in sync takes acks=all."""
+    plane, _, _ = led()
+    plane.create("one", number=8, configs={"min.insync.replicas": "2"})
+    assert append(plane.leader("one"), b"a")[0].error is None
+
+
+def test_too_few_replicas_in_sync_refuse_acks_all_alone_and_write_nothing() -> None:
+    _, _, leader = led()
+    leader.configure(LeaderFacts(leader.topic_id, LeaderEpoch(0), 3, 1, 2))
+    assert isinstance(append(leader, b"a")[0].error, NotEnoughReplicas)
+    assert leader.log_end == 0
+    assert not leader.slot.is_all_plain, "the fast path would not ask"
+    assert append(leader, b"a", acks=1)[0].error is None
+
+
+@pytest.mark.parametrize(
+    ("current", "error"),
+    [(-1, None), (4, None), (3, FencedLeaderEpoch), (5, UnknownLeaderEpoch)],
+)
+def test_a_leader_epoch_is_fenced_in_both_directions(
+    current: int, error: type[Exception] | None
+) -> None:
+    """I-15, KIP-320."""
+    plane, _, _ = led()
+    plane.create("old", number=8, epoch=4)
+    leader = plane.leader("old")
+    if error is None:
+        leader.check_leader_epoch(current)
+        return
+    with pytest.raises(error):
+        leader.check_leader_epoch(current)
+
+
+def test_batches_carry_the_leader_epoch_of_the_metadata() -> None:
+    plane, _, _ = led()
+    plane.create("old", number=8, epoch=4)
+    append(plane.leader("old"), b"a")
+    assert plane.leader("old").log.latest_epoch == 4
+
+
+def test_a_leader_epoch_that_goes_down_is_our_bug() -> None:
+    plane, _, _ = led()
+    plane.create("old", number=8, epoch=4)
+    leader = plane.leader("old")
+    with pytest.raises(InvariantViolated, match="I-15"):
+        leader.configure(LeaderFacts(leader.topic_id, LeaderEpoch(3), 1, 1, 1))
+
+
+def test_a_restart_makes_everything_in_the_log_visible_again() -> None:
+    """The high watermark's file may be older than the log; the only replica has it all."""
+    plane = DataPlane()
+    plane.create("t")
+    append(plane.leader("t"), b"a", b"b")
+    plane.disk.kill()
+    plane.disk = plane.disk.after_kill()
+    plane.start()
+    assert plane.leader("t").high_watermark == 2
+
+
+def test_closing_tells_those_who_wait() -> None:
+    plane, background, leader = led(EACH)
+    outcomes = append(leader, b"a")
+    heard: list[str] = []
+
+    class Listener:
+        def leadership_gained(self, log: PartitionLog, leader_epoch: LeaderEpoch) -> None:
+            heard.append(f"gained {log.partition} {leader_epoch}")
+
+        def leadership_lost(self, log: PartitionLog) -> None:
+            heard.append(f"lost {log.partition}")
+
+    leader.watch_leadership(Listener())
+    plane.delete("t")
+    assert [type(outcome.error) for outcome in outcomes] == [UnknownPartition]
+    assert heard == ["gained t-0 0", "lost t-0"]
+    background.run()
+    assert len(outcomes) == 1
+
+
+def test_what_each_reader_may_see() -> None:
+    _, background, leader = led(EACH)
+    append(leader, b"a", spec=of_producer(4, 0, txn=True))
+    assert leader.visible_end(Isolation.LOG_END) == 1
+    assert leader.visible_end(Isolation.HIGH_WATERMARK) == 0
+    background.run()
+    assert leader.visible_end(Isolation.HIGH_WATERMARK) == 1
+    assert leader.visible_end(Isolation.COMMITTED) == leader.last_stable_offset == 0
+    result = leader.read(Offset(0), size_max=1000, isolation=Isolation.HIGH_WATERMARK)
+    assert result.data.size_bytes > 0
+    assert leader.log_start == 0
+
+
+def test_coordinators_append_without_sequences() -> None:
+    _, _, leader = led()
+    outcomes: list[AppendOutcome] = []
+    port: PartitionLog = leader
+    spec = of_producer(9, -1)
+    port.append(batch_of(b"a", spec=spec), acks=-1, done=outcomes.append, origin=Origin.COORDINATOR)
+    assert outcomes[0].error is None
