@@ -54,8 +54,8 @@ check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, 
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --quiet --strict --site-dir build/site
 
-interop: $(KERNELS) ## foreign peers: Apache Kafka and its tools
-	@$(BIN)/python -m pytest -n $(WORKERS) -m interop tests/interop
+interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Spark
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m interop tests/interop
 
 sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator
 	@$(BIN)/python -m millstream.testing.simulate --seeds $(SEEDS) --from $(FROM) --steps $(STEPS)

@@ -70,7 +70,7 @@ def logs_use(kernel: Twin) -> Iterator[None]:
     """Logs that are opened inside have the slots and producers of this twin."""
     entry = kernel.slots.ProducerEntry
     with (
-        mock.patch.object(log_base, "PartitionSlot", kernel.slots.PartitionSlot),
+        mock.patch.object(log_base, "LogSlot", kernel.slots.PartitionSlot),
         mock.patch.object(producers, "ProducerEntry", entry),
         mock.patch.object(producer_snapshot, "ProducerEntry", entry),
     ):

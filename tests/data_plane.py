@@ -108,9 +108,7 @@ class ManualTimers:
     def monotonic_s(self) -> float:
         return self._clock.monotonic_s()
 
-    def call_later(
-        self, delay_s: float, callback: Callable[..., None], *arguments: Any
-    ) -> _Handle:
+    def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> _Handle:
         self._number += 1
         handle = _Handle()
         when_s = self._clock.monotonic_s() + delay_s
@@ -175,6 +173,7 @@ class NotedPeer:
 
     listener: str = LISTENER
     client_host: str = "127.0.0.1"
+    local_host: str = "127.0.0.1"
     connection_id: int = 1
     is_open: bool = True
     answers: dict[int, list[AnswerPart]] = field(default_factory=dict)
@@ -339,9 +338,7 @@ class DataPlane:
         **more: Any,
     ) -> PartitionProduceResponse:
         """One partition; the answer must be there at once."""
-        number = self.send_produce(
-            topic, records, index=index, acks=acks, version=version, **more
-        )
+        number = self.send_produce(topic, records, index=index, acks=acks, version=version, **more)
         response = self.answer(number, ProduceResponse, version)
         assert response is not None, "no answer"
         found = response.responses[0].partition_responses[0]

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from millstream.runtime.network import Listener, Network
 from millstream.wire.api_keys import APIS, ApiKey
@@ -81,8 +81,7 @@ class Session(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         self._server.sessions.append(self)
 
     def data_received(self, data: bytes) -> None:

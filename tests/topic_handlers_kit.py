@@ -4,6 +4,7 @@ Every request goes through its bytes and back, and so does every answer: what a 
 is noticed.
 """
 
+import asyncio
 import inspect
 from collections.abc import Mapping
 from types import ModuleType
@@ -18,6 +19,7 @@ from millstream.controller.local import LocalController
 from millstream.controller.topics import NewTopic
 from millstream.model.ids import BrokerId, TopicPartition
 from millstream.replication.partitions import Partitions
+from millstream.runtime.background import Outcome
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.manager import LogManager, Seams
 from millstream.testing import virtual_loop
@@ -38,6 +40,7 @@ class _Peer:
     def __init__(self, listener: str) -> None:
         self.listener = listener
         self.client_host = "127.0.0.1"
+        self.local_host = "127.0.0.1"
         self.connection_id = 1
         self.is_open = True
 
@@ -125,8 +128,14 @@ class Desk:
         *,
         listener: str = INSIDE,
     ) -> R:
-        facts = RequestFacts(*([0] * len(RequestFacts._fields)))._replace(
-            api_key=request.API_KEY, version=version, correlation_id=7, client_id="test"
+        facts = RequestFacts(
+            api_key=request.API_KEY,
+            version=version,
+            correlation_id=7,
+            client_id="test",
+            number=0,
+            received_us=0,
+            bytes_in=0,
         )
         assert version in handler.VERSIONS
         context = Context(self.services, cast("Any", _Peer(listener)), facts)
@@ -136,6 +145,24 @@ class Desk:
             answer = await answer
         decoded = cast("Any", response).decode(memoryview(answer.encode(version)), version)
         return cast("R", decoded)
+
+
+class LateBackground:
+    """Does the work at once and tells it later, in virtual time."""
+
+    def submit(self, work: Any, on_done: Any, *, name: str) -> None:
+        del name
+        outcome = Outcome(work())
+        asyncio.get_running_loop().call_later(0.01, on_done, outcome)
+
+    async def close(self, *, timeout_s: float) -> list[str]:
+        del timeout_s
+        return []
+
+
+def make_late(desk: Desk) -> None:
+    """From now on a change of topics takes its time, so that others come in between."""
+    desk.controller._changes._background = LateBackground()
 
 
 def codes(items: list[Any]) -> list[str]:

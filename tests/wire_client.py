@@ -115,7 +115,13 @@ class WireClient:
         return response
 
     def produce(
-        self, topic: str, batch: bytes, *, partition: int = 0, acks: int = -1, version: int = 9
+        self,
+        topic: str,
+        batch: bytes | bytearray,
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        version: int = 9,
     ) -> ProduceResponse:
         request = produce_request(topic, batch, partition=partition, acks=acks)
         response: ProduceResponse = self.send(request, version)
@@ -152,7 +158,7 @@ class WireClient:
 
 
 def produce_request(
-    topic: str, batch: bytes, *, partition: int = 0, acks: int = -1
+    topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1
 ) -> ProduceRequest:
     return ProduceRequest(
         acks=acks,
@@ -160,7 +166,7 @@ def produce_request(
         topic_data=[
             TopicProduceData(
                 name=topic,
-                partition_data=[PartitionProduceData(index=partition, records=batch)],
+                partition_data=[PartitionProduceData(index=partition, records=bytes(batch))],
             )
         ],
     )

@@ -1,7 +1,8 @@
 /* One-record Produce requests over raw sockets: CONNECTIONS x IN_FLIGHT, for SECONDS.
  *
- * A Python or JVM generator would measure itself. The frame is built by the caller (any Produce
- * version, one partition) and read from standard input; only its correlation id is set here.
+ * A Python or JVM generator would measure itself. The frames, one or more, are built by the caller
+ * (any Produce version, one partition each) and read from standard input one behind the other; only
+ * the correlation id is set here. Requests go through the frames in turn.
  * Prints one JSON line: {"requests": n, "seconds": s, "p50_us": .., "p99_us": ..}.
  */
 #define _GNU_SOURCE
@@ -17,7 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FRAME_MAX 65536
+#define FRAMES_BYTES_MAX (8 << 20)
+#define FRAMES_MAX 16384
+#define OUT_BYTES 65536
 #define ANSWER_MAX 65536
 #define IN_FLIGHT_MAX 64
 #define SAMPLES_MAX (1 << 22)
@@ -30,8 +33,9 @@ struct connection {
     uint32_t sent, received;
 };
 
-static unsigned char frame[FRAME_MAX];
-static size_t frame_size;
+static unsigned char frames[FRAMES_BYTES_MAX];
+static size_t frame_at[FRAMES_MAX + 1]; /* where each begins, and where the last one ends */
+static size_t frame_count, frame_next;
 static uint32_t samples_us[SAMPLES_MAX];
 static size_t sample_count;
 
@@ -46,25 +50,44 @@ static void fail(const char *what) {
     exit(1);
 }
 
+/* Finds the borders by the size in front of each frame; nothing may be left over. */
+static void read_frames(void) {
+    size_t filled = fread(frames, 1, FRAMES_BYTES_MAX, stdin), at = 0;
+    while (at + 14 <= filled && frame_count < FRAMES_MAX) {
+        uint32_t size;
+        memcpy(&size, frames + at, 4);
+        at += ntohl(size) + 4u;
+        frame_at[++frame_count] = at;
+        if (at - frame_at[frame_count - 1] > OUT_BYTES) break;
+    }
+    errno = EINVAL;
+    if (!frame_count || at != filled) fail("bad frames");
+}
+
+static void send_all(struct connection *c, const unsigned char *data, size_t size) {
+    for (size_t done = 0; done < size;) {
+        ssize_t n = send(c->fd, data + done, size - done, MSG_NOSIGNAL);
+        if (n < 0 && errno != EAGAIN && errno != EINTR) fail("send");
+        if (n > 0) done += (size_t)n;
+    }
+}
+
 static void send_some(struct connection *c, int count) {
-    static unsigned char out[FRAME_MAX * 4];
-    size_t size = 0;
+    static unsigned char out[OUT_BYTES];
+    size_t filled = 0;
     for (int i = 0; i < count; i++) {
-        memcpy(out + size, frame, frame_size);
+        const unsigned char *frame = frames + frame_at[frame_next];
+        size_t size = frame_at[frame_next + 1] - frame_at[frame_next];
+        if (filled + size > sizeof out) { send_all(c, out, filled); filled = 0; }
+        memcpy(out + filled, frame, size);
         uint32_t id = htonl(c->sent);
-        memcpy(out + size + 8, &id, 4); /* size, api key, version, then the correlation id */
+        memcpy(out + filled + 8, &id, 4); /* size, api key, version, then the correlation id */
+        filled += size;
         c->sent_ns[c->sent % IN_FLIGHT_MAX] = now_ns();
         c->sent++;
-        size += frame_size;
-        if (size + frame_size > sizeof out || i + 1 == count) {
-            for (size_t done = 0; done < size;) {
-                ssize_t n = send(c->fd, out + done, size - done, 0);
-                if (n < 0 && errno != EAGAIN) fail("send");
-                if (n > 0) done += (size_t)n;
-            }
-            size = 0;
-        }
+        frame_next = (frame_next + 1) % frame_count;
     }
+    send_all(c, out, filled);
 }
 
 /* Whole answers in the buffer; each must carry the next correlation id and error code 0. */
@@ -101,14 +124,14 @@ static int by_value(const void *a, const void *b) {
 
 int main(int argc, char **argv) {
     if (argc != 7) {
-        fprintf(stderr, "usage: requests HOST PORT CONNECTIONS IN_FLIGHT SECONDS ERROR_AT < FRAME\n");
+        fprintf(stderr, "usage: requests HOST PORT CONNECTIONS IN_FLIGHT SECONDS ERROR_AT < FRAMES\n");
         return 2;
     }
     int connections = atoi(argv[3]), in_flight = atoi(argv[4]);
     double seconds = atof(argv[5]);
     long error_at = atol(argv[6]); /* where in an answer's body the error code is; -1 unknown */
-    frame_size = fread(frame, 1, FRAME_MAX, stdin);
-    if (frame_size < 14 || in_flight > IN_FLIGHT_MAX) { errno = EINVAL; fail("bad frame or in-flight"); }
+    if (connections < 1 || in_flight < 1 || in_flight > IN_FLIGHT_MAX) { errno = EINVAL; fail("arguments"); }
+    read_frames();
     int poll = epoll_create1(0);
     struct connection *all = calloc((size_t)connections, sizeof *all);
     for (int i = 0; i < connections; i++) {

@@ -37,6 +37,7 @@ class ErrorNumber:
     TOPIC_ALREADY_EXISTS: Final = 36
     INVALID_PARTITIONS: Final = 37
     INVALID_CONFIG: Final = 40
+    INVALID_REQUEST: Final = 42
 
 
 class Record(NamedTuple):
@@ -132,10 +133,10 @@ class ConnectedClient:
     def __init__(self, client: Client, kind: ClientKind, servers: str) -> None:
         self.kind: Final = kind
         self._client = client
-        self._servers = servers
+        self.servers: Final = servers
 
     def ask(self, do: str, **given: object) -> Any:
-        return self._client.ask(do, servers=self._servers, **given)
+        return self._client.ask(do, servers=self.servers, **given)
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -168,7 +169,11 @@ class ConnectedClient:
         self, topic: str, count: int, *, partition: int = 0, at: str = "beginning", **place: int
     ) -> list[Record]:
         found = self.ask(
-            "consume", topic=topic, partition=partition, count=count, **{"from": {"at": at, **place}}
+            "consume",
+            topic=topic,
+            partition=partition,
+            count=count,
+            **{"from": {"at": at, **place}},
         )
         return [record_of(one) for one in found]
 
@@ -243,15 +248,15 @@ KINDS: Final = (
         command=_python("kcat"),
         runtimes=("kcat",),
         # One header for all records of a run, no empty values beside missing ones.
-        lacks=ADMINISTRATION | {"timestamps", "rich_records", "told_offsets"},
+        lacks=ADMINISTRATION | {"timestamps", "rich_records", "told_offsets", "quiet_describe"},
     ),
     ClientKind(name="confluent-kafka", command=_python("confluent")),
-    ClientKind(
-        name="kafka-python", command=_python("kafka_python"), is_idempotent_by_default=True
-    ),
+    ClientKind(name="kafka-python", command=_python("kafka_python"), is_idempotent_by_default=True),
     # It knows only the request that replaces all configs.
     ClientKind(
-        name="aiokafka", command=_python("aiokafka"), lacks=frozenset({"incremental_configs"})
+        name="aiokafka",
+        command=_python("aiokafka"),
+        lacks=frozenset({"incremental_configs", "quiet_describe"}),
     ),
     ClientKind(
         name="java",
@@ -259,9 +264,7 @@ KINDS: Final = (
         runtimes=("java", "javac", "mvn"),
         is_idempotent_by_default=True,
     ),
-    ClientKind(
-        name="franz-go", command=_go, runtimes=("go",), is_idempotent_by_default=True
-    ),
+    ClientKind(name="franz-go", command=_go, runtimes=("go",), is_idempotent_by_default=True),
     ClientKind(
         name="kafkajs",
         command=_node,
@@ -276,9 +279,10 @@ def kinds_with(*abilities: str) -> list[ClientKind]:
     return [kind for kind in KINDS if kind.can(*abilities)]
 
 
-def for_clients(*abilities: str) -> pytest.MarkDecorator:
-    """Run a test once with every client that has the abilities."""
-    chosen = [pytest.param(kind, id=kind.name) for kind in kinds_with(*abilities)]
+def for_clients(*abilities: str, without: str | None = None) -> pytest.MarkDecorator:
+    """Run a test once with every client that has the abilities and lacks the one `without`."""
+    kinds = [kind for kind in kinds_with(*abilities) if without is None or not kind.can(without)]
+    chosen = [pytest.param(kind, id=kind.name) for kind in kinds]
     return pytest.mark.parametrize("client", chosen, indirect=True)
 
 

@@ -1,5 +1,6 @@
 """Every client reads by assignment: from the beginning, from an offset, from a time."""
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -69,7 +70,7 @@ def test_reader_at_the_end_gets_what_comes_later(
     assert (record.offset, record.value) == (20, b"at last")
 
 
-@for_clients("tells_out_of_range")
+@for_clients("consume")
 def test_offset_beyond_the_end_is_told(
     client: ConnectedClient, filled: tuple[str, list[Record]]
 ) -> None:
@@ -77,7 +78,7 @@ def test_offset_beyond_the_end_is_told(
     with pytest.raises(ClientSaidNo) as refused:
         client.consume(topic, 1, at="offset", offset=21)
     assert refused.value.code in (ErrorNumber.OFFSET_OUT_OF_RANGE, None)
-    assert "out of range" in str(refused.value).lower() or "OutOfRange" in str(refused.value)
+    assert re.search("out.?of.?range", str(refused.value), re.IGNORECASE)
 
 
 @for_clients()
@@ -87,7 +88,9 @@ def test_offsets_are_told(client: ConnectedClient, filled: tuple[str, list[Recor
     assert (told["earliest"], told["latest"], told["at_time"]) == (0, 20, 7)
 
 
-def test_record_with_the_newest_time_is_told(client_of: ByName, new_topic: Callable[..., str]) -> None:
+def test_record_with_the_newest_time_is_told(
+    client_of: ByName, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic("newest")
     java = client_of("java")
     times = [START_MS + 5, START_MS + 9, START_MS + 7]

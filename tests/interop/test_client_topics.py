@@ -147,6 +147,15 @@ def test_unknown_topic_is_told(client: ConnectedClient) -> None:
     assert topic not in client.ask("list_topics")
 
 
+@for_clients(without="quiet_describe")
+def test_topic_is_created_by_being_asked_for(client: ConnectedClient) -> None:
+    """These clients ask for metadata with leave to create; Kafka creates after its answer."""
+    topic = new_topic_name(f"asked-{client.kind.name}")
+    with suppress(ClientSaidNo):
+        client.ask("describe_topic", topic=topic)
+    wait_until("it is there", lambda: topic in client.ask("list_topics"))
+
+
 @for_clients()
 def test_topic_is_created_by_its_first_record(client: ConnectedClient, target: Target) -> None:
     """`auto.create.topics.enable` is on, as in Kafka."""

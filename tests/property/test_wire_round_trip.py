@@ -42,7 +42,7 @@ def test_any_message_comes_back(key: ApiKey) -> None:
 
 
 def _try_many(case: Case) -> None:
-    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         check_round_trip(case, fill(case, Drawn(data.draw)))

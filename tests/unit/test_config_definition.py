@@ -116,6 +116,7 @@ def test_secret_is_not_in_the_error() -> None:
         (123456789.0, "1.23456789E8"),
         (1.7976931348623157e308, "1.7976931348623157E308"),
         (-2.5e-7, "-2.5E-7"),
+        (5.960464477539063e-08, "5.960464477539063E-8"),
     ],
 )
 def test_value_is_shown_as_java_shows_it(value: Value, text: str) -> None:

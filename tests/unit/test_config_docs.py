@@ -8,6 +8,7 @@ import pytest
 import millstream
 from config_docs import PAGE, with_tables
 from millstream.model.config.broker_keys import BROKER_KEYS, FALLBACKS
+from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.refused import REFUSED_TOPIC_KEYS
 from millstream.model.config.topic_keys import TOPIC_KEYS
 
@@ -37,11 +38,17 @@ def test_every_broker_key_is_read_by_the_code() -> None:
     assert not unread
 
 
-def _texts_in_code() -> set[str]:
+def test_no_key_that_is_kept_for_later_is_read_by_the_code() -> None:
+    """One that is read has an effect and must be shown. Others only write some into files."""
+    assert not set(LATER_KEYS) & _texts_in_code(but_for=("cli", "testing"))
+
+
+def _texts_in_code(*, but_for: tuple[str, ...] = ()) -> set[str]:
     """Every text of the package's modules, but for the definitions themselves."""
+    passed_over = {SRC / "model" / "config", *(SRC / name for name in but_for)}
     found = set()
     for path in SRC.rglob("*.py"):
-        if (SRC / "model" / "config") not in path.parents:
+        if not passed_over & set(path.parents):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     found.add(node.value)

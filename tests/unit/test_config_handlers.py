@@ -33,6 +33,18 @@ NONE, INVALID_CONFIG = ErrorCode.NONE, ErrorCode.INVALID_CONFIG
 INVALID_REQUEST = ErrorCode.INVALID_REQUEST
 
 
+LOGGER = "millstream.broker.configs"
+
+
+@pytest.fixture
+def levels() -> Iterator[None]:
+    """What a test changes is put back: loggers are the process's."""
+    before = {name: logging.getLogger(name).level for name in ("", LOGGER)}
+    yield
+    for name, level in before.items():
+        logging.getLogger(name).setLevel(level)
+
+
 @pytest.mark.parametrize(
     ("key", "module"),
     [
@@ -193,20 +205,21 @@ def test_topic_change_is_refused_as_a_whole(keys: Keys, code: ErrorCode) -> None
     run(story)
 
 
+@pytest.mark.usefixtures("levels")
 def test_validate_only_checks_and_changes_nothing() -> None:
     async def story() -> None:
         world = await ConfigWorld().with_topic()
-        levels = logging.getLogger("millstream").level
+        level = logging.getLogger(LOGGER).level
         for kind, name, key, value in (
             (2, TOPIC, "segment.ms", "5"),
             (4, ME, "max.connections", "5"),
-            (8, ME, "millstream.broker.configs", "ERROR"),
+            (8, ME, LOGGER, "FATAL"),
         ):
             done = await world.change(kind, name, [(key, SET, value)], validate_only=True)
             assert done == (NONE, None)
         assert not world.controller.image.topics[TOPIC].configs
         assert not world.controller.image.broker_configs
-        assert logging.getLogger("millstream").level == levels
+        assert logging.getLogger(LOGGER).level == level
         bad, _ = await world.change(2, TOPIC, [("segment.ms", SET, "0")], validate_only=True)
         assert bad == INVALID_CONFIG
 
@@ -380,17 +393,6 @@ def test_older_request_is_refused_with_kafkas_code(
 
 
 # -- loggers -----------------------------------------------------------------------------------
-
-LOGGER = "millstream.broker.configs"
-
-
-@pytest.fixture
-def levels() -> Iterator[None]:
-    """What a test changes is put back: loggers are the process's."""
-    before = {name: logging.getLogger(name).level for name in ("", LOGGER)}
-    yield
-    for name, level in before.items():
-        logging.getLogger(name).setLevel(level)
 
 
 @pytest.mark.usefixtures("levels")

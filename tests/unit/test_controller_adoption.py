@@ -7,6 +7,7 @@ import pytest
 from controller_kit import METADATA, create, made, new_disk, run, started
 from millstream.controller.adoption import ADOPTED_TOPIC_CONFIGS
 from millstream.controller.local import LocalController
+from millstream.model.config import validate_topic_configs
 from millstream.model.ids import LeaderEpoch, TopicId, TopicPartition
 from millstream.testing.sim_disk import SimDisk
 
@@ -54,6 +55,14 @@ def test_adopted_topics_keep_everything_until_somebody_says_otherwise() -> None:
     assert topics["t"].configs == ADOPTED_TOPIC_CONFIGS
     assert topics["t"].configs["retention.ms"] == "-1"
     assert topics["__consumer_offsets"].configs["cleanup.policy"] == "compact"
+
+
+def test_settings_of_adopted_topics_are_such_as_a_topic_may_have() -> None:
+    controller = started(new_disk())
+    names = ["t", "__consumer_offsets", "__transaction_state"]
+    controller.adopt({at(name, 0): None for name in names})
+    for name in names:
+        validate_topic_configs(controller.image.topics[name].configs)
 
 
 def test_leader_epochs_begin_above_those_of_the_logs() -> None:
@@ -137,6 +146,14 @@ def test_old_logs_are_doomed_beside_the_topic_that_was_created_again() -> None:
     assert outcome.doomed == [at("t", 1)]
     assert outcome.refused == {}
     assert controller.image.topics["t"].topic_id == fresh
+
+
+def test_a_log_without_an_id_belongs_to_the_topic_that_exists() -> None:
+    """Ids are written before records: it is empty, and the topic's own to use."""
+    controller, _, _ = deleted_with_logs_left(new_disk())
+    run(lambda: create(controller, "t"))
+    outcome = controller.adopt({at("t", 0): None}, is_complete=True)
+    assert (outcome.doomed, outcome.refused) == ([], {})
 
 
 def test_a_deletion_is_remembered_until_its_logs_are_surely_gone() -> None:

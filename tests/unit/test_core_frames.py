@@ -157,6 +157,18 @@ def test_many_in_flight_in_any_order(core: Core) -> None:
     assert sent == b"".join(b"<%d>" % number for number in range(210))
 
 
+def test_more_in_flight_than_ever_before(core: Core) -> None:
+    """The oldest is in the middle of whatever they are kept in when that has to grow."""
+    client = core.connect()
+    asked(client, 6)
+    for number in range(5):
+        client.connection.answer(number, [b"<%d>" % number])
+    asked(client, 40)
+    for number in reversed(range(5, 46)):
+        client.connection.answer(number, [b"<%d>" % number])
+    assert client.collect() == b"".join(b"<%d>" % number for number in range(46))
+
+
 @pytest.mark.parametrize("number", [-1, 0, 2, 5])
 def test_a_second_answer_is_our_bug(core: Core, number: int) -> None:
     """I-36. 0 was sent, 2 waits for 1, 5 was never asked."""

@@ -4,6 +4,7 @@ import errno
 from dataclasses import replace
 
 import pytest
+from crc32c import crc32c
 
 from core_kit import (
     BIG_SEGMENTS,
@@ -108,6 +109,11 @@ def damaged(data: bytearray, at: int) -> bytearray:
     return data
 
 
+def with_crc(data: bytearray) -> bytearray:
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return data
+
+
 def spec_of(**changes: object) -> BatchSpec:
     return BatchSpec(timestamp_ms=NOW)._replace(**changes)  # type: ignore[arg-type]
 
@@ -139,6 +145,12 @@ NOT_PLAIN: dict[str, bytes] = {
     "too late for the segment": produce_frame(
         [(0, batch(spec=spec_of(timestamp_ms=NOW + 3_000_001)))]
     ),
+    "another max timestamp": produce_frame([(0, with_crc(damaged(batch(), 42)))]),
+    "another record count": produce_frame([(0, with_crc(damaged(batch(), 60)))]),
+    "another last offset": produce_frame([(0, with_crc(damaged(batch(), 26)))]),
+    "an unknown codec": produce_frame([(0, with_crc(damaged(batch(), 22)))]),
+    "a malformed record": produce_frame([(0, with_crc(damaged(batch(), 61)))]),
+    "a negative offset": produce_frame([(0, with_crc(bytearray(b"\xff") + batch()[1:]))]),
     "unknown producer": produce_frame([(0, sequenced(6, 0))]),
     "a retry": produce_frame([(0, sequenced(5, 0))]),
     "a gap": produce_frame([(0, sequenced(5, 2))]),
@@ -232,6 +244,22 @@ def test_a_removed_partition_is_not_found(core: Core) -> None:
     assert len(client.requests()) == 2
 
 
+def test_a_topic_that_was_deleted_and_made_again_is_another(core: Core) -> None:
+    client = core.connect()
+    client.send(produce_frame([(0, batch())]))
+    assert client.requests() == []
+    core.commit()
+    for index in range(2):
+        core.table.remove(core.slot(index), topic=b"events", topic_id=b"", partition=index)
+    client.send(produce_frame([(0, batch())]))
+    assert len(client.requests()) == 1
+    core.table.add(core.slot(1), topic=b"events", topic_id=b"", partition=0)
+    client.send(produce_frame([(0, batch(b"for the new one"))]))
+    assert client.requests() == []
+    core.commit()
+    assert values(core, 1) == [b"first", b"for the new one"]
+
+
 def test_a_name_is_not_an_id(core: Core) -> None:
     core.table.add(core.slot(), topic=b"n" * 16, topic_id=b"i" * 16, partition=0)
     assert core.table.find(b"i" * 16, 0) is None
@@ -270,6 +298,16 @@ def test_the_sequence_after_the_highest_is_0(core: Core) -> None:
     assert client.requests() == []
     core.commit()
     assert entry.batches[1:] == [(2**31 - 1, 0, 2, 3, NOW), (1, 1, 4, 4, NOW)]
+
+
+def test_what_may_be_a_retry_is_for_python(core: Core) -> None:
+    """I-20. A batch over nearly all sequences: its first one is the next one, too."""
+    core.know(5)
+    (entry,) = core.log().producers.states.entries()
+    entry.keep(9, 8, 1, 1, NOW)
+    client = core.connect()
+    client.send(produce_frame([(0, sequenced(5, 9))]))
+    assert len(client.requests()) == 1
 
 
 def test_an_open_transaction_keeps_the_producer_in_python(core: Core) -> None:
@@ -482,17 +520,18 @@ def test_a_request_waits_no_longer_than_it_asked_for(led: Core) -> None:
     assert [one.partitions for one in client.answers()] == [[(0, 0, 2, 0)]]
 
 
-def test_many_answers_wait_and_leave_in_order(led: Core) -> None:
+@pytest.mark.parametrize("behind", [1, 10, 60])
+def test_many_answers_wait_and_leave_in_order(led: Core, behind: int) -> None:
     """Made answers are kept in one block, which must not grow while there is always one waiting."""
     client = led.connect()
     sent = []
-    for number in range(3000):
+    for number in range(1000):
         client.send(produce_frame([(0, batch(b"%d" % number))], acks=-1, correlation_id=number))
         assert client.requests() == []
         led.commit()
-        led.slot().advance_high_watermark(number)
+        led.slot().advance_high_watermark(number - behind)
         sent += client.answers()
-    led.slot().advance_high_watermark(3001)
+    led.slot().advance_high_watermark(1001)
     sent += client.answers()
-    assert [one.correlation_id for one in sent] == list(range(3000))
-    assert [one.partitions[0][2] for one in sent] == list(range(1, 3001))
+    assert [one.correlation_id for one in sent] == list(range(1000))
+    assert [one.partitions[0][2] for one in sent] == list(range(1, 1001))

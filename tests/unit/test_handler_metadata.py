@@ -17,15 +17,16 @@ from millstream.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from topic_handlers_kit import OUTSIDE, Desk, codes
+from millstream.wire.primitives import MalformedFrame
+from topic_handlers_kit import OUTSIDE, Desk, codes, make_late
 
 NOT_ASKED = -(2**31)
 STRANGE_ID = TopicId(UUID(int=0xABC))
 
 
-def named(*names: str, create: bool = False, **options: bool) -> MetadataRequest:
+def named(*names: str, create: bool = False) -> MetadataRequest:
     topics = [MetadataRequestTopic(name=name) for name in names]
-    return MetadataRequest(topics=topics, allow_auto_topic_creation=create, **options)
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=create)
 
 
 def ask(
@@ -73,6 +74,12 @@ def test_every_version_tells_what_it_can(desk: Desk, version: int) -> None:
 def test_the_address_is_that_of_the_clients_listener(desk: Desk) -> None:
     broker = ask(desk, named("a"), listener=OUTSIDE).brokers[0]
     assert (broker.host, broker.port) == ("outside", 9093)
+
+
+def test_a_broker_without_an_address_of_its_own_is_where_the_client_found_it(desk: Desk) -> None:
+    desk.register(BrokerImage(BrokerId(1), (Endpoint("PLAINTEXT", "", 9092),)))
+    broker = ask(desk, named("a")).brokers[0]
+    assert (broker.host, broker.port) == ("127.0.0.1", 9092)
 
 
 @pytest.mark.parametrize("version", metadata.VERSIONS)
@@ -199,6 +206,7 @@ def test_a_disk_that_fails_is_told_for_the_topics_that_were_to_be(desk: Desk) ->
 
 def test_two_clients_that_ask_together_get_the_same_topic() -> None:
     desk = Desk()
+    make_late(desk)
 
     async def both() -> list[MetadataResponse]:
         request = named("new", create=True)
@@ -215,7 +223,8 @@ def test_two_clients_that_ask_together_get_the_same_topic() -> None:
 
 @pytest.mark.parametrize("version", range(8, 14))
 def test_allowed_operations_where_asked_for(desk: Desk, version: int) -> None:
-    request = named("a", "nope", include_topic_authorized_operations=True)
+    request = named("a", "nope")
+    request.include_topic_authorized_operations = True
     request.include_cluster_authorized_operations = version <= 10
     response = ask(desk, request, version)
     assert [topic.topic_authorized_operations for topic in response.topics] == [3576, 3576]
@@ -280,6 +289,35 @@ def test_a_partition_whose_disk_failed_has_no_leader(desk: Desk) -> None:
     place.failed(OSError(errno.EIO, "gone"))
     told = partition_of(ask(desk, named("a")))
     assert told == ("LEADER_NOT_AVAILABLE", -1, [1], [1], [1])
+
+
+# -- bytes of real clients ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_librdkafkas_request_for_all_topics_is_understood(version: int) -> None:
+    """As it was seen on the wire: its null array takes four bytes."""
+    flags = b"\x01\x01\x00" if version <= 10 else b"\x01\x00"
+    request = metadata.decode(memoryview(bytes(4) + flags + b"\x00"), version)
+    assert request.topics is None
+    assert request.allow_auto_topic_creation
+    assert not request.include_topic_authorized_operations
+    assert request.include_cluster_authorized_operations == (version <= 10)
+
+
+@pytest.mark.parametrize("version", range(9, 14))
+def test_other_requests_are_read_as_they_are(version: int) -> None:
+    for request in (
+        MetadataRequest(topics=None),
+        MetadataRequest(topics=[]),
+        named("a"),
+        named("", "", "x"),
+    ):
+        assert metadata.decode(memoryview(request.encode(version)), version) == request
+    with pytest.raises(MalformedFrame):
+        metadata.decode(
+            memoryview(MetadataRequest(topics=None).encode(version) + bytes(2)), version
+        )
 
 
 # -- failure -----------------------------------------------------------------------------------

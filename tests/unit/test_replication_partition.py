@@ -10,11 +10,12 @@ from millstream.model.errors import FencedLeaderEpoch, StorageFailed, UnknownPar
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
-from millstream.replication.partition import LeaderFacts, Partition
+from millstream.replication.partition import ENDS_KEPT, LeaderFacts, Partition
 from millstream.storage.config import LogConfig
 from millstream.storage.log_reader import Isolation
 from millstream.storage.ports import AppendOutcome, PartitionLog
 from millstream.storage.producers import Origin
+from millstream.testing.record_batches import read_records
 
 EACH = LogConfig(flush_messages=1)
 THIRD = LogConfig(flush_messages=3)
@@ -203,3 +204,66 @@ def test_coordinators_append_without_sequences() -> None:
     spec = of_producer(9, -1)
     port.append(batch_of(b"a", spec=spec), acks=-1, done=outcomes.append, origin=Origin.COORDINATOR)
     assert outcomes[0].error is None
+
+
+# -- coming back to the end ----------------------------------------------------------------------
+
+
+def _tail(leader: Partition, offset: int, size_max: int = 10_000) -> list[bytes | None]:
+    result = leader.read(Offset(offset), size_max=size_max, isolation=Isolation.HIGH_WATERMARK)
+    assert (result.high_watermark, result.log_start) == (leader.high_watermark, leader.log_start)
+    return [record.value for record in read_records(result.data.read())]
+
+
+def test_a_reader_that_comes_back_to_the_end_finds_what_came_since() -> None:
+    _, _, leader = led()
+    append(leader, b"a", b"b")
+    assert _tail(leader, 0) == [b"a", b"b"]
+    append(leader, b"c")
+    append(leader, b"d")
+    assert _tail(leader, 2) == [b"c", b"d"]
+    assert _tail(leader, 4) == []
+    append(leader, b"e")
+    assert _tail(leader, 2) == [b"c", b"d", b"e"], "a slower reader of the same end"
+    assert _tail(leader, 4) == [b"e"]
+
+
+def test_the_remembered_end_gives_way_to_limits_rolls_and_truncation() -> None:
+    _, _, leader = led()
+    append(leader, b"a")
+    _tail(leader, 0)
+    append(leader, b"b" * 50)
+    append(leader, b"c")
+    first = leader.read(Offset(1), size_max=1, isolation=Isolation.HIGH_WATERMARK).data
+    assert [record.value for record in read_records(first.read())] == [b"b" * 50]
+    leader.log.roll()
+    append(leader, b"d")
+    assert _tail(leader, 1) == [b"b" * 50, b"c"]
+    assert _tail(leader, 3) == [b"d"]
+    append(leader, b"e")
+    assert _tail(leader, 4) == [b"e"]
+
+
+def test_the_remembered_end_is_forgotten_when_the_log_was_cut() -> None:
+    """Only a follower cuts its log; the same offset is at another place afterwards."""
+    _, _, leader = led()
+    append(leader, b"a")
+    append(leader, b"b" * 100)
+    append(leader, b"c")
+    assert len(_tail(leader, 0)) == 3
+    leader.log.set_high_watermark(Offset(1))
+    leader.log.truncate_to(Offset(1))
+    append(leader, b"x")
+    append(leader, b"y")
+    append(leader, b"z")
+    assert _tail(leader, 3) == [b"z"]
+
+
+def test_only_so_many_ends_are_remembered() -> None:
+    """I-37."""
+    _, _, leader = led()
+    for number in range(50):
+        append(leader, b"%d" % number)
+        assert _tail(leader, number) == [b"%d" % number]
+    assert len(leader._ends) <= ENDS_KEPT
+    assert len(_tail(leader, 3)) == 47

@@ -1,6 +1,7 @@
 """The connection over a simulated network: turns, deadlines, cancelling, ends, back-pressure."""
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine
 from functools import partial
 from struct import pack
@@ -493,6 +494,22 @@ def test_a_name_that_cannot_be_is_a_failed_connect(host: str) -> None:
         for port in (PORT, 70_000, -1):
             with pytest.raises(ConnectFailed):
                 await connect(LoopNetwork(), QUICK, host=host, port=port)
+
+    asyncio.run(main())
+
+
+def test_the_tls_context_reaches_the_network() -> None:
+    context = ssl.create_default_context()
+
+    class Refusing(LoopNetwork):
+        async def connect(self, *_: Any, tls: ssl.SSLContext | None = None, **__: Any) -> Any:
+            assert tls is context
+            raise ssl.SSLCertVerificationError("bad certificate")
+
+    async def main() -> None:
+        settings = RpcSettings(tls=context)
+        with pytest.raises(ConnectFailed, match="bad certificate"):
+            await connect(Refusing(), settings, host="server", port=PORT)
 
     asyncio.run(main())
 

@@ -13,7 +13,7 @@ from millstream.wire.api_keys import APIS, ApiKey
 from millstream.wire.catalogue import all_keys, request_type, response_type, versions_of
 from millstream.wire.fields import Field, Kind
 from millstream.wire.primitives import Bytes
-from millstream.wire.schema import Message, Struct
+from millstream.wire.schema import Struct
 from wire_messages import all_structs, messages_of, structs_of
 
 KEYS = pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name.lower())
@@ -45,8 +45,8 @@ def test_client_facing_apis_are_all_there() -> None:
 def test_messages_are_found_and_know_their_api(key: ApiKey) -> None:
     for message in messages_of(key):
         assert key is message.API_KEY
-        assert (message.VERSIONS, message.FLEXIBLE_FROM) == APIS[key]
-        assert message.VERSIONS == versions_of(key)
+        assert APIS[key] == (message.VERSIONS, message.FLEXIBLE_FROM)
+        assert versions_of(key) == message.VERSIONS
     assert request_type(key).__name__.endswith("Request")
     assert response_type(key).__name__.endswith("Response")
     assert request_type(key).__module__.rpartition(".")[2] == key.name.lower()
@@ -61,11 +61,10 @@ def test_the_module_says_which_api_it_is(key: ApiKey) -> None:
 
 
 def expected_annotation(field: Field) -> Any:
+    value: Any = field.struct or PYTHON_TYPES[field.element or field.kind]
     if field.element is not None:
-        value = list[field.struct or PYTHON_TYPES[field.element]]  # type: ignore[misc]
-    else:
-        value = field.struct or PYTHON_TYPES[field.kind]
-    return value | None if field.nullable else value  # type: ignore[operator]
+        value = types.GenericAlias(list, (value,))
+    return value | None if field.nullable else value
 
 
 @STRUCTS
@@ -79,8 +78,6 @@ def test_annotations_say_what_the_declarations_do(struct: type[Struct]) -> None:
 def test_declarations_make_sense(struct: type[Struct]) -> None:
     for field in struct.FIELDS:
         assert len(field.versions) > 0, field
-        # Null where the field is absent would be noise, and null as default must be allowed.
-        assert set(field.nullable[:50]) <= set(field.versions[:50]) or not field.nullable, field
         if field.default is None:
             assert field.nullable, field
     tags = [field.tag for field in struct.FIELDS if field.tag is not None]
@@ -142,10 +139,3 @@ def test_introspection_of_a_field() -> None:
     assert (topics.default, topics.tag, topics.ignorable) == ([], None, False)
     flag = fields["include_cluster_authorized_operations"]
     assert (flag.kind, flag.versions, flag.default) == (Kind.BOOLEAN, range(8, 11), False)
-
-
-def test_messages_are_messages() -> None:
-    for key in all_keys():
-        for message in messages_of(key):
-            assert issubclass(message, Message)
-            assert isinstance(message.__dict__.get("__init__"), types.FunctionType | None)

@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from millstream.broker import gauges, registry
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
@@ -46,6 +48,8 @@ log = get_logger("millstream.broker")
 
 STOP_TIMEOUT_S: Final = 10.0
 """For requests and background work to end before a stop goes on without them (I-42)."""
+
+WARM_UP_STEP_S: Final = 0.02
 
 
 @dataclass(slots=True)
@@ -91,13 +95,14 @@ class Broker:
         self._table = SlotTable(violation=InvariantViolated)
         storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
         directories = configs.get_list("log.dirs")
-        self.logs = LogManager(storage, directories)
+        self.logs = LogManager(storage, directories, cleaner_limits=configs.cleaner_limits())
         self.controller = LocalController(
             disk=seams.disk,
             background=self._background,
             randomness=seams.randomness,
             directories=directories,
             broker_id=self.broker_id,
+            check_configs=configs.check_topic_configs,
         )
         dispatch = Dispatch(lambda: self.services, self._tasks.spawn)
         self.server = Server(
@@ -129,10 +134,13 @@ class Broker:
             producer_ids=ProducerIds(self.controller, self._tasks.spawn),
             metrics=self.metrics,
         )
+        gauges.register(self.services)
         self._upkeep = Upkeep(self.logs, configs, self.metrics)
         self.endpoints: list[ListenerAddress] = []
         """Where clients can connect, once started."""
         self._observe: ObserveServer | None = None
+        self._not_ready: str | None = "the broker is starting"
+        self._warming: asyncio.TimerHandle | None = None
         self.metrics_port: int | None = None
 
     # -- start -----------------------------------------------------------------------------
@@ -165,8 +173,9 @@ class Broker:
         self.controller.subscribe(self._on_change)
         configs.subscribe(self._upkeep.run_now)
         self._upkeep.start()
-        self._freeze_garbage()
+        self._warm_up(registry.load_all())
         self.server.accept()
+        self._not_ready = None
         self.endpoints = bound
         await self._serve_metrics()
         _tell_start(report, bound)
@@ -203,7 +212,7 @@ class Broker:
         from millstream.observe.http import ObserveServer
 
         network = self._seams.network or LoopNetwork()
-        self._observe = ObserveServer(network, self.metrics, why_not_ready=lambda: None)
+        self._observe = ObserveServer(network, self.metrics, why_not_ready=lambda: self._not_ready)
         self.metrics_port = await self._observe.start(host=self.endpoints[0].host, port=port)
 
     def _on_change(self, change: ImageChange) -> None:
@@ -218,17 +227,25 @@ class Broker:
             broker=found.get(str(self.broker_id), {}), default=found.get("", {})
         )
 
-    @staticmethod
-    def _freeze_garbage() -> None:
-        """What is there now stays for ever: the collector need not look at it again."""
-        gc.collect()
-        gc.freeze()
+    def _warm_up(self, steps: Iterator[object]) -> None:
+        """Load the handlers nobody has asked for yet, between requests, one at a time.
+
+        Then what is there stays for ever, and the garbage collector need not look at it again.
+        """
+        if next(steps, None) is None:
+            gc.freeze()
+            return
+        loop = asyncio.get_running_loop()
+        self._warming = loop.call_later(WARM_UP_STEP_S, self._warm_up, steps)
 
     # -- stop ------------------------------------------------------------------------------
 
     async def stop(self, *, is_clean: bool = True) -> None:
         """End connections and work, flush, leave the mark of a clean stop."""
+        self._not_ready = "the broker is stopping"
         self._upkeep.stop()
+        if self._warming is not None:
+            self._warming.cancel()
         if self._observe is not None:
             await self._observe.close()
         await self.server.close()

@@ -11,14 +11,21 @@ from typing import Final
 from millstream.broker.context import RequestFacts
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.error_codes import code_of
-from millstream.broker.peer import ClientPeer
+from millstream.broker.peer import CLOSED, Cause, ClientPeer
 from millstream.kernels.connection import FrameError
 from millstream.kernels.slots import SlotTable
+from millstream.model.limits import BUFFERED_REQUEST_BYTES_MAX, KIB
+from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
+
+log = get_logger("millstream.broker.exchange")
 
 ROUNDS_MAX: Final = 8
 """Times a wake-up goes back to connections whose answers made room for more of their requests.
 A client that pipelines without end must let the others have their turn."""
+
+HELD_FROM_BYTES: Final = 256 * KIB
+"""Smaller leftovers in a connection's buffer are not counted: their number is the connections'."""
 
 
 class Exchange:
@@ -42,6 +49,7 @@ class Exchange:
         """Lets the readers look that wait for what was written."""
         self.call_soon: Callable[[Callable[[], None]], object] = lambda work: work()
         """The event loop's, once there is one."""
+        self._held_bytes = 0
         self._is_awake = False
         self._with_output: dict[ClientPeer, None] = {}
         self._with_requests: dict[ClientPeer, None] = {}
@@ -62,6 +70,9 @@ class Exchange:
             peer.close(str(error))
             return
         self._serve(peer)
+        unread = peer.core.unread_bytes
+        if unread >= HELD_FROM_BYTES or peer.held_bytes:
+            self._hold(peer, unread)
 
     def finish(self) -> None:
         """Write what was staged, send what is answered; both until nothing is left to do."""
@@ -69,7 +80,10 @@ class Exchange:
             self._commit()
             while self._with_output:
                 peer, _ = self._with_output.popitem()
-                peer.flush()
+                try:
+                    peer.flush()
+                except Exception as error:  # noqa: BLE001 - as above
+                    self._break_off(peer, error)
             if not self._with_requests:
                 break
             waiting, self._with_requests = self._with_requests, {}
@@ -100,9 +114,20 @@ class Exchange:
 
     def has_ended(self, peer: ClientPeer) -> None:
         self.closing.discard(peer)
+        self._held_bytes -= peer.held_bytes
+        peer.held_bytes = 0
         self._with_output.pop(peer, None)
         self._with_requests.pop(peer, None)
         self._on_end(peer)
+
+    def _hold(self, peer: ClientPeer, unread: int) -> None:
+        """Count what is kept of unfinished requests; who breaks the limit has to go."""
+        if peer.state == CLOSED:
+            return  # it was given back when it ended
+        self._held_bytes += unread - peer.held_bytes
+        peer.held_bytes = unread
+        if self._held_bytes > BUFFERED_REQUEST_BYTES_MAX:
+            peer.abort("unfinished requests take too much memory", Cause.LIMIT)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -127,8 +152,15 @@ class Exchange:
                 self._dispatch.handle(peer, facts, body)
         except FrameError as error:
             peer.close(str(error))
+        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
+            self._break_off(peer, error)
+            return
         if core.is_blocked:
             peer.resume_if_idle()
+
+    def _break_off(self, peer: ClientPeer, error: Exception) -> None:
+        log.error("a connection failed", client=peer.client_host, error=error)
+        peer.abort(f"failed: {error!r}", Cause.FAILURE)
 
     def _commit(self) -> None:
         table = self.table

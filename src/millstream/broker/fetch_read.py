@@ -113,7 +113,7 @@ class FetchReader:
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
         size_max = min(cursor.max_bytes, self._bytes_left)
-        result = log.read(
+        result = leader.read(
             Offset(cursor.fetch_offset), size_max=max(0, size_max), isolation=self.isolation
         )
         data, is_committed = result.data, self.isolation is Isolation.COMMITTED

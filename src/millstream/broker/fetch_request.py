@@ -9,7 +9,7 @@ from collections.abc import Callable
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from millstream.wire.primitives import read_unsigned_varint
+from millstream.wire.primitives import MalformedFrame, read_unsigned_varint
 
 TopicKey = str | bytes
 """A topic's name, or since version 13 the 16 bytes of its id: as it came, as it is answered."""
@@ -61,10 +61,13 @@ class FetchAsk(NamedTuple):
 def decode(view: memoryview, version: int) -> FetchAsk:
     """Raises MalformedFrame."""
     try:
-        ask = _decode_common(view, version)
-    except (error, IndexError, UnicodeDecodeError):
-        ask = None
-    return ask if ask is not None else _decode_any(view, version)
+        return _decode_common(view, version)
+    except (_Uncommon, error, IndexError, UnicodeDecodeError, MalformedFrame):
+        return _decode_any(view, version)
+
+
+class _Uncommon(Exception):
+    """Not one of the common shapes."""
 
 
 # -- the common shapes -----------------------------------------------------------------------
@@ -95,8 +98,7 @@ _HEAD: Final = {
 }
 
 
-def _decode_common(view: memoryview, version: int) -> FetchAsk | None:
-    """None for what is not common."""
+def _decode_common(view: memoryview, version: int) -> FetchAsk:
     fields = _HEAD[version].unpack_from(view, 0)
     at = _HEAD[version].size
     if version >= _FIRST_WITHOUT_REPLICA_ID:
@@ -109,22 +111,21 @@ def _decode_common(view: memoryview, version: int) -> FetchAsk | None:
     rack_id = walk.text() if version >= _FIRST_WITH_RACK else ""
     if version >= FIRST_FLEXIBLE:
         walk.no_tags()
-    if walk.is_odd or walk.at != len(view):
-        return None
+    if walk.at != len(view):
+        raise _Uncommon
     return FetchAsk._make((version, *fields, partitions, forgotten, rack_id))
 
 
 class _Walk:
-    """A place in the request. `is_odd` once something was not as usual."""
+    """A place in the request."""
 
-    __slots__ = ("at", "is_flexible", "is_odd", "version", "view")
+    __slots__ = ("at", "is_flexible", "version", "view")
 
     def __init__(self, view: memoryview, at: int, version: int) -> None:
         self.view = view
         self.at = at
         self.version = version
         self.is_flexible = version >= FIRST_FLEXIBLE
-        self.is_odd = False
 
     def count(self) -> int:
         if self.is_flexible:
@@ -134,7 +135,7 @@ class _Walk:
             (value,) = _INT32.unpack_from(self.view, self.at)
             self.at += 4
         if value < 0:
-            self.is_odd = True
+            raise _Uncommon
         return value
 
     def text(self) -> str:
@@ -146,7 +147,7 @@ class _Walk:
             at = self.at + 2
         self.at = at + size
         if size < 0 or self.at > len(self.view):
-            raise IndexError
+            raise _Uncommon
         return str(self.view[at : self.at], "utf-8")
 
     def topic(self) -> TopicKey:
@@ -159,7 +160,7 @@ class _Walk:
     def no_tags(self) -> None:
         if self.is_flexible:
             if self.view[self.at]:
-                self.is_odd = True
+                raise _Uncommon
             self.at += 1
 
     def topics(self) -> list[AskedPartition]:
@@ -172,8 +173,7 @@ class _Walk:
                 row = row_struct.unpack_from(view, self.at)
                 self.at += size
                 if is_flexible and row[6]:
-                    self.is_odd = True
-                    return found
+                    raise _Uncommon
                 found.append(make(key, row))
             self.no_tags()
         return found

@@ -269,7 +269,7 @@ class FetchSessions:
         """Make room for a session of that size, if one is worth less (Kafka's rules).
 
         The one unused for longest if that is long. Otherwise a follower's session may replace a
-        consumer's, and one that is not young any more goes for one that is as large.
+        consumer's, and one that is not young any more goes for a larger one.
         """
         if not self._sessions:
             return False

@@ -34,6 +34,7 @@ class Cause(StrEnum):
     IDLE = "idle"
     FAILURE = "failure"
     STOP = "stop"
+    LIMIT = "limit"
 
 
 class ClientPeer(ABC):
@@ -57,6 +58,8 @@ class ClientPeer(ABC):
         self.last_active_s = exchange.now_s
         self.is_served = False
         """Whether its requests are being walked right now; a close must not pull them away."""
+        self.held_bytes = 0
+        """Of an unfinished large request, as counted against the limit of all connections."""
         self.state = OPEN
         self.close_reason = ""
         self.close_cause = Cause.CLIENT

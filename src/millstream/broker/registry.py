@@ -5,7 +5,7 @@ use most APIs, so a handler's module is loaded by the first request for it.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from millstream.wire.api_keys import ApiKey
@@ -59,6 +59,13 @@ class Handler(NamedTuple):
     handle: Callable[[Any, Any], Any]
     failed: Callable[[Any, ErrorCode, int], Any]
     versions: range
+
+
+def load_all() -> Iterator[ApiKey]:
+    """Load every handler, one per step: a broker that has run out of descriptors cannot."""
+    for key in SERVED:
+        load(key)
+        yield key
 
 
 def load(key: ApiKey) -> Handler:

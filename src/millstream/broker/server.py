@@ -42,9 +42,6 @@ class ConnectionLimits(Protocol):
     @property
     def idle_s(self) -> float: ...
 
-    @property
-    def buffered_bytes_max(self) -> int: ...
-
     def per_address_max(self, address: str) -> int: ...
 
 
@@ -94,7 +91,11 @@ class Server:
             self._shell = SocketShell(loop, self.exchange, self._background)
         bound = []
         for one in wanted:
-            listener = await self._listen(one)
+            try:
+                listener = await self._listen(one)
+            except OSError as error:
+                place = f"{one.name}://{one.host}:{one.port}"
+                raise OSError(error.errno, f"{place}: {error.strerror or error}") from error
             self._listeners.append(listener)
             bound.append(one._replace(port=listener.port))
         return bound

@@ -6,6 +6,7 @@ from typing import Final
 
 from millstream.broker.configs import BrokerConfigs
 from millstream.model.invariant import InvariantViolated
+from millstream.observe import logs
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
@@ -43,6 +44,7 @@ class Upkeep:
             self._logs.store_checkpoints,
         )
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
+        self._every("log lines", lambda: 1.0, logs.flush)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
         self._lag.start()
@@ -92,6 +94,7 @@ class Upkeep:
             log.info("segments removed by retention", segments=removed)
 
     def _clean(self) -> None:
+        self._logs.cleaner.throttle.bytes_per_s = self._configs.cleaner_limits().bytes_per_s
         if self._configs.get_bool("log.cleaner.enable"):
             self._logs.run_cleaner()
 

@@ -44,20 +44,27 @@ class PartitionView(NamedTuple):
     offline: list[int]
 
 
-def nodes_on(image: ClusterImage, listener: str, *, with_fenced: bool = False) -> list[Node]:
-    """The brokers that can be reached on the listener, by id."""
+def nodes_on(
+    image: ClusterImage, listener: str, *, arrived_at: str, with_fenced: bool = False
+) -> list[Node]:
+    """The brokers that can be reached on the listener, by id.
+
+    A broker that listens on all addresses and advertises none is told as `arrived_at`, the
+    address that the client has just reached it by.
+    """
     nodes = []
     for broker_id, broker in sorted(image.brokers.items()):
         endpoint = broker.endpoint(listener)
         if broker.is_fenced and not with_fenced:
             continue
         if endpoint is not None:
-            nodes.append(_node(broker_id, broker, endpoint))
+            nodes.append(_node(broker_id, broker, endpoint, arrived_at))
     return nodes
 
 
-def _node(broker_id: BrokerId, broker: BrokerImage, endpoint: Endpoint) -> Node:
-    return Node(broker_id, endpoint.host, endpoint.port, broker.rack, broker.is_fenced)
+def _node(broker_id: BrokerId, broker: BrokerImage, endpoint: Endpoint, arrived_at: str) -> Node:
+    host = endpoint.host or arrived_at
+    return Node(broker_id, host, endpoint.port, broker.rack, broker.is_fenced)
 
 
 def controller_on(image: ClusterImage, nodes: Collection[Node]) -> BrokerId:

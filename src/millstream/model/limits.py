@@ -59,5 +59,14 @@ many producers."""
 CLOSING_GRACE_S: Final = 5.0
 """A connection that is being closed may take this long to accept what was answered before."""
 
+BUFFERED_REQUEST_BYTES_MAX: Final = 512 * MIB
+"""Unfinished requests of all connections together: one may be `socket.request.max.bytes` large,
+and a thousand clients that send half of one each must not fill the memory."""
+
 IN_FLIGHT_REQUESTS_MAX: Final = 256
 """Requests of one connection that wait for answers; more are left in its buffer until some went."""
+
+MESSAGE_ITEMS_MAX: Final = 500_000
+"""Structs and strings in the arrays of one message, however large its frame: more than twice the
+partitions of the largest clusters. Decoded, an item takes up to 80 times the bytes it came in and
+some microseconds: 100 MB of empty ones would take 8 GB and stop the broker for minutes."""

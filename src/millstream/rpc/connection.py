@@ -276,6 +276,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self.is_open:
             return  # a TLS transport may deliver a little more after its close
         self._pipeline.received(nbytes)
+        self._used_s = self._loop.time()  # a long poll was no idle time
         had_room = self.has_room
         try:
             # One by one: what an answer's owner does (close, send, fail) may change the rest.

@@ -217,7 +217,7 @@ class Log(ShrinkingLog):
         self._log_end = self._recovery_point = offset
 
     def _is_old(self, active: Segment, batch_timestamp_ms: int) -> bool:
-        limit_ms = age_limit_ms(self.config)
+        limit_ms = age_limit_ms(self.config, active)
         if limit_ms >= FOREVER:
             return False
         first_ms = active.rolling_timestamp()

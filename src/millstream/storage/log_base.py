@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
-from millstream.kernels.slots import PartitionSlot, ProducerEntry
+from millstream.kernels.slots import ProducerEntry
 from millstream.model.errors import OffsetOutOfRange, UnknownPartition
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated, invariant
@@ -13,6 +13,7 @@ from millstream.storage.config import LogConfig
 from millstream.storage.epochs import EpochEnd, EpochFile, LeaderEpochs
 from millstream.storage.files import OpenFiles
 from millstream.storage.log_directory import LogDirectory
+from millstream.storage.log_slot import LogSlot
 from millstream.storage.partition_metadata import write_topic_id
 from millstream.storage.producer_log import ProducerLog
 from millstream.storage.retention import (
@@ -61,7 +62,7 @@ class LogBase:
     def __init__(self, home: LogHome, config: LogConfig, state: LogState) -> None:
         self._home = home
         self._config = config
-        self.slot = PartitionSlot(self)
+        self.slot = LogSlot(self)
         """The numbers that the connection core shares; it is their only place."""
         self._is_slot_drawn = False
         """Whether the slot's limits hold; if not nothing is staged, and an append draws them."""
@@ -127,7 +128,7 @@ class LogBase:
 
     @property
     def _log_start(self) -> Offset:
-        return cast("Offset", self.slot.log_start)
+        return self.slot.log_start
 
     @_log_start.setter
     def _log_start(self, offset: Offset) -> None:
@@ -135,7 +136,7 @@ class LogBase:
 
     @property
     def _log_end(self) -> Offset:
-        return cast("Offset", self.slot.log_end)
+        return self.slot.log_end
 
     @_log_end.setter
     def _log_end(self, offset: Offset) -> None:
@@ -143,7 +144,7 @@ class LogBase:
 
     @property
     def _high_watermark(self) -> Offset:
-        return cast("Offset", self.slot.high_watermark)
+        return self.slot.high_watermark
 
     @_high_watermark.setter
     def _high_watermark(self, offset: Offset) -> None:
@@ -315,11 +316,12 @@ class LogBase:
 
     def set_high_watermark(self, offset: Offset) -> None:
         """Move it within the log; a leader only moves it up (I-06 is replication's to keep)."""
-        offset = min(max(offset, self._log_start), self._log_end)
-        if offset < self._high_watermark:
-            self._high_watermark = offset
+        slot = self.slot
+        offset = min(max(offset, slot.log_start), slot.log_end)
+        if offset < slot.high_watermark:
+            slot.high_watermark = offset
         self.producers.states.on_high_watermark(offset)
-        self.slot.advance_high_watermark(offset)
+        slot.advance_high_watermark(offset)
         self._check()
 
     def advance_log_start(self, offset: Offset) -> None:
@@ -343,15 +345,18 @@ class LogBase:
         self._home.owner.check_usable()
 
     def _check(self) -> None:
-        start, end = self._log_start, self._log_end
+        slot = self.slot
+        start, end, high = slot.log_start, slot.log_end, slot.high_watermark
+        stable = self.producers.states.last_stable_offset(log_start=start, high_watermark=high)
+        if start <= self._recovery_point <= end and start <= stable <= high <= end:
+            return  # spelled out because this runs with every append
         invariant(
-            start <= self._recovery_point <= end
-            and start <= self.last_stable_offset <= self._high_watermark <= end,
+            False,
             "I-05 watermarks out of order",
             partition=self.partition,
             log_start=start,
             recovery_point=self._recovery_point,
-            last_stable=self.last_stable_offset,
-            high_watermark=self._high_watermark,
+            last_stable=stable,
+            high_watermark=high,
             log_end=end,
         )

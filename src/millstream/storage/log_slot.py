@@ -6,24 +6,48 @@ a flush waits, or the epoch is new. There `is_plain` is False, or a limit is pas
 comes to `Log.append_as_leader`, after which the limits are drawn again.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from millstream.kernels.compression import Codec
 from millstream.kernels.slots import PartitionSlot
-from millstream.model.ids import LeaderEpoch
+from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX, SEGMENT_POSITION_MAX
+from millstream.storage import names
 from millstream.storage.config import FOREVER, LogConfig, TimestampType
 from millstream.storage.segment import Segment
 
 _INDEX_ENTRY_BYTES: Final = 8
 
 
-def age_limit_ms(config: LogConfig) -> int:
+if TYPE_CHECKING:
+
+    class LogSlot(PartitionSlot):
+        """The kernel's class, whose numbers are offsets here."""
+
+        log_start: Offset
+        log_end: Offset
+        high_watermark: Offset
+
+else:
+    LogSlot = PartitionSlot
+
+
+def age_limit_ms(config: LogConfig, active: Segment) -> int:
     """How old a segment may get by its records' time; FOREVER or more is no limit."""
-    limit_ms = config.segment_ms - config.segment_jitter_ms
+    limit_ms = config.segment_ms - _jitter_ms(config, active)
     if config.cleanup_compact:  # only a closed segment can be cleaned in time
         limit_ms = min(limit_ms, config.max_compaction_lag_ms)
     return limit_ms
+
+
+def _jitter_ms(config: LogConfig, active: Segment) -> int:
+    """What this segment rolls earlier than others: a number between 0 and `segment.jitter.ms`.
+
+    By its name and not by chance, so that it is the same however often it is asked for.
+    """
+    width_ms = min(config.segment_jitter_ms, config.segment_ms)
+    return crc32(active.path(names.LOG).encode()) * width_ms >> 32
 
 
 def draw_limits(
@@ -37,7 +61,7 @@ def draw_limits(
     slot.timestamp_before_max_ms = config.timestamp_before_max_ms
     slot.needs_key = config.cleanup_compact
     follow_position(slot, config, active)
-    first_ms, limit_ms = active.first_batch_timestamp, age_limit_ms(config)
+    first_ms, limit_ms = active.first_batch_timestamp, age_limit_ms(config, active)
     is_timed = limit_ms >= FOREVER or (first_ms is not None and first_ms >= 0)
     slot.roll_timestamp_ms = (
         FOREVER if limit_ms >= FOREVER or first_ms is None else min(first_ms + limit_ms, FOREVER)

@@ -2,12 +2,13 @@
 
 All inputs are values taken by the log's owner. A log only grows at its end while it moves (who
 truncates it is noticed by the owner, compaction waits), so what was copied once stays right, and a
-later call copies only what is missing. Everything a call wrote is durable when it returns.
+later call copies only what is missing. What a call wrote is durable when it returns, but for the
+names: the small files that complete the copy are written later and sync those.
 """
 
 import errno
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -19,6 +20,9 @@ from millstream.storage.compaction.pacing import CancelFlag, Throttle
 
 CHUNK_BYTES: Final = MIB
 """One read and one write; between two the copy can be slowed down or stopped."""
+
+SYNCED_TOGETHER_MAX: Final = 64
+"""Files held open for one sync: side by side they cost little more than one alone."""
 
 _KEPT: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS, names.MOVED_HERE)
 """In the copy besides the segments' files."""
@@ -80,6 +84,8 @@ class Copier:
         self._settled: set[Offset] = set()
         """Closed segments that are there with all their files."""
         self._snapshots: set[Offset] = set()
+        self._unsynced: dict[str, None] = {}
+        """Files that were written and not synced yet; an order, not a set, for repeatable runs."""
         self.end_offset = Offset(0)
         """The copy holds what the log has below it; for who watches."""
         self.size_bytes = 0
@@ -96,6 +102,16 @@ class Copier:
         Raises CopyFailed, and CleaningCancelled when it was told to stop.
         """
         self._remove_unplanned(plan)
+        is_all = self._copy_segments(plan, bytes_max)
+        if is_all:
+            for offset in plan.snapshots:
+                if offset not in self._snapshots:
+                    self._copy_file(offset, names.SNAPSHOT)
+                    self._snapshots.add(offset)
+        self._sync()
+        return is_all
+
+    def _copy_segments(self, plan: CopyPlan, bytes_max: int) -> bool:
         left = bytes_max
         for part in plan.parts:
             left -= self._copy_segment(part, max(left, CHUNK_BYTES))
@@ -104,13 +120,18 @@ class Copier:
             self.end_offset = part.end_offset
             if left <= 0 and part is not plan.parts[-1]:
                 return False
-        for offset in plan.snapshots:
-            if offset not in self._snapshots:
-                self._copy_file(offset, names.SNAPSHOT)
-                self._snapshots.add(offset)
-        with blaming(Side.TARGET, is_sync=True):
-            self._disk.sync_directory(self._target)
         return True
+
+    def _sync(self) -> None:
+        while self._unsynced:
+            some = list(self._unsynced)[:SYNCED_TOGETHER_MAX]
+            with ExitStack() as opened:
+                with blaming(Side.TARGET):
+                    files = [opened.enter_context(self._disk.open_read(path)) for path in some]
+                with blaming(Side.TARGET, is_sync=True):
+                    self._disk.sync_many(files, [])
+            for path in some:
+                del self._unsynced[path]
 
     # -- segments --------------------------------------------------------------------------
 
@@ -140,10 +161,12 @@ class Copier:
             with blaming(Side.TARGET):
                 writer = self._disk.open_write(target)
             with writer:
+                if not start:
+                    with blaming(Side.TARGET):
+                        writer.truncate(0)
                 for position in range(start, stop, CHUNK_BYTES):
                     self._copy_chunk(reader, writer, position, min(CHUNK_BYTES, stop - position))
-                with blaming(Side.TARGET, is_sync=True):
-                    writer.sync()
+        self._unsynced[target] = None
         self._log_bytes[base] = stop
         self.size_bytes += stop - start
 
@@ -171,6 +194,7 @@ class Copier:
                 writer = self._disk.open_write(target)
             with writer:
                 self._copy_all(reader, writer)
+        self._unsynced[target] = None
 
     def _copy_all(self, reader: File, writer: File) -> None:
         with blaming(Side.TARGET):
@@ -184,8 +208,6 @@ class Copier:
             with blaming(Side.TARGET):
                 writer.write_at(position, data)
             position += len(data)
-        with blaming(Side.TARGET, is_sync=True):
-            writer.sync()
 
     # -- what went meanwhile ---------------------------------------------------------------
 
@@ -210,5 +232,6 @@ class Copier:
         self._snapshots.intersection_update(plan.snapshots)
 
     def _remove(self, path: str) -> None:
+        self._unsynced.pop(path, None)
         with blaming(Side.TARGET), suppress(FileNotFoundError):
             self._disk.remove(path)

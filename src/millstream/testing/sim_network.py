@@ -218,18 +218,22 @@ class SimNetwork:
         if listener is None:
             await self.carry(target, source)
             raise ConnectionRefusedError(111, "connection refused", f"{target}:{port}")
-        connection = self._join(source, make_protocol(), target, port, listener)
+        # As with a real loop the client's protocol hears nothing before it has the connection.
+        connection = self._join(source, asyncio.Protocol(), target, port, listener)
         client, server = connection.ends
-        protocol = client.get_protocol()
         server.get_protocol().connection_made(server)
         try:
             await self.carry(target, source)
         except BaseException:
             client.kill(tells_peer=True)  # given up half-way: the server learns it
             raise
+        if client.is_closing():
+            raise ConnectionResetError(104, "connection reset while connecting", f"{target}:{port}")
+        protocol = make_protocol()
+        client.set_protocol(protocol)
         protocol.connection_made(client)
         client.resume_reading()
-        return client, protocol  # type: ignore[return-value]
+        return client, protocol
 
     def _join(
         self,

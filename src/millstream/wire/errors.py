@@ -18,8 +18,8 @@ class ErrorCode(IntEnum):
     is_retriable: bool
     """Whether the same request may work later, or after fresh metadata."""
 
-    def __new__(cls, code: int, text: str, is_retriable: bool = False) -> Self:  # noqa: FBT001
-        """The number is the value; the rest hangs on it."""
+    def __new__(cls, code: int, text: str = "", is_retriable: bool = False) -> Self:  # noqa: FBT001
+        """The number is the value; the rest hangs on it. Found again by the number alone."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.text, member.is_retriable = text, is_retriable

@@ -13,6 +13,7 @@ from millstream.wire import codec
 from millstream.wire.api_keys import APIS, ApiKey
 from millstream.wire.fields import Field, versions_from
 from millstream.wire.primitives import Bytes, MalformedFrame, Reader, Writer
+from millstream.wire.values import begin_message
 
 
 @dataclass_transform(kw_only_default=True)
@@ -100,6 +101,7 @@ class Message(Struct):
         """The message that `data` holds, all of it. Fields of bytes are views into `data`."""
         read = cls._readers.get(version) or cls._compile_reader(version)
         view = memoryview(data)
+        begin_message()
         try:
             message, at = read(view, 0)
         except MalformedFrame as error:

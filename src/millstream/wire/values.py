@@ -3,10 +3,12 @@
 import struct as fixed
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from threading import local
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from millstream.model.limits import MESSAGE_ITEMS_MAX
 from millstream.wire import primitives
 from millstream.wire.fields import Kind
 from millstream.wire.primitives import (
@@ -115,6 +117,20 @@ class ArrayForm(NamedTuple):
         return primitives.write_compact_length if self.is_compact else primitives.write_int32
 
 
+class _Budget(local):
+    """Items that the message being decoded may still have; each thread decodes its own."""
+
+    left = 0
+
+
+_budget: Final = _Budget()
+
+
+def begin_message() -> None:
+    """To be called before a message is read."""
+    _budget.left = MESSAGE_ITEMS_MAX
+
+
 def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Reader:
     """An array of anything; the count is compared with the bytes there before the list grows."""
     read_length = form.read_length
@@ -124,6 +140,9 @@ def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Rea
         if count == -1 and form.may_be_null:
             return None, at
         _check_count(view, at, count, item_bytes_min)
+        _budget.left -= count
+        if _budget.left < 0:
+            raise MalformedFrame(f"more than {MESSAGE_ITEMS_MAX} items in one message", at=at)
         items = []
         for _ in range(count):
             item, at = read_item(view, at)

@@ -38,7 +38,12 @@ def handle(context: Context, request: DescribeClusterRequest) -> DescribeCluster
     if request.endpoint_type != _BROKERS:
         return failed(request, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, context.version)
     image = context.services.image
-    nodes = nodes_on(image, context.peer.listener, with_fenced=request.include_fenced_brokers)
+    nodes = nodes_on(
+        image,
+        context.peer.listener,
+        arrived_at=context.peer.local_host,
+        with_fenced=request.include_fenced_brokers,
+    )
     is_asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,

@@ -5,8 +5,8 @@ Behaviour: one offset per partition, with the leader epoch it was written in (si
 offset, for other replicas the log's end. -2 earliest, -4 earliest local (since 8): the log's start.
 -3 (since 7): the first record with the largest timestamp. -5 latest tiered (since 9) and -6
 earliest pending upload (since 11): -1, as in Kafka without tiered storage. Any other time: the
-first record at or after it. What a look-up finds at or above the end of the client's view is not shown: offset
-and timestamp -1 without an error. A special value that the version does not know is
+first record at or after it. What a look-up finds at or above the end of the client's view is not
+shown: offset and timestamp -1 without an error. A special value that the version does not know is
 UNSUPPORTED_VERSION, a partition that is named twice INVALID_REQUEST. The leader epoch a client
 believes in is compared first (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH).
 v2 isolation level · v4 leader epochs · v5 OFFSET_NOT_AVAILABLE · v6 flexible · v10 time-out for

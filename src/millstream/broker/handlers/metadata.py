@@ -14,6 +14,9 @@ Where it differs from Kafka: a created topic is in this very answer, with its le
 answers UNKNOWN_TOPIC_OR_PARTITION and creates later; why a creation failed is told with its own
 code. The topics of the group and transaction coordinators are not created here. Topics come in the
 order of the request, all topics sorted by name.
+
+librdkafka asks for all topics (v9+) with a null array that it leaves four bytes of room for instead
+of one. Kafka ignores what is left of a request; here that is an error, but for these three bytes.
 """
 
 from collections.abc import Coroutine, Mapping, Sequence
@@ -24,7 +27,7 @@ from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.broker.services import Services
 from millstream.broker.topic_changes import is_log_offline, topic_defaults
-from millstream.controller.errors import InvalidTopicName, TopicExists
+from millstream.controller.errors import InvalidTopicName
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import (
     CLUSTER_METADATA_TOPIC,
@@ -57,8 +60,21 @@ AUTO_CREATE: Final = "auto.create.topics.enable"
 _FIRST_WITH_TOPIC_IDS: Final = 12
 _NO_ID: Final = UUID(int=0)
 
+_FIRST_FLEXIBLE: Final = 9
+_LEFT_ROOM: Final = bytes(4)
+_LEFT_ROOM_SIZES: Final = (7, 8)
+"""Of such a request: the null array in four bytes, two flags (v9 and 10: three), no tags."""
+
 NoTopics = Mapping[str, ErrorCode]
 """Why topics could not be created."""
+
+
+def decode(body: memoryview, version: int) -> MetadataRequest:
+    """The request, also in librdkafka's form."""
+    has_room_left = len(body) in _LEFT_ROOM_SIZES and body[: len(_LEFT_ROOM)] == _LEFT_ROOM
+    if version >= _FIRST_FLEXIBLE and has_room_left:
+        body = memoryview(bytes(body[len(_LEFT_ROOM) - 1 :]))
+    return MetadataRequest.decode(body, version)
 
 
 def handle(
@@ -143,8 +159,8 @@ async def _after_creation(
         failures = dict.fromkeys(missing, code_of(error))
     else:
         for name, outcome in zip(missing, created, strict=True):
-            # Another client was faster: the topic is there, which is all that was wanted.
-            if isinstance(outcome, OperatingError) and not isinstance(outcome, TopicExists):
+            # Where another client was faster the topic is there, and no failure is told.
+            if isinstance(outcome, OperatingError):
                 failures[name] = code_of(outcome)
     return _answer(context, request, failures)
 
@@ -155,7 +171,7 @@ async def _after_creation(
 def _answer(context: Context, request: MetadataRequest, failures: NoTopics) -> MetadataResponse:
     services, version = context.services, context.version
     image, listener = services.image, context.peer.listener
-    nodes = nodes_on(image, listener)
+    nodes = nodes_on(image, listener, arrived_at=context.peer.local_host)
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(

@@ -296,6 +296,13 @@ _OWN_ROWS: Final = (
         "The largest request; a connection that announces more is closed.",
         at_least(1),
     ),
+    ConfigKey(
+        "transaction.max.timeout.ms",
+        _INT,
+        "900000",
+        "The longest time-out that a transactional producer may ask for.",
+        at_least(1),
+    ),
 )
 
 OWN_KEYS: Final = frozenset({"log.level", "metrics.port", "pid.file"})

@@ -168,6 +168,9 @@ def text_of(value: Value) -> str:
 def _java_double(value: float) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
-    digits = repr(value).partition("e")[0].replace(".", "").strip("-0")
-    mantissa, exponent = f"{value:.{max(1, len(digits) - 1)}e}".split("e")
-    return f"{mantissa}E{int(exponent)}"
+    from decimal import Decimal  # loaded only where such a number is shown
+
+    _, numbers, exponent = Decimal(repr(abs(value))).as_tuple()
+    digits = "".join(map(str, numbers)).rstrip("0")
+    sign = "-" if value < 0 else ""
+    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{len(numbers) - 1 + int(exponent)}"

@@ -33,7 +33,6 @@ _ROWS: Final[tuple[tuple[str, ConfigType, str | None, Rule | None, str], ...]] =
     ("group.consumer.min.assignment.interval.ms", _INT, "0", _NOT_NEGATIVE, _GROUPS),
     ("group.consumer.min.heartbeat.interval.ms", _INT, "5000", _POSITIVE, _GROUPS),
     ("group.consumer.min.session.timeout.ms", _INT, "45000", _POSITIVE, _GROUPS),
-    ("group.consumer.regex.refresh.interval.ms", _INT, "600000", at_least(10_000), _GROUPS),
     ("group.consumer.session.timeout.ms", _INT, "45000", _POSITIVE, _GROUPS),
     ("group.coordinator.append.linger.ms", _INT, "-1", at_least(-1), _GROUPS),
     ("group.coordinator.background.threads", _INT, "2", _POSITIVE, _GROUPS),
@@ -84,7 +83,6 @@ _ROWS: Final[tuple[tuple[str, ConfigType, str | None, Rule | None, str], ...]] =
         _POSITIVE,
         _TRANSACTIONS,
     ),
-    ("transaction.max.timeout.ms", _INT, "900000", _POSITIVE, _TRANSACTIONS),
     ("transaction.partition.verification.enable", ConfigType.BOOLEAN, "true", None, _TRANSACTIONS),
     (
         "transaction.remove.expired.transaction.cleanup.interval.ms",

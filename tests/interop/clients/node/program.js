@@ -6,7 +6,7 @@ const readline = require('node:readline')
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } =
   require('kafkajs')
 const SnappyCodec = require('kafkajs-snappy')
-const lz4 = require('lz4js')
+const lz4 = require('lz4-napi')
 const { ZstdCodec } = require('zstd-codec')
 const { version } = require('kafkajs/package.json')
 
@@ -25,8 +25,8 @@ const TIMEOUT_MS = 30000
 // gzip is built in; the others are registered as its documentation says.
 CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
-  compress: async encoder => Buffer.from(lz4.compress(encoder.buffer)),
-  decompress: async buffer => Buffer.from(lz4.decompress(buffer)),
+  compress: encoder => lz4.compressFrame(encoder.buffer),
+  decompress: buffer => lz4.decompressFrame(buffer),
 })
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   compress: async encoder => Buffer.from((await zstd).compress(encoder.buffer)),
@@ -42,7 +42,7 @@ function connect(ask) {
     clientId: 'kafkajs',
     logLevel: logLevel.NOTHING,
     requestTimeout: TIMEOUT_MS,
-    retry: { retries: 8 },
+    retry: { retries: 3 }, // each waits twice as long, also after an answer that stays
   })
 }
 
@@ -177,6 +177,7 @@ const actions = {
     }),
   delete_records: ask =>
     withAdmin(ask, async admin => {
+      await admin.fetchTopicOffsets(ask.topic) // or it does not know the topic's leaders
       const wanted = { partition: ask.partition, offset: String(ask.before) }
       await admin.deleteTopicRecords({ topic: ask.topic, partitions: [wanted] })
       const listed = await admin.fetchTopicOffsets(ask.topic)
@@ -186,7 +187,8 @@ const actions = {
 
 // An error may be one of several, or the last of several attempts.
 function codeOf(error) {
-  const inner = [error.cause, ...(error.errors || [])].filter(Boolean)
+  const parts = (error.partitions || []).map(partition => partition.error)
+  const inner = [error.cause, ...(error.errors || []), ...parts].filter(Boolean)
   const codes = [error.code, ...inner.map(codeOf)]
   const found = codes.find(code => Number.isInteger(code))
   return found === undefined ? null : found

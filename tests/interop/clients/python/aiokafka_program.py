@@ -149,8 +149,7 @@ async def consume(ask: Ask) -> list[dict[str, Any]]:
             found = await reader.offsets_for_times({partition: origin["timestamp_ms"]})
             reader.seek(partition, found[partition].offset)
         messages = [
-            await asyncio.wait_for(reader.getone(partition), TIMEOUT_S)
-            for _ in range(ask["count"])
+            await asyncio.wait_for(reader.getone(partition), TIMEOUT_S) for _ in range(ask["count"])
         ]
     return [
         consumed(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Future
+from functools import cache
 from typing import Any, Final
 
 import confluent_kafka
@@ -32,7 +33,13 @@ def done(future: "Future[Any]") -> Any:
 
 
 def admin(ask: Ask) -> AdminClient:
-    return AdminClient({"bootstrap.servers": ask["servers"], "log_level": 3})
+    return admin_at(ask["servers"])
+
+
+@cache
+def admin_at(servers: str) -> AdminClient:
+    """Kept: what it was asked for fails when it goes before the answer comes."""
+    return AdminClient({"bootstrap.servers": servers, "log_level": 3})
 
 
 def hello(ask: Ask) -> dict[str, str]:
@@ -105,7 +112,7 @@ def produce(ask: Ask) -> list[int]:
             partition=ask["partition"],
             key=as_bytes(record["key"]),
             value=as_bytes(record["value"]),
-            headers=headers_of(record),
+            headers=[*headers_of(record)],
             timestamp=record["timestamp_ms"] or 0,
             on_delivery=delivered,
         )
@@ -209,9 +216,7 @@ def alter_configs(ask: Ask) -> None:
         for kind, values in changes.items()
         for name, value in values.items()
     ]
-    resource = ADMIN["ConfigResource"](
-        KINDS[ask["kind"]], ask["name"], incremental_configs=entries
-    )
+    resource = ADMIN["ConfigResource"](KINDS[ask["kind"]], ask["name"], incremental_configs=entries)
     done(admin(ask).incremental_alter_configs([resource])[resource])
 
 

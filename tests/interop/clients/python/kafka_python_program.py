@@ -171,7 +171,7 @@ def describe_configs(ask: Ask) -> dict[str, dict[str, Any]]:
 
 def alter_configs(ask: Ask) -> None:
     changes: dict[str, Any] = {name: (AlterConfigOp.SET, v) for name, v in ask["set"].items()}
-    changes |= {name: (AlterConfigOp.DELETE, None) for name in ask["remove"]}
+    changes |= dict.fromkeys(ask["remove"], (AlterConfigOp.DELETE, None))
     resource = ConfigResource(KINDS[ask["kind"]], ask["name"], configs=changes)
     with admin(ask) as client:
         result = client.alter_configs([resource], raise_on_unknown=False)

@@ -99,15 +99,16 @@ def line_of(record: dict[str, Any]) -> bytes:
 
 
 def consume(ask: Ask) -> list[dict[str, Any]]:
-    origin = ask["from"]
-    start = {
-        "beginning": lambda: "beginning",
-        "offset": lambda: str(origin["offset"]),
-        "time": lambda: f"s@{origin['timestamp_ms']}",
-    }[origin["at"]]()
+    start = start_of(ask["from"])
     options = ["-C", "-q", "-t", ask["topic"], "-p", str(ask["partition"]), "-o", start]
     options += ["-c", str(ask["count"]), "-f", RECORD_FORMAT, "-Xauto.offset.reset=error"]
     return list(parsed(kcat(ask, *options)))
+
+
+def start_of(origin: dict[str, Any]) -> str:
+    if origin["at"] == "beginning":
+        return "beginning"
+    return str(origin["offset"]) if origin["at"] == "offset" else f"s@{origin['timestamp_ms']}"
 
 
 def parsed(output: bytes) -> Iterator[dict[str, Any]]:

@@ -18,16 +18,17 @@ final class KafkaTools {
     /** Thrown where a tool would end the process. */
     private static final class Ended extends RuntimeException {
         private static final long serialVersionUID = 1;
-        final int code;
 
         Ended(int code) {
             super("exit " + code, null, false, false);
-            this.code = code;
         }
     }
 
     /** Hooks are run when the tool has ended, as if its process had. */
     private final List<Runnable> hooks = new ArrayList<>();
+
+    /** With what the tool ended first: some catch what ends them, and end again with an error. */
+    private Integer exitCode;
 
     KafkaTools() {
         Exit.Procedure ended =
@@ -35,6 +36,7 @@ final class KafkaTools {
                     if (message != null) {
                         System.err.println(message);
                     }
+                    exitCode = exitCode == null ? code : exitCode;
                     throw new Ended(code);
                 };
         Exit.setExitProcedure(ended);
@@ -66,12 +68,13 @@ final class KafkaTools {
     }
 
     private int call(String mainClass, String[] arguments) throws Exception {
+        exitCode = null;
         try {
             Class.forName(mainClass).getMethod("main", String[].class).invoke(null, (Object) arguments);
             return 0;
         } catch (InvocationTargetException thrown) {
-            if (thrown.getCause() instanceof Ended ended) {
-                return ended.code;
+            if (exitCode != null) {
+                return exitCode;
             }
             thrown.getCause().printStackTrace();
             return 1;

@@ -1,0 +1,93 @@
+"""The load generators in C: built with gcc, run as processes of their own, answering in JSON.
+
+A Python or JVM generator would measure itself.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).parent / "generators"
+BUILT = Path("build/bench")
+LIBRARY = "librdkafka"
+PACKAGES = ("gcc", "libc6-dev", "librdkafka-dev", "pkg-config")
+FLAGS = ("-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread")
+RUN_TIMEOUT_S = 600
+
+
+class CannotBuildError(RuntimeError):
+    """No compiler or no library; the message says what to install."""
+
+
+def missing() -> str | None:
+    """What keeps the generators from being built, None when nothing does."""
+    for program in ("gcc", "pkg-config"):
+        if shutil.which(program) is None:
+            return program
+    found = subprocess.run(["pkg-config", "--exists", "rdkafka"], check=False)
+    return LIBRARY if found.returncode else None
+
+
+def build(directory: Path = BUILT) -> Path:
+    """All of them, those that are older than their source; installs what is missing as root."""
+    lacking = missing()
+    if lacking is not None and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+        lacking = missing()
+    if lacking is not None:
+        needed = " ".join(PACKAGES)
+        raise CannotBuildError(f"{lacking} is not installed (Debian: apt-get install {needed})")
+    directory.mkdir(parents=True, exist_ok=True)
+    for source in sorted(SOURCES.glob("*.c")):
+        _compile(source, directory / source.stem)
+    return directory
+
+
+def run(name: str, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
+    """One run of a generator and the figures it prints."""
+    command = [str(BUILT / name), *map(str, arguments)]
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, check=False, timeout=RUN_TIMEOUT_S
+    )
+    if done.returncode:
+        raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr.decode()[-500:]}")
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def _compile(source: Path, target: Path) -> None:
+    if target.exists() and target.stat().st_mtime > source.stat().st_mtime:
+        return
+    flags = subprocess.run(
+        ["pkg-config", "--cflags", "--libs", "rdkafka"], check=True, capture_output=True, text=True
+    )
+    partial = target.with_suffix(f".{os.getpid()}")
+    command = ["gcc", *FLAGS, "-o", str(partial), str(source), *flags.stdout.split(), "-lm"]
+    subprocess.run(command, check=True)
+    partial.replace(target)
+
+
+def _install() -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
+        subprocess.run(
+            ["apt-get", "-q", *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+
+
+def main() -> None:
+    try:
+        print(f"generators: {build()}")
+    except CannotBuildError as error:
+        raise SystemExit(f"generators: {error}") from None
+
+
+if __name__ == "__main__":
+    main()

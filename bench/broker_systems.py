@@ -1,0 +1,211 @@
+"""Ours and Apache Kafka as processes of their own, with production settings, on loopback."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from millstream.testing.peers.kafka import ApacheKafka, free_ports, kafka_jars
+
+PEERS = Path("build/peers")
+JVM_OPTIONS = ("-Xms1g", "-Xmx1g")
+"""Kafka's own start script gives its broker one gigabyte and the default collector, G1."""
+KAFKA_SETTINGS = {
+    "num.io.threads": "8",
+    "num.network.threads": "3",
+    "broker.session.timeout.ms": "9000",
+    "broker.heartbeat.interval.ms": "2000",
+    "log.cleaner.dedupe.buffer.size": "134217728",
+}
+"""Kafka's defaults again, where the test harness has smaller ones."""
+START_TIMEOUT_S = 30.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class System(Protocol):
+    """One running broker."""
+
+    name: str
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def process_id(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Millstream:
+    """Ours, without the supervisor of `millstream up`, metrics on."""
+
+    name = "ours"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        port, metrics_port = free_ports(2)
+        self.address = f"127.0.0.1:{port}"
+        self._settings = {
+            "broker.id": "1",
+            "log.dirs": str((directory / "data").absolute()),
+            "listeners": f"PLAINTEXT://{self.address}",
+            "metrics.port": str(metrics_port),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+        }
+
+    @property
+    def process_id(self) -> int:
+        if self._process is None:
+            raise RuntimeError("not started")
+        return self._process.pid
+
+    def start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        config = self._directory / "server.properties"
+        config.write_text("".join(f"{key}={text}\n" for key, text in self._settings.items()))
+        program = Path(sys.executable).parent / "millstream"
+        with (self._directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*_dies_with_us(), str(program), "broker", "--config", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._wait_until_ready(self._process)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        line = process.stdout.readline() if process.stdout is not None else b""
+        if not line.startswith(b"ready:"):
+            self.stop()
+            raise RuntimeError((self._directory / "server.log").read_text()[-2000:])
+
+
+class Kafka:
+    """The peer."""
+
+    name = "Apache Kafka"
+
+    def __init__(self, directory: Path) -> None:
+        self._kafka = ApacheKafka(
+            directory, jars=kafka_jars(PEERS), settings=KAFKA_SETTINGS, jvm_options=JVM_OPTIONS
+        )
+
+    @property
+    def address(self) -> str:
+        return self._kafka.bootstrap_servers
+
+    @property
+    def process_id(self) -> int:
+        found = self._kafka.process_id
+        if found is None:
+            raise RuntimeError("not started")
+        return found
+
+    def start(self) -> None:
+        self._kafka.start()
+
+    def stop(self) -> None:
+        if self._kafka.process_id is not None:
+            self._kafka.stop()
+
+
+class Systems(NamedTuple):
+    """Both, running."""
+
+    ours: System
+    peer: System
+
+
+@contextlib.contextmanager
+def running(directory: Path) -> Iterator[Systems]:
+    """Both started, and stopped whatever happens; their data is removed."""
+    systems = Systems(Millstream(directory / "ours"), Kafka(directory / "kafka"))
+    try:
+        for system in systems:
+            system.start()
+        yield systems
+    finally:
+        for system in systems:
+            system.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ours_alone(directory: Path) -> Iterator[System]:
+    """For what is compared with itself."""
+    system = Millstream(directory / "ours")
+    try:
+        system.start()
+        yield system
+    finally:
+        system.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def cpu_seconds(process_id: int) -> float:
+    """User and system time of all threads so far."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def kernel_thread_seconds() -> float:
+    """Of all threads of the kernel: they write back what both systems wrote."""
+    total = 0
+    for directory in Path("/proc").iterdir():
+        if directory.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (directory / "stat").read_text().rpartition(")")[2].split()
+                total += int(fields[11]) + int(fields[12]) if fields[1] == "2" else 0
+    return total / TICKS
+
+
+def resident_bytes(process_id: int) -> int:
+    for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no memory figure of process {process_id}")
+
+
+def page_cache_seconds_per_gb(directory: Path) -> float:
+    """What the machine charges for a gigabyte of new file pages, whoever writes them."""
+    target = directory / "fresh"
+    before = os.times()
+    command = ["dd", "if=/dev/zero", f"of={target}", "bs=1M", "count=1024", "status=none"]
+    subprocess.run(command, check=True)
+    after = os.times()
+    target.unlink()
+    used = after.children_user + after.children_system
+    return (used - before.children_user - before.children_system) / 1.073741824
+
+
+def wait_seconds(seconds: float) -> None:
+    """For idle figures: nothing can be waited for."""
+    time.sleep(seconds)
+
+
+def _dies_with_us() -> list[str]:
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

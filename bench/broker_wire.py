@@ -1,0 +1,149 @@
+"""Blocking requests to either system: topics made and removed, and frames for the C generators."""
+
+import socket
+import struct
+import time
+import uuid
+from typing import Any, NamedTuple
+
+from millstream.testing.record_batches import BatchSpec, build_batch
+from millstream.wire.catalogue import response_type
+from millstream.wire.headers import (
+    encode_request_header,
+    encode_response_header,
+    response_header_version,
+)
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millstream.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+CREATE_TOPICS_VERSION = 7
+DELETE_TOPICS_VERSION = 6
+PRODUCE_VERSION = 13
+"""What the newest Java client sends: topics by id."""
+CLIENT_ID = "bench"
+TIMEOUT_S = 30.0
+
+
+class Topic(NamedTuple):
+    """As the system that has it knows it."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: int
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
+def frame_of(request: Any, version: int) -> bytes:
+    """The request with its size in front, correlation id 0."""
+    body = encode_request_header(request.API_KEY, version, 0, CLIENT_ID) + request.encode(version)
+    return struct.pack(">i", len(body)) + body
+
+
+def exchange(connection: socket.socket, frame: bytes) -> bytes:
+    """One request out, one answer in, without its size."""
+    connection.sendall(frame)
+    size = struct.unpack(">i", _exactly(connection, 4))[0]
+    return _exactly(connection, size)
+
+
+def ask(address: str, request: Any, version: int) -> Any:
+    """One request on a connection of its own."""
+    with connect(address) as connection:
+        answer = exchange(connection, frame_of(request, version))
+    start = 4 + response_header_version(request.API_KEY, version)
+    return response_type(request.API_KEY).decode(memoryview(answer)[start:], version)
+
+
+def create_topic(address: str, partitions: int, configs: dict[str, str] | None = None) -> Topic:
+    """A topic with a new name; returns when produce requests to it are answered without error."""
+    name = f"bench-{uuid.uuid4().hex[:12]}"
+    answer = ask(address, create_request(name, partitions, configs), CREATE_TOPICS_VERSION)
+    result = answer.topics[0]
+    if result.error_code:
+        raise RuntimeError(f"{address}: topic not created: {result.error_code}")
+    topic = Topic(name, result.topic_id, partitions)
+    wait_until_served(address, topic)
+    return topic
+
+
+def create_request(
+    name: str, partitions: int, configs: dict[str, str] | None = None
+) -> CreateTopicsRequest:
+    settings = [CreatableTopicConfig(name=key, value=text) for key, text in (configs or {}).items()]
+    wanted = CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, configs=settings
+    )
+    return CreateTopicsRequest(topics=[wanted], timeout_ms=60_000)
+
+
+def wait_until_served(address: str, topic: Topic) -> None:
+    """Every partition has taken a record. A new topic's leader may not know it yet at first."""
+    deadline = time.monotonic() + TIMEOUT_S
+    for index in range(topic.partitions):
+        while not takes_record(address, topic, index):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{address}: {topic.name} is not served")
+
+
+def takes_record(address: str, topic: Topic, index: int) -> bool:
+    answer = ask(address, produce_request(topic, index), PRODUCE_VERSION)
+    return not answer.responses[0].partition_responses[0].error_code
+
+
+def delete_topics(address: str, topics: list[Topic]) -> None:
+    named = [DeleteTopicState(name=topic.name) for topic in topics]
+    ask(address, DeleteTopicsRequest(topics=named, timeout_ms=60_000), DELETE_TOPICS_VERSION)
+
+
+def produce_request(topic: Topic, index: int, *, value_bytes: int = 100) -> ProduceRequest:
+    """One record, acks=all."""
+    spec = BatchSpec(timestamp_ms=int(time.time() * 1000))
+    batch = bytes(build_batch([(None, b"x" * value_bytes)], spec))
+    data = PartitionProduceData(index=index, records=batch)
+    of_topic = TopicProduceData(topic_id=topic.topic_id, partition_data=[data])
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[of_topic])
+
+
+def produce_frame(topic: Topic, index: int = 0) -> bytes:
+    return frame_of(produce_request(topic, index), PRODUCE_VERSION)
+
+
+def error_position() -> int:
+    """Where an answer to `produce_frame` has its error code, counted from behind the size."""
+    first, second = (_answer(code) for code in (0, 0x0101))
+    return next(at for at, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1])
+
+
+def _answer(error_code: int) -> bytes:
+    partition = PartitionProduceResponse(index=0, error_code=error_code)
+    of_topic = TopicProduceResponse(topic_id=uuid.UUID(int=1), partition_responses=[partition])
+    header = encode_response_header(ProduceResponse.API_KEY, PRODUCE_VERSION, 0)
+    return header + ProduceResponse(responses=[of_topic]).encode(PRODUCE_VERSION)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionError("closed in the middle of an answer")
+        parts += part
+    return bytes(parts)
