@@ -7,6 +7,7 @@ process and the kernel's own threads, which write back what the systems wrote.
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +49,8 @@ class Load(NamedTuple):
     prepare: Callable[[System], Any]
     run: Callable[[System, Any], Done]
     clean: Callable[[System, Any], None]
+    written_bytes: int = 0
+    """How much the broker will write: so many pages are made ready before."""
 
 
 class Comparison(NamedTuple):
@@ -90,6 +93,8 @@ def _series(load: Load, systems: Systems, runs: int) -> Comparison:
 def sample(load: Load, system: System, running: tuple[System, ...]) -> Sample:
     """One run on `system` while all of `running` are up."""
     prepared = load.prepare(system)
+    if load.written_bytes:
+        recycle_pages(load.written_bytes)
     try:
         before, own = others_seconds(running), cpu_seconds(system.process_id)
         done = load.run(system, prepared)
@@ -98,6 +103,22 @@ def sample(load: Load, system: System, running: tuple[System, ...]) -> Sample:
     finally:
         load.clean(system, prepared)
     return Sample(done.units / done.seconds, own / done.amount, others)
+
+
+def recycle_pages(size_bytes: int) -> None:
+    """Write a file of that size and remove it: its pages are the next to be used.
+
+    A virtual machine gives free memory back to its host after a few seconds; whoever touches it
+    then pays several times more, and which of the two systems that is would be chance.
+    """
+    descriptor, path = tempfile.mkstemp(prefix="bench-pages-", dir="build")
+    try:
+        chunk = bytes(1 << 20)
+        for _ in range(size_bytes // len(chunk) + 1):
+            os.write(descriptor, chunk)
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
 
 
 def others_seconds(running: tuple[System, ...]) -> float:

@@ -18,6 +18,8 @@ RUN_BYTES = {100: 200_000_000, 1_000: 500_000_000}
 RUN_BYTES_QUICK = {100: 100_000_000, 1_000: 300_000_000}
 SPEED_AT_LEAST = {"16 KB": 1.8, "128 KB": 1.0, "1 MB": 1.0}
 COST_AT_MOST = 0.5
+PAGES_PER_BYTE = 1.5
+"""Of a run: the log, framing, and the memory of the client and the sockets."""
 LARGE_RECORD_BYTES = 1_000
 
 
@@ -71,6 +73,7 @@ def produce_load(shape: Shape) -> Load:
         lambda system: create_topic(system.address, shape.partitions),
         lambda system, topic: produce(system, topic, shape, size // shape.record_bytes),
         lambda system, topic: delete_topics(system.address, [topic]),
+        written_bytes=int(size * PAGES_PER_BYTE),
     )
 
 

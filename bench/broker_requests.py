@@ -39,9 +39,7 @@ def requests_load(
     )
 
 
-def send(
-    system: System, topic: Topic, *, connections: int, in_flight: int, seconds: float
-) -> Done:
+def send(system: System, topic: Topic, *, connections: int, in_flight: int, seconds: float) -> Done:
     frames = b"".join(produce_frame(topic, index) for index in range(topic.partitions))
     host, _, port = system.address.rpartition(":")
     figures = run(

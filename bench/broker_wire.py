@@ -115,11 +115,21 @@ def delete_topics(address: str, topics: list[Topic]) -> None:
 
 def produce_request(topic: Topic, index: int, *, value_bytes: int = 100) -> ProduceRequest:
     """One record, acks=all."""
-    spec = BatchSpec(timestamp_ms=int(time.time() * 1000))
-    batch = bytes(build_batch([(None, b"x" * value_bytes)], spec))
-    data = PartitionProduceData(index=index, records=batch)
+    data = PartitionProduceData(index=index, records=_one_record(value_bytes))
     of_topic = TopicProduceData(topic_id=topic.topic_id, partition_data=[data])
     return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[of_topic])
+
+
+def produce_request_by_name(name: str, index: int) -> ProduceRequest:
+    """The same for versions before topic ids."""
+    data = PartitionProduceData(index=index, records=_one_record(100))
+    of_topic = TopicProduceData(name=name, partition_data=[data])
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[of_topic])
+
+
+def _one_record(value_bytes: int) -> bytes:
+    spec = BatchSpec(timestamp_ms=int(time.time() * 1000))
+    return bytes(build_batch([(None, b"x" * value_bytes)], spec))
 
 
 def produce_frame(topic: Topic, index: int = 0) -> bytes:

@@ -22,6 +22,7 @@ from millstream.testing.peers.runtimes import find_runtime
 
 PROGRAMS: Final = Path(__file__).resolve().parent / "clients"
 ANSWER_TIMEOUT_S: Final = 90.0
+LOG_TAIL_CHARACTERS: Final = 90000
 START_MS: Final = 1_780_000_000_000
 
 _names = itertools.count()
@@ -115,16 +116,21 @@ class Client:
             line = self._process.stdout.readline()
         finally:
             too_late.cancel()
-        assert line, f"{do}: the program ended\n{self._log.read_text(errors='replace')[-4000:]}"
+        assert line, f"{do}: the program ended\n{self._log_tail()}"
         answer = json.loads(line)
         if "error" in answer:
-            raise ClientSaidNo(answer["error"]["code"], answer["error"]["text"])
+            said_no = ClientSaidNo(answer["error"]["code"], answer["error"]["text"])
+            said_no.add_note(self._log_tail())
+            raise said_no
         return answer["ok"]
 
     def close(self) -> None:
         """End it, and wait for the end."""
         self._process.communicate(timeout=ANSWER_TIMEOUT_S)
-        assert self._process.returncode == 0, self._log.read_text(errors="replace")[-4000:]
+        assert self._process.returncode == 0, self._log_tail()
+
+    def _log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-LOG_TAIL_CHARACTERS:]
 
 
 class ConnectedClient:

@@ -94,7 +94,11 @@ def test_partitions_are_added_and_never_taken_away(
 ) -> None:
     topic = new_topic("grown", partitions=2)
     client.ask("add_partitions", topic=topic, total=4)
-    assert client.ask("describe_topic", topic=topic)["leaders"] == [1, 1, 1, 1]
+    # Kafka's broker learns of them a moment later.
+    wait_until(
+        "four partitions with a leader",
+        lambda: client.ask("describe_topic", topic=topic)["leaders"] == [1, 1, 1, 1],
+    )
     client.produce(topic, [Record(value=b"in the new one")], partition=3)
     with pytest.raises(ClientSaidNo) as refused:
         client.ask("add_partitions", topic=topic, total=3)

@@ -128,7 +128,7 @@ def expected(raw: bytes, version: int) -> FetchAsk:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_the_lean_decoder_reads_what_the_generic_one_reads(
     version: int, data: st.DataObject
 ) -> None:
@@ -150,7 +150,7 @@ def test_what_consumers_send_does_not_need_the_generic_decoder(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_damaged_requests_are_refused_by_both_or_read_alike(
     version: int, data: st.DataObject
 ) -> None:
@@ -176,7 +176,7 @@ def test_damaged_requests_are_refused_by_both_or_read_alike(
 
 @given(raw=st.binary(max_size=80), version=st.sampled_from(VERSIONS))
 @example(raw=b"\xff" * 80, version=17)
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_junk_is_malformed_or_a_request(raw: bytes, version: int) -> None:
     try:
         decode(memoryview(raw), version)
@@ -243,7 +243,7 @@ def answers(draw: st.DrawFn, version: int) -> tuple[RoundAnswer, Hints]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @given(data=st.data())
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 def test_the_lean_encoder_writes_what_the_generic_one_reads(
     version: int, data: st.DataObject
 ) -> None:

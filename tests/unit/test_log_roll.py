@@ -63,7 +63,7 @@ def test_without_timestamps_the_clock_counts() -> None:
 def test_jitter_brings_the_roll_forward_by_more_or_less() -> None:
     """So that a thousand partitions, or segments, do not roll in the same moment."""
     config = replace(SMALL_SEGMENTS, segment_ms=HOUR_MS, segment_jitter_ms=HOUR_MS // 2)
-    story = Story(config=config)
+    story = Story(config=replace(config, timestamp_after_max_ms=DAY_MS, segment_bytes=10**6))
     ages_ms, first_ms, step_ms = [], NOW, HOUR_MS // 60
     story.lead(batch_of(b"a", stamps=[first_ms]))
     while len(ages_ms) < 12:
@@ -83,45 +83,6 @@ def test_jitter_wider_than_the_age_leaves_some_of_it() -> None:
     for _ in range(5):
         story.lead(batch_of(b"a", stamps=[NOW]))
     assert bases(story) == [0]
-
-
-def test_a_segment_ends_when_its_first_record_is_too_old_for_the_next() -> None:
-    """segment.ms counts between timestamps: a slow topic must not keep data for ever."""
-    story = Story(config=replace(SMALL_SEGMENTS, segment_ms=HOUR_MS))
-    for stamp in (NOW, NOW + HOUR_MS, NOW - DAY_MS, NOW + 2):
-        story.lead(batch_of(b"a", stamps=[stamp]))
-    assert bases(story) == [0]
-    story.clock.advance(HOUR_MS)
-    story.lead(batch_of(b"a", stamps=[NOW + HOUR_MS + 1]))
-    assert bases(story) == [0, 4]
-    story.restart()
-    story.clock.advance(HOUR_MS)
-    story.lead(batch_of(b"a", stamps=[NOW + 2 * HOUR_MS + 1]))
-    assert bases(story) == [0, 4]
-    story.lead(batch_of(b"a", stamps=[NOW + 2 * HOUR_MS + 2]))
-    assert bases(story) == [0, 4, 6]
-
-
-def test_without_timestamps_the_clock_counts() -> None:
-    story = Story(config=replace(SMALL_SEGMENTS, segment_ms=HOUR_MS))
-    story.lead(batch_of(b"a", stamps=[-1]))
-    story.clock.jump_wall(10 * HOUR_MS)
-    story.clock.advance(HOUR_MS)
-    story.lead(batch_of(b"a", stamps=[-1]))
-    assert bases(story) == [0]
-    story.clock.advance(1)
-    story.lead(batch_of(b"a", stamps=[-1]))
-    assert bases(story) == [0, 2]
-
-
-def test_jitter_brings_the_roll_forward() -> None:
-    """So that a thousand partitions do not roll in the same moment."""
-    story = Story(
-        config=replace(SMALL_SEGMENTS, segment_ms=HOUR_MS, segment_jitter_ms=HOUR_MS // 2)
-    )
-    story.lead(batch_of(b"a", stamps=[NOW]))
-    story.lead(batch_of(b"a", stamps=[NOW + HOUR_MS // 2 + 1]))
-    assert bases(story) == [0, 1]
 
 
 def test_a_segment_ends_when_its_index_is_full() -> None:

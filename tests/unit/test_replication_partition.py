@@ -6,7 +6,12 @@ import pytest
 
 from data_plane import DataPlane, HeldBackground
 from log_stories import batch_of, of_producer
-from millstream.model.errors import FencedLeaderEpoch, StorageFailed, UnknownPartition
+from millstream.model.errors import (
+    FencedLeaderEpoch,
+    OffsetOutOfRange,
+    StorageFailed,
+    UnknownPartition,
+)
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
@@ -248,12 +253,12 @@ def test_the_remembered_end_is_forgotten_when_the_log_was_cut() -> None:
     """Only a follower cuts its log; the same offset is at another place afterwards."""
     _, _, leader = led()
     append(leader, b"a")
-    append(leader, b"b" * 100)
+    append(leader, b"b")
     append(leader, b"c")
     assert len(_tail(leader, 0)) == 3
     leader.log.set_high_watermark(Offset(1))
     leader.log.truncate_to(Offset(1))
-    append(leader, b"x")
+    append(leader, b"x" * 300)
     append(leader, b"y")
     append(leader, b"z")
     assert _tail(leader, 3) == [b"z"]
@@ -267,3 +272,13 @@ def test_only_so_many_ends_are_remembered() -> None:
         assert _tail(leader, number) == [b"%d" % number]
     assert len(leader._ends) <= ENDS_KEPT
     assert len(_tail(leader, 3)) == 47
+
+
+def test_the_remembered_end_is_of_no_use_below_the_log_start() -> None:
+    _, _, leader = led()
+    append(leader, b"a")
+    _tail(leader, 0)
+    append(leader, b"b", b"c")
+    leader.log.advance_log_start(Offset(2))
+    with pytest.raises(OffsetOutOfRange):
+        _tail(leader, 1)

@@ -360,6 +360,6 @@ def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
 
 
 def _note_sent(one: Found) -> None:
-    # After an error the numbers count as never sent: when it goes away the client is told.
-    one.cursor.sent_high_watermark = UNKNOWN if one.error else one.high_watermark
+    # With an error they are unknown: when it goes away the client is told.
+    one.cursor.sent_high_watermark = one.high_watermark
     one.cursor.sent_log_start = one.log_start

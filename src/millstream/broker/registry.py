@@ -77,5 +77,10 @@ def load(key: ApiKey) -> Handler:
     else:
         messages = importlib.import_module(f"millstream.wire.messages.{served.module}")
         words = served.module.split("_")
-        decode = getattr(messages, "".join(map(str.capitalize, words)) + "Request").decode
+        front = getattr(messages, "".join(map(str.capitalize, words)) + "Request").decode_front
+
+        def decode(body: memoryview, version: int) -> Any:
+            # What is left over is ignored, as Kafka does: clients have been seen to send more.
+            return front(body, version)[0]
+
     return Handler(decode, module.handle, module.failed, served.versions)

@@ -58,7 +58,7 @@ class Upkeep:
 
     def run_now(self) -> None:
         """A setting changed: look again at once whether something is due."""
-        for name in ("flush", "retention", "cleaner"):
+        for name in ("flush", "retention", "cleaner", "producers"):
             handle = self._handles.pop(name, None)
             if handle is not None:
                 handle.cancel()

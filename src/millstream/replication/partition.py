@@ -266,7 +266,7 @@ class Partition:
             end = self._ends.get(offset)
             if end is not None and end[0] is active.log and end[2] == log.truncations:
                 size = active.size_bytes - end[1]
-                if 0 < size <= size_max and self.is_usable:
+                if 0 < size <= size_max and slot.log_start <= offset and self.is_usable:
                     data = ReadSlice(active.log, end[1], size)
                     return self._result(data)
             result = log.read(offset, size_max=size_max, isolation=isolation)

@@ -60,9 +60,10 @@ class BrokerThread:
         self._thread.start()
         if not self._is_ready.wait(START_TIMEOUT_S):
             raise TimeoutError(f"the broker did not start in {START_TIMEOUT_S:.0f} s")
-        if self._failure is not None:
+        failure: BaseException | None = self._failure
+        if failure is not None:
             self.stop()
-            raise self._failure
+            raise failure
         return self
 
     def stop(self) -> None:

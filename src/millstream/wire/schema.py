@@ -99,18 +99,23 @@ class Message(Struct):
     @classmethod
     def decode(cls, data: Bytes, version: int) -> Self:
         """The message that `data` holds, all of it. Fields of bytes are views into `data`."""
+        message, at = cls.decode_front(data, version)
+        if at != len(data):
+            raise MalformedFrame(f"{cls.__name__} v{version}: {len(data) - at} bytes left", at=at)
+        return message
+
+    @classmethod
+    def decode_front(cls, data: Bytes, version: int) -> tuple[Self, int]:
+        """The message that `data` begins with, and where it ends."""
         read = cls._readers.get(version) or cls._compile_reader(version)
         view = memoryview(data)
         begin_message()
         try:
-            message, at = read(view, 0)
+            return read(view, 0)
         except MalformedFrame as error:
             raise MalformedFrame(f"{cls.__name__} v{version}: {error.what}", at=error.at) from None
         except (StructError, IndexError):
             raise MalformedFrame(f"{cls.__name__} v{version} is cut off") from None
-        if at != len(view):
-            raise MalformedFrame(f"{cls.__name__} v{version}: {len(view) - at} bytes left", at=at)
-        return message  # type: ignore[no-any-return]
 
     def encode(self, version: int) -> bytes:
         """The body in that version. ValueError for what it cannot carry (see `fields.py`)."""

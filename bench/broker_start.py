@@ -1,0 +1,97 @@
+"""PF5: from the start of a process, or of a test's fixture, to the first acknowledged record."""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench.broker_cells import QUICK, lower_is_better
+from bench.broker_systems import Kafka, Millstream, System, Systems
+from bench.broker_wire import (
+    CREATE_TOPICS_VERSION,
+    Topic,
+    ask,
+    create_request,
+    frame_of,
+    produce_request_by_name,
+    takes_record,
+)
+from bench.measure import Row
+
+STARTS = 3 if QUICK else 5
+FIXTURE_STARTS = 5 if QUICK else 20
+PROCESS_AT_MOST = 0.15
+FIXTURE_AT_MOST = 0.1
+GIVE_UP_S = 120.0
+RETRY_S = 0.005
+OLD_CREATE_TOPICS_VERSION = 2
+OLD_PRODUCE_VERSION = 7
+"""By name: the second request can be written before the first is answered."""
+PROGRAM = Path(__file__).with_name("broker_fixture_start.py")
+
+
+def measure(_systems: Systems) -> list[Row]:
+    """The two that are running stay idle meanwhile."""
+    ours: list[float] = []
+    peer: list[float] = []
+    for number in range(STARTS):
+        order = [(Millstream, ours), (Kafka, peer)]
+        for make, seconds in order if number % 2 == 0 else reversed(order):
+            seconds.append(_process_start(make))
+    fixture = [_fixture_start() for _ in range(FIXTURE_STARTS)]
+    what = "PF5 process start to first acknowledged record, s"
+    rows = [lower_is_better("broker.start", what, ours, peer, at_most=PROCESS_AT_MOST)]
+    what = f"PF5 fixture to first acknowledged record, imports included, median of {FIXTURE_STARTS}"
+    rows.append(
+        lower_is_better("broker.fixture", f"{what}, s", fixture, peer, at_most=FIXTURE_AT_MOST)
+    )
+    return rows
+
+
+def _process_start(make: Callable[[Path], System]) -> float:
+    """On an empty data directory; Kafka's is formatted before, ours needs no such step."""
+    with tempfile.TemporaryDirectory(prefix="bench-start-", dir="build") as scratch:
+        system = make(Path(scratch) / "it")
+        if isinstance(system, Kafka):
+            system.start()
+            system.stop()
+        with ThreadPoolExecutor(1) as watcher:
+            begin = time.perf_counter()
+            seen = watcher.submit(first_acknowledged, system.address)
+            try:
+                # In this thread: the process dies with the thread that started it.
+                system.start()
+                return seen.result() - begin
+            finally:
+                system.stop()
+
+
+def first_acknowledged(address: str) -> float:
+    """Ask for a topic, then send a record, each until it works; the time at which it did."""
+    deadline = time.monotonic() + GIVE_UP_S
+    topic: Topic | None = None
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            topic = topic or _created(address)
+            if topic is not None and takes_record(address, topic, 0):
+                return time.perf_counter()
+        time.sleep(RETRY_S)
+    raise TimeoutError(f"{address}: nothing acknowledged")
+
+
+def _created(address: str) -> Topic | None:
+    result = ask(address, create_request("first", 1), CREATE_TOPICS_VERSION).topics[0]
+    return None if result.error_code else Topic("first", result.topic_id, 1)
+
+
+def _fixture_start() -> float:
+    """In a fresh interpreter: the clock runs from before the import."""
+    create = frame_of(create_request("first", 1), OLD_CREATE_TOPICS_VERSION)
+    produce = frame_of(produce_request_by_name("first", 0), OLD_PRODUCE_VERSION)
+    command = [sys.executable, str(PROGRAM), create.hex(), produce.hex()]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return float(done.stdout)
