@@ -13,6 +13,7 @@ ROUNDS ?= 10
 SEED ?=
 HOURS ?= 1
 PART ?= all
+PORT ?=
 WORKERS ?= 2
 
 STAMP := $(VENV)/.installed
@@ -66,11 +67,13 @@ chaos: $(KERNELS) ## ROUNDS of a real process killed while it writes
 soak: $(KERNELS) ## HOURS of simulation and chaos in turn
 	@$(BIN)/python -m millstream.testing.soak --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
-bench: $(KERNELS) ## one PART (log) or all, ours and the peer in one run
+bench: $(KERNELS) ## one PART (kernels, log, broker) or all, ours and the peer in one run
 	@$(BIN)/python -m bench --part $(PART)
 
-up: $(KERNELS) ## a cluster of three with data in ./data (not part of this version yet)
-	@$(BIN)/millstream up --brokers 3 --data-dir data
+# One broker until there are clusters. PORT=0 takes a free port; without PORT it is 9092, or what
+# data/broker-1/server.properties says.
+up: $(KERNELS) ## one broker with data in ./data, until Ctrl-C
+	@exec $(BIN)/millstream up --data-dir data $(if $(PORT),--port $(PORT))
 
 clean: ## remove what the targets built
 	rm -rf build $(VENV) src/millstream/kernels/_compiled/*.so src/*.egg-info

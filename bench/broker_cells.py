@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from time import perf_counter as now_s
 from typing import Any, NamedTuple
 
 from bench.broker_systems import (
@@ -96,10 +97,10 @@ def sample(load: Load, system: System, running: tuple[System, ...]) -> Sample:
     if load.written_bytes:
         recycle_pages(load.written_bytes)
     try:
-        before, own = others_seconds(running), cpu_seconds(system.process_id)
+        before, own, wall = others_seconds(running), cpu_seconds(system.process_id), now_s()
         done = load.run(system, prepared)
-        own = cpu_seconds(system.process_id) - own
-        others = max(0.0, others_seconds(running) - before) / done.seconds
+        own, wall = cpu_seconds(system.process_id) - own, now_s() - wall
+        others = max(0.0, others_seconds(running) - before) / wall
     finally:
         load.clean(system, prepared)
     return Sample(done.units / done.seconds, own / done.amount, others)

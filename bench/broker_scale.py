@@ -74,10 +74,10 @@ def _partitions() -> list[Row]:
         }
         requests = compare(_requests_to(topics), systems)
         records = compare(_produce_beside(), systems)
-    count = f"{PARTITIONS[0]} partitions (peer: {PARTITIONS[1]})"
+    much = f"{PARTITIONS[0]} partitions (peer: {PARTITIONS[1]})"
     return [
-        _row("partitions.request", f"CPU us/request over {count}", requests),
-        _row("partitions.record", f"CPU s/GB produced beside {count}", records),
+        _row("partitions.request", f"CPU us/request over {much}", requests),
+        _row("partitions.record", f"CPU s/GB produced beside {much}", records),
     ]
 
 
@@ -93,10 +93,10 @@ def _connections() -> list[Row]:
         records = compare(_produce_beside(), systems)
         opened.close()
         busy = compare(_requests_to(topics, connections={"much": 100, "little": 10}), systems)
-    count = f"{CONNECTIONS[0]} idle connections (peer: {CONNECTIONS[1]})"
+    much = f"{CONNECTIONS[0]} idle connections (peer: {CONNECTIONS[1]})"
     return [
-        _row("connections.request", f"CPU us/request beside {count}", requests),
-        _row("connections.record", f"CPU s/GB produced beside {count}", records),
+        _row("connections.request", f"CPU us/request beside {much}", requests),
+        _row("connections.record", f"CPU s/GB produced beside {much}", records),
         _row("connections.busy", "CPU us/request from 100 connections (peer: 10)", busy),
     ]
 
@@ -109,13 +109,12 @@ def _log_size() -> list[Row]:
             configs = {"segment.bytes": str(SEGMENT_BYTES)}
             topics[system.name] = create_topic(system.address, 1, configs)
             produce(system, topics[system.name], SHAPE, size // SHAPE.record_bytes)
-        count = LOG_BYTES[1] // SHAPE.record_bytes
-        reads = compare(_reads_of(topics, count), systems)
+        reads = compare(_reads_of(topics, LOG_BYTES[1] // SHAPE.record_bytes), systems)
         requests = compare(_requests_to(topics), systems)
-    size = f"{LOG_BYTES[0] // 10**6} MB in segments of 10 MB (peer: {LOG_BYTES[1] // 10**6} MB)"
+    much = f"{LOG_BYTES[0] // 10**6} MB in segments of 10 MB (peer: {LOG_BYTES[1] // 10**6} MB)"
     return [
-        _row("log.request", f"CPU us/request at the end of {size}", requests),
-        _row("log.record", f"CPU s/GB consumed from the start of {size}", reads),
+        _row("log.request", f"CPU us/request at the end of {much}", requests),
+        _row("log.record", f"CPU s/GB consumed from the start of {much}", reads),
     ]
 
 

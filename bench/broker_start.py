@@ -39,6 +39,7 @@ def measure(_systems: Systems) -> list[Row]:
     ours: list[float] = []
     peer: list[float] = []
     for number in range(STARTS):
+        order: list[tuple[Callable[[Path], System], list[float]]]
         order = [(Millstream, ours), (Kafka, peer)]
         for make, seconds in order if number % 2 == 0 else reversed(order):
             seconds.append(_process_start(make))

@@ -13,8 +13,16 @@ from typing import NamedTuple, Protocol
 from millstream.testing.peers.kafka import ApacheKafka, free_ports, kafka_jars
 
 PEERS = Path("build/peers")
-JVM_OPTIONS = ("-Xms1g", "-Xmx1g")
-"""Kafka's own start script gives its broker one gigabyte and the default collector, G1."""
+JVM_OPTIONS = (
+    "-Xms1G",
+    "-Xmx1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+)
+"""What Kafka's own start script gives its broker."""
 KAFKA_SETTINGS = {
     "num.io.threads": "8",
     "num.network.threads": "3",

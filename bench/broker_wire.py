@@ -53,7 +53,8 @@ def connect(address: str) -> socket.socket:
 
 def frame_of(request: Any, version: int) -> bytes:
     """The request with its size in front, correlation id 0."""
-    body = encode_request_header(request.API_KEY, version, 0, CLIENT_ID) + request.encode(version)
+    header = encode_request_header(request.API_KEY, version, 0, CLIENT_ID)
+    body: bytes = header + request.encode(version)
     return struct.pack(">i", len(body)) + body
 
 

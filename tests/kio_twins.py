@@ -149,7 +149,7 @@ def _kio_item(pair: Pair, value: Any) -> Any:
 
 
 def kio_twin(ours: Struct, theirs: Any) -> Any:
-    """kio's object with our values."""
+    """The object of kio with our values."""
     given = {
         pair.theirs.name: kio_value(pair, getattr(ours, pair.ours.name))
         for pair in pairs(type(ours), theirs, theirs.__version__)

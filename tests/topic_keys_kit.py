@@ -31,11 +31,17 @@ from millstream.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream.wire.messages.produce import PartitionProduceResponse
 from waiting_for import until
 from wire_client import WireClient, build_batch
 
 SET, DELETE = 0, 1
+EARLIEST: Final = -2
 APPEND_TIME_BIT: Final = 0b1000
 
 QUICK: Final = {
@@ -154,15 +160,25 @@ class Bench:
         return ErrorCode(self.produce(topic, pairs, timestamp_ms=timestamp_ms).error_code)
 
     def records(self, topic: str, *, partition: int = 0) -> list[PlainRecord]:
-        """All that a consumer sees from the log's start."""
-        start = self.log_start(topic, partition=partition)
-        found = self.client.fetch(topic, start, partition=partition).responses[0].partitions[0]
-        assert found.error_code == 0
-        return read_records(found.records or b"")
+        """All that a consumer sees from the log's start; a fetch brings one segment."""
+        at = self.log_start(topic, partition=partition)
+        read: list[PlainRecord] = []
+        while True:
+            found = self.client.fetch(topic, at, partition=partition).responses[0].partitions[0]
+            if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:  # retention was faster
+                return self.records(topic, partition=partition)
+            assert found.error_code == 0
+            data = bytes(found.records or b"")
+            if not data:
+                return read
+            read += [record for record in read_records(data) if record.offset >= at]
+            at = _rows(data)[-1][batches.LAST_OFFSET] + 1  # compaction leaves empty batches
 
     def log_start(self, topic: str, *, partition: int = 0) -> int:
-        found = self.client.fetch(topic, 0, partition=partition).responses[0].partitions[0]
-        return int(found.log_start_offset)
+        part = ListOffsetsPartition(partition_index=partition, timestamp=EARLIEST)
+        asked = ListOffsetsTopic(name=topic, partitions=[part])
+        answer = self.client.send(ListOffsetsRequest(replica_id=-1, topics=[asked]), 6)
+        return int(answer.topics[0].partitions[0].offset)
 
     def delete_records(self, topic: str, before: int) -> None:
         parts = [DeleteRecordsPartition(partition_index=0, offset=before)]
@@ -183,20 +199,15 @@ class Bench:
         """The batches as they lie on disk, CRC checked."""
         found: list[StoredBatch] = []
         for path in self.files(topic):
-            data = path.read_bytes()
-            rows, end, reason = batches.walk(
-                data, 0, len(data), check_crc=True, size_max=BATCH_BYTES_MAX
-            )
-            assert (end, Reason(reason)) == (len(data), Reason.NONE), path
-            for row in range(0, len(rows), batches.ROW_FIELDS):
-                attributes = rows[row + batches.ATTRIBUTES]
+            for row in _rows(path.read_bytes()):
+                attributes = row[batches.ATTRIBUTES]
                 found.append(
                     StoredBatch(
                         Codec(attributes & 0b111),
                         bool(attributes & APPEND_TIME_BIT),
-                        rows[row + batches.BASE_OFFSET],
-                        rows[row + batches.SIZE],
-                        rows[row + batches.MAX_TIMESTAMP],
+                        row[batches.BASE_OFFSET],
+                        row[batches.SIZE],
+                        row[batches.MAX_TIMESTAMP],
                     )
                 )
         return found
@@ -226,7 +237,7 @@ class Bench:
         shows that the cleaner looked at everything since.
         """
         for _ in range(2):
-            witness = self.topic(CLEANED_AT_ONCE)
+            witness = self.topic({**CLEANED_AT_ONCE, "min.compaction.lag.ms": "0"})
             self.put_versions(witness, b"w")
             self.until_compacted(witness, b"w")
 
@@ -265,6 +276,14 @@ def running_bench(settings: dict[str, str] | None = None) -> Iterator[Bench]:
             yield bench
         finally:
             bench.client.socket.close()
+
+
+def _rows(data: bytes) -> list[list[int]]:
+    """One row for each batch of bytes that must be nothing else."""
+    rows, end, reason = batches.walk(data, 0, len(data), check_crc=True, size_max=BATCH_BYTES_MAX)
+    assert (end, Reason(reason)) == (len(data), Reason.NONE)
+    width = batches.ROW_FIELDS
+    return [list(rows[at : at + width]) for at in range(0, len(rows), width)]
 
 
 def wall_ms() -> int:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 from client_targets import CODECS, PEERS
 
+from millstream.runtime.clock import SystemClock
 from millstream.testing.peers.go_programs import go_program
 from millstream.testing.peers.java_programs import java_classes, java_command
 from millstream.testing.peers.kafka import kafka_jars
@@ -22,8 +23,9 @@ from millstream.testing.peers.runtimes import find_runtime
 
 PROGRAMS: Final = Path(__file__).resolve().parent / "clients"
 ANSWER_TIMEOUT_S: Final = 90.0
-LOG_TAIL_CHARACTERS: Final = 90000
-START_MS: Final = 1_780_000_000_000
+LOG_TAIL_CHARACTERS: Final = 4000
+START_MS: Final = SystemClock().wall_ms() - 3_600_000
+"""An hour ago: a broker soon deletes what is older than a topic's retention."""
 
 _names = itertools.count()
 

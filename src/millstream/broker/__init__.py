@@ -1,1 +1,6 @@
-"""Composition of one broker: server, dispatch, one handler file per API. Not built yet."""
+"""One broker, put together: server, dispatch, one handler file per API, settings, upkeep.
+
+Start at `broker.py` (what there is and in which order it starts and stops). A request goes from a
+shell (`socket_shell.py`) through `exchange.py` and `dispatch.py` to a file in `handlers/`;
+`process.py` is the process around it all.
+"""

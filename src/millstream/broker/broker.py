@@ -171,7 +171,6 @@ class Broker:
         given = parse_listeners("advertised.listeners", configs.get_list("advertised.listeners"))
         self._register(advertised(bound, given))
         self.controller.subscribe(self._on_change)
-        configs.subscribe(self._upkeep.run_now)
         self._upkeep.start()
         self._warm_up(registry.load_all())
         self.server.accept()
@@ -220,6 +219,9 @@ class Broker:
         if change.brokers_reconfigured:
             self._use_dynamic_configs()
         self.partitions.apply(change)
+        if change.brokers_reconfigured:  # by now the logs know it too
+            self.server.check_room()
+            self._upkeep.run_now()
 
     def _use_dynamic_configs(self) -> None:
         found = self.controller.image.broker_configs

@@ -105,6 +105,7 @@ class Server:
         for listener in self._listeners:
             if isinstance(listener, SocketListener):
                 listener.resume()
+        self.check_room()
         self._sweep_handle = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def stop_accepting(self) -> None:
@@ -193,8 +194,7 @@ class Server:
         self._peers[peer.connection_id] = peer
         self._per_address[peer.client_host] = self._per_address.get(peer.client_host, 0) + 1
         self._metrics.connections.opened()
-        if len(self._peers) >= self._limits.connections_max:
-            self._set_full(is_full=True)
+        self.check_room()
 
     def _ended(self, peer: ClientPeer) -> None:
         if self._peers.pop(peer.connection_id, None) is None:
@@ -206,8 +206,7 @@ class Server:
             del self._per_address[peer.client_host]
         self._metrics.connections.closed(peer.close_cause)
         self._tell_end(peer)
-        if self._is_full and len(self._peers) < self._limits.connections_max:
-            self._set_full(is_full=False)
+        self.check_room()
         if self._emptied is not None and not self._peers:
             self._emptied.set()
 
@@ -221,6 +220,12 @@ class Server:
             )
         else:
             log.debug("connection closed", client=peer.client_host, reason=peer.close_reason)
+
+    def check_room(self) -> None:
+        """Accept or stop accepting, as the limit of connections is now; it may have changed."""
+        is_full = len(self._peers) >= self._limits.connections_max
+        if is_full != self._is_full:
+            self._set_full(is_full=is_full)
 
     def _set_full(self, *, is_full: bool) -> None:
         """At the limit new connections wait in the kernel until one ends."""

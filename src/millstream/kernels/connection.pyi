@@ -22,6 +22,10 @@ class Connection:
     """Whatever the shell wants to find it by."""
     is_plain: bool
     """False: every Produce takes the Python path, too (not yet authenticated, under a quota)."""
+    is_direct: bool
+    """Whether `EpollShell` may send for it; the shell's owner clears this while it has a queue."""
+    last_active_s: float
+    """When `EpollShell` last read something from it."""
     unsent_bytes: int
     """What the shell has taken and could not send yet; it counts against `output_bytes_max`."""
 

@@ -8,7 +8,7 @@ seams (delays, faults), never by shuffling callbacks.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from contextvars import Context
+from contextvars import Context, copy_context
 from typing import Any, Final, NoReturn, TypeVar
 
 from millstream.runtime import fatal
@@ -50,7 +50,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._time_limit_s = time_limit_s
         self._selector = _NoSelector(self)
         self._failure: BaseException | None = None
-        self._unfinished: dict[asyncio.Task[Any], None] = {}
+        self._unfinished: dict[asyncio.Task[Any], Context] = {}
         self.trace = trace if trace is not None else Trace()
         fatal.install(self, on_violation=self.fail)
         self.set_exception_handler(VirtualLoop._unhandled)
@@ -77,6 +77,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         names = sorted(task.get_name() for task in self._unfinished)
         return f"unfinished tasks: {', '.join(names) or 'none'}"
 
+    def unfinished_tasks(self) -> list[tuple[asyncio.Task[Any], Context]]:
+        """Every task that has not ended, oldest first, with the context it was made in."""
+        return list(self._unfinished.items())
+
     def create_task(  # type: ignore[override]
         self,
         coro: Coroutine[Any, Any, T],
@@ -85,7 +89,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[T]:
         task = super().create_task(coro, name=name, context=context)
-        self._unfinished[task] = None
+        self._unfinished[task] = context if context is not None else copy_context()
         task.add_done_callback(self._forget)
         return task
 

@@ -6,6 +6,7 @@ import java.lang.reflect.Method;
 import java.lang.reflect.ParameterizedType;
 import java.lang.reflect.Type;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.Map;
@@ -136,8 +137,7 @@ final class WireProgram {
         private static Object fresh(Class<?> struct, JsonNode outline) throws Exception {
             Object made = struct.getDeclaredConstructor().newInstance();
             for (Map.Entry<String, JsonNode> entry : outline.properties()) {
-                String name = entry.getKey();
-                Method setter = setter(struct, "set" + name.substring(0, 1).toUpperCase() + name.substring(1));
+                Method setter = setter(struct, entry.getKey());
                 setter.invoke(made, value(setter.getGenericParameterTypes()[0], entry.getValue()));
             }
             return made;
@@ -148,7 +148,7 @@ final class WireProgram {
                 return fresh((Class<?>) type, outline);
             }
             boolean isList = type instanceof ParameterizedType;
-            Class<?> kind = isList ? java.util.ArrayList.class : (Class<?>) type;
+            Class<?> kind = isList ? ArrayList.class : (Class<?>) type;
             ParameterizedType named =
                     (ParameterizedType) (isList ? type : kind.getGenericSuperclass());
             @SuppressWarnings("unchecked")
@@ -161,8 +161,9 @@ final class WireProgram {
         }
 
         private static Method setter(Class<?> struct, String name) {
+            String wanted = "set" + name.substring(0, 1).toUpperCase() + name.substring(1);
             for (Method method : struct.getMethods()) {
-                if (method.getName().equals(name)) {
+                if (method.getName().equals(wanted)) {
                     return method;
                 }
             }

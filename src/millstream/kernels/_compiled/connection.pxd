@@ -15,7 +15,13 @@ cdef struct Header:
 cdef class Connection(Answers):
     cdef public object owner
     cdef public bint is_plain
+    cdef public bint is_direct
+    cdef public double last_active_s
     cdef public long long unsent_bytes
+    # Of the socket, while the epoll shell watches it; else -1.
+    cdef int descriptor
+    # Whether the next frame was looked at already, and is not for the core.
+    cdef bint is_for_python
     cdef long long frame_bytes_max
     cdef Py_ssize_t in_flight_max
     cdef long long output_bytes_max
@@ -29,6 +35,7 @@ cdef class Connection(Answers):
     cdef Py_ssize_t end
 
     cdef bint must_wait(self) noexcept
+    cdef bint walk(self, long long wall_ms) except -1
     cdef bint is_shared(self) noexcept
     cdef int ensure_room(self) except -1
     cdef int move_to(self, bytearray larger) except -1

@@ -51,6 +51,7 @@ cdef class Connection(Answers):
         long long output_bytes_max=1_048_576,
     ) -> None:
         self.is_plain = True
+        self.descriptor = -1
         self.frame_bytes_max = frame_bytes_max
         self.in_flight_max = in_flight_max
         self.output_bytes_max = output_bytes_max
@@ -138,34 +139,48 @@ cdef class Connection(Answers):
         cdef Py_ssize_t size
         cdef unsigned char* frame
         cdef Header header
+        if not self.walk(wall_ms):
+            return None
+        self.is_for_python = False
+        size = self.frame_size()
+        frame = self.data + self.start + 4
+        self.read_header(frame, frame + size, &header)
+        self.start += 4 + size
+        self.begin()
+        client_id = None
+        if header.client_id_size >= 0:
+            client_id = PyBytes_FromStringAndSize(<char*>header.client_id, header.client_id_size)
+        body = memoryview(self.buffer)[header.body - self.data : self.start]
+        return (
+            self.numbered - 1, header.api_key, header.version, header.correlation_id,
+            client_id, body,
+        )
+
+    cdef bint walk(self, long long wall_ms) except -1:
+        """Stage plain requests; whether the next frame is there and for Python."""
+        cdef Py_ssize_t size
+        cdef unsigned char* frame
+        cdef Header header
         while not self.must_wait():
             size = self.frame_size()
             if size < 0:
                 self.settled()
-                return None
+                return False
+            if self.is_for_python:
+                return True
             frame = self.data + self.start + 4
             self.read_header(frame, frame + size, &header)
-            self.start += 4 + size
-            if (
+            if not (
                 header.api_key == 0
                 and 3 <= header.version <= 13
                 and self.is_plain
                 and self.plan.check(header.body, frame + size, header.version, wall_ms)
             ):
-                self.stage(&header, wall_ms)
-                continue
-            self.begin()
-            client_id = None
-            if header.client_id_size >= 0:
-                client_id = PyBytes_FromStringAndSize(
-                    <char*>header.client_id, header.client_id_size
-                )
-            body = memoryview(self.buffer)[header.body - self.data : self.start]
-            return (
-                self.numbered - 1, header.api_key, header.version, header.correlation_id,
-                client_id, body,
-            )
-        return None
+                self.is_for_python = True
+                return True
+            self.start += 4 + size
+            self.stage(&header, wall_ms)
+        return False
 
     cdef Py_ssize_t frame_size(self) except? -1:
         """Of the next frame if all of it is there, else -2."""

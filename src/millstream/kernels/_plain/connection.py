@@ -25,6 +25,7 @@ __all__ = ["Connection", "FrameError"]
 _BUFFER_BYTES: Final = 32_768
 _ROOM_BYTES_MIN: Final = 4_096
 _MERGED_BYTES_MAX: Final = 8_192
+_TOGETHER_BYTES_MAX: Final = 65_536
 
 _SIZE: Final = Struct(">i")
 _HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
@@ -44,7 +45,11 @@ class Connection:
     ) -> None:
         self.owner: Any = None
         self.is_plain = True
+        self.is_direct = False
+        self.last_active_s = 0.0
         self.unsent_bytes = 0
+        self.is_for_python = False
+        """Whether the next frame was looked at already, and is not for the core."""
         self._table = table
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
@@ -58,6 +63,8 @@ class Connection:
         """Of the requests in flight, the oldest first; None where there is no answer yet."""
         self._output: list[Any] = []
         self._output_bytes = 0
+        self._merged = bytearray()
+        """The last part of the output, while it is ours to add to."""
 
     # -- input -----------------------------------------------------------------------------
 
@@ -84,24 +91,40 @@ class Connection:
     def next_request(
         self, wall_ms: int
     ) -> tuple[int, int, int, int, bytes | None, memoryview] | None:
+        if not self.walk(wall_ms):
+            return None
+        frame = self._next_frame()
+        if frame is None:
+            return None
+        self.is_for_python = False
+        api_key, version, correlation_id, client_id, at = _read_header(frame)
+        return self._begin(frame), api_key, version, correlation_id, client_id, frame[at:]
+
+    def walk(self, wall_ms: int) -> bool:
+        """Stage plain requests; whether the next frame is there and for Python."""
         while not self.is_blocked and not self._is_closed:
             frame = self._next_frame()
             if frame is None:
-                return None
-            api_key, version, correlation_id, client_id, at = _read_header(frame)
-            body = frame[at:]
-            self._start += _SIZE.size + len(frame)
-            number = self._numbered
-            self._numbered += 1
-            self._answers.append(None)
+                return False
+            if self.is_for_python:
+                return True
+            api_key, version, correlation_id, _, at = _read_header(frame)
+            plain = None
             if api_key == _PRODUCE and version in produce.VERSIONS and self.is_plain:
-                plain = produce.check(self._table, body, version, wall_ms)
-                if plain is not None:
-                    facts = (number, correlation_id, version, wall_ms)
-                    self._stage(plain, body, facts)
-                    continue
-            return number, api_key, version, correlation_id, client_id, body
-        return None
+                plain = produce.check(self._table, frame[at:], version, wall_ms)
+            if plain is None:
+                self.is_for_python = True
+                return True
+            facts = (self._begin(frame), correlation_id, version, wall_ms)
+            self._stage(plain, frame[at:], facts)
+        return False
+
+    def _begin(self, frame: memoryview) -> int:
+        """Pass the frame; the request's number."""
+        self._start += _SIZE.size + len(frame)
+        self._answers.append(None)
+        self._numbered += 1
+        return self._numbered - 1
 
     def _next_frame(self) -> memoryview | None:
         if self.unread_bytes < _SIZE.size:
@@ -168,14 +191,22 @@ class Connection:
         last = self._output[-1] if self._output else None
         if len(part) > _MERGED_BYTES_MAX:
             self._output.append(part)
-        elif type(last) is bytearray and len(last) <= _MERGED_BYTES_MAX:
-            last += part
+        elif last is self._merged and len(self._merged) + len(part) <= _TOGETHER_BYTES_MAX:
+            self._merged += part
         elif len(part):
-            self._output.append(bytearray(part))
+            self._merged = bytearray(part)
+            self._output.append(self._merged)
 
     def take_output(self) -> list[Any]:
         output, self._output, self._output_bytes = self._output, [], 0
         return output
+
+    def take_back(self, unsent: list[Any]) -> None:
+        """All the output there was, or the rest of it: it could not be sent."""
+        self._output = unsent
+        for part in unsent:
+            is_bytes = isinstance(part, bytes | bytearray | memoryview)
+            self._output_bytes += len(part) if is_bytes else part.size_bytes
 
     def drop_output(self) -> list[Any]:
         self._is_closed = True

@@ -218,7 +218,7 @@ _OWN_ROWS: Final = (
         "max.connections",
         _INT,
         INT_MAX,
-        "The most connections at a time; a further one is closed.",
+        "The most connections at a time; a further one waits until another ends.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
     ),

@@ -5,6 +5,7 @@ source is a new build, and an old one is never taken for it.
 """
 
 import hashlib
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Final
 from millstream.testing.peers.runtimes import file_lock
 
 BUILD_TIMEOUT_S: Final = 900
+_IS_BUILD: Final = re.compile(r"[0-9a-f]{12}(\.building)?")
 
 
 class BuildFailedError(RuntimeError):
@@ -31,8 +33,9 @@ def built_once(
     directory = cache / f"{name}-{fingerprint(sources, salt)}"
     with file_lock(cache / f"{name}.lock"):
         if not directory.exists():
-            for old in cache.glob(f"{name}-????????????*"):
-                shutil.rmtree(old)
+            for old in cache.glob(f"{name}-*"):
+                if _IS_BUILD.fullmatch(old.name.removeprefix(f"{name}-")):
+                    shutil.rmtree(old)
             building = directory.with_name(directory.name + ".building")
             building.mkdir(parents=True)
             build(building)

@@ -130,7 +130,7 @@ def consumer(ask: Ask) -> Consumer:
             "group.id": "never-joined",  # librdkafka wants one even where nothing joins it
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            "log_level": 7, "debug": "cgrp,topic,fetch,metadata,broker,protocol",
+            "log_level": 3,
         }
     )
 

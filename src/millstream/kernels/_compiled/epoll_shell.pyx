@@ -1,0 +1,177 @@
+"""The system calls of plain sockets around the connection core; see `epoll_shell.pyi`.
+
+The calls are made with the GIL: they do not block, and to give it away and get it back can cost more
+than the call when a thread waits for it.
+"""
+
+import os
+
+import cython
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport uint32_t
+from libc.string cimport memmove
+
+from millstream.kernels._compiled.connection cimport Connection
+from millstream.kernels._compiled.slots cimport SlotTable
+
+from millstream.kernels.errors import FrameError
+
+__all__ = ["ENDED", "REQUESTS", "WRITABLE", "EpollShell"]
+
+REQUESTS = 1
+WRITABLE = 2
+ENDED = 4
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        void* ptr
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR
+    int EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL, EPOLL_CLOEXEC
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int operation, int descriptor, epoll_event* event)
+    int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms)
+
+cdef extern from "<sys/socket.h>" nogil:
+    int MSG_DONTWAIT, MSG_NOSIGNAL
+    Py_ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
+    Py_ssize_t send(int descriptor, const void* buffer, size_t size, int flags)
+
+cdef enum:
+    EVENTS_MAX = 256
+
+
+@cython.final
+cdef class EpollShell:
+    """See the stub."""
+
+    cdef SlotTable table
+    cdef int epoll
+    cdef Py_ssize_t unread_bytes_told
+    cdef dict connections  # keeps alive what the kernel points to
+
+    def __init__(self, SlotTable table, *, Py_ssize_t unread_bytes_told=262_144) -> None:
+        self.table = table
+        self.unread_bytes_told = unread_bytes_told
+        self.connections = {}
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        if self.epoll < 0:
+            raise OSError(errno, os.strerror(errno))
+
+    def fileno(self) -> int:
+        return self.epoll
+
+    def add(self, Connection connection, int descriptor) -> None:
+        self.control(EPOLL_CTL_ADD, descriptor, connection, EPOLLIN | EPOLLRDHUP)
+        self.connections[descriptor] = connection
+        connection.descriptor = descriptor
+        connection.is_direct = True
+
+    def watch(self, Connection connection, *, bint reading, bint writing) -> None:
+        cdef uint32_t events = 0
+        if reading:
+            events |= EPOLLIN | EPOLLRDHUP
+        if writing:
+            events |= EPOLLOUT
+        self.control(EPOLL_CTL_MOD, connection.descriptor, connection, events)
+
+    def forget(self, Connection connection) -> None:
+        del self.connections[connection.descriptor]
+        self.control(EPOLL_CTL_DEL, connection.descriptor, connection, 0)
+        connection.descriptor = -1
+        connection.is_direct = False
+
+    cdef int control(
+        self, int operation, int descriptor, Connection connection, uint32_t events
+    ) except -1:
+        cdef epoll_event event
+        event.events = events
+        event.data.ptr = <void*>connection
+        if epoll_ctl(self.epoll, operation, descriptor, &event) < 0:
+            raise OSError(errno, os.strerror(errno))
+        return 0
+
+    def close(self) -> None:
+        if self.epoll >= 0:
+            os.close(self.epoll)
+            self.epoll = -1
+
+    # -- input
+
+    def wake(self, double now_s, long long wall_ms) -> list:
+        cdef epoll_event events[EVENTS_MAX]
+        cdef Connection connection
+        cdef int index, flags, error
+        cdef int count = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        told = []
+        for index in range(count):
+            connection = <Connection>events[index].data.ptr
+            flags = 2 if events[index].events & EPOLLOUT else 0
+            error = 0
+            if events[index].events & (EPOLLIN | EPOLLRDHUP):
+                connection.last_active_s = now_s
+                flags |= self.read(connection, wall_ms, &error)
+            elif events[index].events & (EPOLLHUP | EPOLLERR):
+                flags |= 4
+            if flags:
+                told.append((connection, flags, error))
+        return told
+
+    cdef int read(self, Connection connection, long long wall_ms, int* error) except -1:
+        """Read once: what is left fires again, after the others had their turn."""
+        cdef Py_ssize_t size
+        cdef bint is_for_python
+        connection.ensure_room()
+        size = recv(
+            connection.descriptor,
+            connection.data + connection.end,
+            connection.capacity - connection.end,
+            MSG_DONTWAIT,
+        )
+        if size <= 0:
+            if size < 0 and (errno == EAGAIN or errno == EINTR):
+                return 0
+            error[0] = errno if size < 0 else 0
+            return 4
+        connection.end += size
+        try:
+            is_for_python = connection.walk(wall_ms)
+        except FrameError:
+            return 1  # `next_request` raises it again
+        return (
+            is_for_python
+            or connection.must_wait()
+            or connection.end - connection.start >= self.unread_bytes_told
+        )
+
+    # -- output
+
+    def send_ready(self) -> list:
+        cdef Connection connection
+        left = []
+        for connection in self.table.take_ready():
+            if not self.send_small(connection):
+                left.append(connection)
+        return left
+
+    cdef bint send_small(self, Connection connection) except -1:
+        """Whether all that was ready has left."""
+        cdef Py_ssize_t sent
+        if not connection.is_direct or connection.descriptor < 0 or connection.parts:
+            return False
+        if connection.small_bytes == 0:
+            return True
+        sent = send(
+            connection.descriptor,
+            connection.small,
+            connection.small_bytes,
+            MSG_DONTWAIT | MSG_NOSIGNAL,
+        )
+        if sent <= 0:
+            return False  # the next send tells what it was
+        connection.small_bytes -= sent
+        connection.queued_bytes -= sent
+        memmove(connection.small, connection.small + sent, connection.small_bytes)
+        return connection.small_bytes == 0

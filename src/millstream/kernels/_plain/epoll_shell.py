@@ -1,0 +1,111 @@
+"""The system calls of plain sockets around the connection core; see `epoll_shell.pyi`."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING, Final
+
+from millstream.kernels.errors import FrameError
+
+if TYPE_CHECKING:
+    from millstream.kernels._plain.connection import Connection
+    from millstream.kernels._plain.slots import SlotTable
+
+__all__ = ["ENDED", "REQUESTS", "WRITABLE", "EpollShell"]
+
+REQUESTS: Final = 1
+WRITABLE: Final = 2
+ENDED: Final = 4
+
+_EVENTS_MAX: Final = 256
+_READ: Final = select.EPOLLIN | select.EPOLLRDHUP
+_WRITE: Final = select.EPOLLOUT
+_BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
+
+
+class EpollShell:
+    """See the stub."""
+
+    def __init__(self, table: SlotTable, *, unread_bytes_told: int = 262_144) -> None:
+        self._table = table
+        self._unread_bytes_told = unread_bytes_told
+        self._epoll = select.epoll()
+        self._connections: dict[int, Connection] = {}
+        self._descriptors: dict[Connection, int] = {}
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def add(self, connection: Connection, descriptor: int) -> None:
+        self._epoll.register(descriptor, _READ)
+        self._connections[descriptor] = connection
+        self._descriptors[connection] = descriptor
+        connection.is_direct = True
+
+    def watch(self, connection: Connection, *, reading: bool, writing: bool) -> None:
+        events = (_READ if reading else 0) | (_WRITE if writing else 0)
+        self._epoll.modify(self._descriptors[connection], events)
+
+    def forget(self, connection: Connection) -> None:
+        descriptor = self._descriptors.pop(connection)
+        del self._connections[descriptor]
+        self._epoll.unregister(descriptor)
+        connection.is_direct = False
+
+    def close(self) -> None:
+        self._epoll.close()
+
+    def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
+        told = []
+        for descriptor, events in self._epoll.poll(0, _EVENTS_MAX):
+            connection = self._connections[descriptor]
+            flags, error = WRITABLE if events & _WRITE else 0, 0
+            if events & _READ:
+                connection.last_active_s = now_s
+                flag, error = self._read(connection, descriptor, wall_ms)
+                flags |= flag
+            elif events & _BROKEN:
+                flags |= ENDED
+            if flags:
+                told.append((connection, flags, error))
+        return told
+
+    def _read(self, connection: Connection, descriptor: int, wall_ms: int) -> tuple[int, int]:
+        try:
+            size = os.readv(descriptor, [connection.get_buffer(0)])
+        except BlockingIOError:
+            return 0, 0
+        except OSError as error:
+            return ENDED, error.errno or 0
+        if not size:
+            return ENDED, 0
+        connection.received(size)
+        try:
+            is_for_python = connection.walk(wall_ms)
+        except FrameError:
+            return REQUESTS, 0
+        is_told = is_for_python or connection.is_blocked
+        is_large = connection.unread_bytes >= self._unread_bytes_told
+        return REQUESTS if is_told or is_large else 0, 0
+
+    def send_ready(self) -> list[Connection]:
+        return [one for one in self._table.take_ready() if not self._send(one)]
+
+    def _send(self, connection: Connection) -> bool:
+        """Whether all that was ready has left."""
+        if not connection.is_direct or connection not in self._descriptors:
+            return False
+        output = connection.take_output()
+        if len(output) > 1 or not all(isinstance(part, bytearray) for part in output):
+            connection.take_back(output)
+            return False
+        data = b"".join(output)
+        sent = 0
+        try:
+            sent = os.write(self._descriptors[connection], data) if data else 0
+        except OSError:
+            sent = 0  # the next send tells what it was
+        if sent < len(data):
+            connection.take_back([bytearray(data[sent:])])
+        return sent == len(data)

@@ -1,0 +1,48 @@
+"""The system calls of plain sockets around the connection core. One description for both twins.
+
+An epoll of its own, which an event loop watches as one descriptor. A wake-up reads every ready
+socket, stages what is plain and tells the rest; after the commit the small answers leave the same
+way. Nothing here blocks, and no socket is owned: whoever opened one forgets it here, then closes.
+"""
+
+from typing import Final
+
+from millstream.kernels.connection import Connection
+from millstream.kernels.slots import SlotTable
+
+__all__ = ["ENDED", "REQUESTS", "WRITABLE", "EpollShell"]
+
+REQUESTS: Final = 1
+"""Call `next_request`: it has one, raises or is blocked; or an unfinished one has grown large."""
+WRITABLE: Final = 2
+ENDED: Final = 4
+"""Closed by the client, or failed with the error number that is told."""
+
+class EpollShell:
+    """See the module's docstring."""
+
+    def __init__(self, table: SlotTable, *, unread_bytes_told: int = 262_144) -> None:
+        """`unread_bytes_told`: so much of an unfinished request is told as REQUESTS."""
+
+    def fileno(self) -> int: ...
+    def add(self, connection: Connection, descriptor: int) -> None:
+        """Watch a non-blocking socket for reading; its connection becomes direct."""
+
+    def watch(self, connection: Connection, *, reading: bool, writing: bool) -> None: ...
+    def forget(self, connection: Connection) -> None:
+        """Stop watching; before the socket is closed, or another could get its number."""
+
+    def close(self) -> None: ...
+    def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
+        """Read what has arrived and stage what is plain.
+
+        The connections that need more than that: (connection, REQUESTS | WRITABLE | ENDED, error
+        number). Requests of one are still in order: what is told was not walked yet.
+        """
+
+    def send_ready(self) -> list[Connection]:
+        """Instead of `SlotTable.take_ready`: send the small output of direct connections.
+
+        Returns the connections that are left: not direct, with large parts or file ranges, or
+        whose socket takes no more (or fails, which the next send will tell).
+        """

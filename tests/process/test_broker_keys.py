@@ -1,0 +1,258 @@
+"""Broker keys that clients may alter, changed while the broker runs, and what follows.
+
+The defaults of topics are not here: `test_topic_keys_*.py` turn them together with the topics'.
+"""
+
+import select
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from millstream.model.config.broker_keys import BROKER_KEYS
+from millstream.model.config.definition import Mode
+from millstream.model.config.resources import ResourceType
+from millstream.model.config.topic_keys import TOPIC_KEYS
+from millstream.testing.record_batches import BatchSpec
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from topic_keys_kit import (
+    CLEANED_AT_ONCE,
+    Bench,
+    effect_of,
+    keys_with_a_test,
+    running_bench,
+    wall_ms,
+)
+from waiting_for import until
+from wire_client import WireClient, build_batch
+
+ALL, ME = "", "1"
+"""Names of the resources: the defaults of all brokers, and this broker's own settings."""
+DYNAMIC_DEFAULT, DYNAMIC_BROKER, STATIC, DEFAULT = 3, 2, 4, 5
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with running_bench({"max.connections": "1000"}) as running:
+        yield running
+
+
+@pytest.fixture(params=[ALL, ME], ids=["all brokers", "this broker"])
+def name(request: pytest.FixtureRequest) -> str:
+    given: str = request.param
+    return given
+
+
+@contextmanager
+def turned(bench: Bench, name: str, key: str, value: str) -> Iterator[None]:
+    bench.alter(ResourceType.BROKER, name, key, value)
+    try:
+        yield
+    finally:
+        bench.alter(ResourceType.BROKER, name, key, None)
+
+
+# -- connections -------------------------------------------------------------------------------
+
+
+def is_served(client: WireClient) -> bool:
+    try:
+        answer = client.send(ApiVersionsRequest(), 0)
+    except (EOFError, ConnectionError):
+        return False
+    return bool(answer.error_code == 0)
+
+
+def let_in(bench: Bench, wanted: int, address: str = "127.0.0.1") -> int:
+    """How many of this many further connections the broker keeps and serves."""
+    host, _, port = bench.broker.bootstrap_servers.rpartition(":")
+    with ExitStack() as stack:
+        clients = []
+        for _ in range(wanted):
+            client = WireClient(bench.broker.bootstrap_servers)
+            stack.callback(client.socket.close)
+            if address != host:
+                client.socket.close()
+                place = (host, int(port))
+                client.socket = socket.create_connection(place, 20, source_address=(address, 0))
+                stack.callback(client.socket.close)
+            clients.append(client)
+            is_served(client)  # one after the other: a refused one leaves no room
+        return sum(is_served(client) for client in clients)
+
+
+def has_answer(client: WireClient, *, within_s: float) -> bool:
+    return bool(select.select([client.socket], [], [], within_s)[0])
+
+
+@effect_of("max.connections")
+def test_connections_above_the_limit_wait(bench: Bench, name: str) -> None:
+    """As in Kafka: until another ends, or there may be more."""
+    with ExitStack() as stack:
+
+        def connected() -> WireClient:
+            client = stack.enter_context(WireClient(bench.broker.bootstrap_servers))
+            client.write(ApiVersionsRequest(), 0)
+            return client
+
+        with turned(bench, name, "max.connections", "3"):
+            first, second = connected(), connected()  # besides the bench's own
+            assert has_answer(first, within_s=5)
+            assert has_answer(second, within_s=5)
+            third = connected()
+            assert not has_answer(third, within_s=0.2)
+            first.socket.close()
+            assert has_answer(third, within_s=5)
+            fourth = connected()
+            assert not has_answer(fourth, within_s=0.2)
+        assert has_answer(fourth, within_s=5)
+
+
+@effect_of("max.connections.per.ip")
+def test_connections_of_one_address_above_the_limit_are_closed(bench: Bench, name: str) -> None:
+    assert let_in(bench, 5) == 5
+    with turned(bench, name, "max.connections.per.ip", "3"):
+        until(lambda: let_in(bench, 5) == 2, "two more than the bench's own")
+        until(lambda: let_in(bench, 5, address="127.0.0.2") == 3, "another address has its own")
+    assert let_in(bench, 5) == 5
+
+
+@effect_of("max.connections.per.ip.overrides")
+def test_an_address_can_have_a_limit_of_its_own(bench: Bench, name: str) -> None:
+    key = "max.connections.per.ip.overrides"
+    with turned(bench, name, key, "127.0.0.2:1,127.0.0.3:2"):
+        until(lambda: let_in(bench, 4, address="127.0.0.2") == 1, "one of the first address")
+        until(lambda: let_in(bench, 4, address="127.0.0.3") == 2, "two of the other")
+        assert let_in(bench, 4) == 4
+    until(lambda: let_in(bench, 4, address="127.0.0.2") == 4, "no limit any more")
+
+
+# -- the cleaner -------------------------------------------------------------------------------
+
+
+@effect_of("log.cleaner.backoff.ms")
+def test_how_often_the_cleaner_looks(bench: Bench, name: str) -> None:
+    """With an hour between, it looks when a setting changes and not again."""
+    topic = bench.topic(CLEANED_AT_ONCE)
+    with turned(bench, name, "log.cleaner.backoff.ms", str(HOUR_MS)):
+        bench.put_versions(topic, b"a")
+        bench.put(topic, [(b"b", b"b" * 200)])
+        # Far longer than it takes otherwise: thirty milliseconds, and those of a checkpoint.
+        until_later = time.monotonic() + 0.5
+        until(lambda: time.monotonic() > until_later, "half a second has passed")
+        assert len(bench.values_of(topic, b"a")) == 3
+    bench.until_compacted(topic, b"a")
+
+
+@effect_of("log.cleaner.io.max.bytes.per.second")
+def test_how_fast_the_cleaner_is(bench: Bench, name: str) -> None:
+    """About 20 kB are read twice and half of them written."""
+
+    def seconds_to_clean() -> float:
+        topic = bench.topic({**CLEANED_AT_ONCE, "internal.segment.bytes": "10400"})
+        bench.put(topic, [(b"a", b"1" * 10_000)])
+        bench.put(topic, [(b"a", b"2" * 10_000)])
+        began_s = time.monotonic()
+        bench.put(topic, [(b"rest", b"r" * 10_000)])
+        bench.until_compacted(topic, b"a")
+        return time.monotonic() - began_s
+
+    seconds_to_clean()
+    with turned(bench, name, "log.cleaner.io.max.bytes.per.second", "25000"):
+        slow_s = seconds_to_clean()
+        assert slow_s >= 0.8
+    assert min(seconds_to_clean() for _ in range(2)) < slow_s / 2
+
+
+# -- producers ---------------------------------------------------------------------------------
+
+
+def producers(bench: Bench, topic: str) -> list[int]:
+    asked = TopicRequest(name=topic, partition_indexes=[0])
+    answer = bench.client.send(DescribeProducersRequest(topics=[asked]), 0)
+    return [one.producer_id for one in answer.topics[0].partitions[0].active_producers]
+
+
+@effect_of("producer.id.expiration.ms")
+def test_idle_producers_are_forgotten_after_their_time(bench: Bench, name: str) -> None:
+    topic = bench.topic()
+    spec = BatchSpec(
+        producer_id=77, producer_epoch=0, base_sequence=0, timestamp_ms=wall_ms() - HOUR_MS
+    )
+    bench.client.produce(topic, bytes(build_batch([(b"k", b"v")], spec)))
+    assert producers(bench, topic) == [77]
+    with turned(bench, name, "producer.id.expiration.ms", str(2 * HOUR_MS)):
+        assert producers(bench, topic) == [77]
+    with turned(bench, name, "producer.id.expiration.ms", "1000"):
+        until(lambda: not producers(bench, topic), "the producer is forgotten", timeout_s=5)
+    spec = spec._replace(base_sequence=5)
+    bench.client.produce(topic, bytes(build_batch([(b"k", b"v")], spec)))
+    assert producers(bench, topic) == [77]
+
+
+# -- all of them -------------------------------------------------------------------------------
+
+
+def test_every_key_that_can_change_is_seen_to_work() -> None:
+    here = Path(__file__)
+    own = set(keys_with_a_test(here.parent, here.name))
+    of_topics = keys_with_a_test(here.parent, "test_topic_keys_*.py")
+    defaults = {TOPIC_KEYS[key].synonyms[0] for key in of_topics if TOPIC_KEYS[key].synonyms}
+    dynamic = {key.name for key in BROKER_KEYS.values() if key.mode is not Mode.READ_ONLY}
+    assert own | defaults == dynamic
+    assert not own & defaults
+
+
+@pytest.mark.parametrize(
+    "key", [key.name for key in BROKER_KEYS.values() if key.mode is Mode.READ_ONLY]
+)
+def test_the_others_are_refused(bench: Bench, name: str, key: str) -> None:
+    value = BROKER_KEYS[key].default or "1"
+    code, text = bench.try_alter(ResourceType.BROKER, name, key, value)
+    assert code is ErrorCode.INVALID_REQUEST
+    assert key in (text or "")
+
+
+def described(bench: Bench, name: str, key: str) -> tuple[str | None, int] | None:
+    """The value and where it comes from."""
+    resource = DescribeConfigsResource(
+        resource_type=ResourceType.BROKER, resource_name=name, configuration_keys=[key]
+    )
+    (result,) = bench.client.send(DescribeConfigsRequest(resources=[resource]), 4).results
+    assert result.error_code == 0
+    return next(((one.value, one.config_source) for one in result.configs), None)
+
+
+def test_the_nearest_setting_is_told(bench: Bench) -> None:
+    """This broker's, else all brokers', else the file's, else the default."""
+    key = "max.connections"
+    assert described(bench, ME, key) == ("1000", STATIC)
+    assert described(bench, ALL, key) is None
+    with turned(bench, ALL, key, "900"):
+        assert described(bench, ME, key) == ("900", DYNAMIC_DEFAULT)
+        assert described(bench, ALL, key) == ("900", DYNAMIC_DEFAULT)
+        with turned(bench, ME, key, "800"):
+            assert described(bench, ME, key) == ("800", DYNAMIC_BROKER)
+            assert described(bench, ALL, key) == ("900", DYNAMIC_DEFAULT)
+        assert described(bench, ME, key) == ("900", DYNAMIC_DEFAULT)
+    assert described(bench, ME, key) == ("1000", STATIC)
+    assert described(bench, ME, "max.connections.per.ip") == ("2147483647", DEFAULT)
+
+
+def test_the_nearest_setting_counts(bench: Bench) -> None:
+    key = "max.connections.per.ip"
+    with turned(bench, ALL, key, "2"):
+        until(lambda: let_in(bench, 5) == 1, "one besides the bench's own")
+        with turned(bench, ME, key, "4"):
+            until(lambda: let_in(bench, 5) == 3, "three besides the bench's own")
+        until(lambda: let_in(bench, 5) == 1, "one besides the bench's own")

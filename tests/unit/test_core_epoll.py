@@ -1,0 +1,217 @@
+"""The system calls around the core, on real sockets: what is read, told, and sent."""
+
+import errno
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from core_kit import TWINS, Client, Core, batch, frame, frames_of, produce_frame, read_answer
+from kernel_twins import compiled, plain
+from millstream.kernels.errors import FrameError
+from millstream.model.limits import KIB
+from millstream.wire.api_keys import ApiKey
+
+REQUESTS, WRITABLE, ENDED = 1, 2, 4
+NOW_S = 12.5
+
+
+class Sockets:
+    """A core whose clients come over socket pairs."""
+
+    def __init__(self, core: Core, stack: ExitStack) -> None:
+        is_plain = "_plain" in core.twin.slots.__name__
+        module = (plain if is_plain else compiled)("epoll_shell")
+        assert module is not None
+        self.core = core
+        self.stack = stack
+        self.shell = module.EpollShell(core.table, unread_bytes_told=100 * KIB)
+        stack.callback(self.shell.close)
+
+    def connect(self) -> tuple[socket.socket, Client]:
+        ours, theirs = socket.socketpair()
+        self.stack.enter_context(ours)
+        self.stack.enter_context(theirs)
+        ours.setblocking(False)
+        client = self.core.connect()
+        client.connection.owner = ours
+        self.shell.add(client.connection, ours.fileno())
+        return theirs, client
+
+    def wake(self) -> list[tuple[object, int, int]]:
+        found: list[tuple[object, int, int]] = self.shell.wake(NOW_S, self.core.clock.wall_ms())
+        return found
+
+
+@pytest.fixture(params=TWINS)
+def sockets(request: pytest.FixtureRequest) -> Iterator[Sockets]:
+    with ExitStack() as stack:
+        yield Sockets(Core(request.param), stack)
+
+
+def other(body: bytes = b"body") -> bytes:
+    return frame(body, key=ApiKey.METADATA, version=8)
+
+
+def test_plain_requests_need_nothing_but_a_commit(sockets: Sockets) -> None:
+    pairs = [sockets.connect() for _ in range(4)]
+    for number, (theirs, _) in enumerate(pairs):
+        theirs.sendall(produce_frame([(0, batch(b"%d" % number))], correlation_id=number) * 2)
+    assert sockets.wake() == []
+    assert sockets.core.table.staged == 8
+    assert sockets.shell.send_ready() == []
+    sockets.core.commit()
+    assert sockets.shell.send_ready() == []
+    for number, (theirs, client) in enumerate(pairs):
+        answers = [read_answer(one, 9) for one in frames_of(theirs.recv(4096))]
+        assert [one.correlation_id for one in answers] == [number] * 2
+        assert client.connection.output_bytes == client.connection.in_flight == 0
+        assert client.connection.last_active_s == NOW_S
+    assert sockets.wake() == []
+
+
+def test_its_descriptor_tells_a_loop_that_something_came(sockets: Sockets) -> None:
+    theirs, _ = sockets.connect()
+    with select.epoll() as loop:
+        loop.register(sockets.shell.fileno(), select.EPOLLIN)
+        assert loop.poll(0) == []
+        theirs.sendall(produce_frame([(0, batch())]))
+        assert loop.poll(0) == [(sockets.shell.fileno(), select.EPOLLIN)]
+        sockets.wake()
+        assert loop.poll(0) == []
+
+
+def test_other_requests_are_told_in_order(sockets: Sockets) -> None:
+    """What came before is staged, what came after is not yet walked."""
+    theirs, client = sockets.connect()
+    theirs.sendall(produce_frame([(0, batch())]) + other() + produce_frame([(0, batch())]))
+    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    assert sockets.core.table.staged == 1
+    assert client.connection.next_request(sockets.core.clock.wall_ms())[:2] == (1, 3)
+    assert client.connection.next_request(sockets.core.clock.wall_ms()) is None
+    assert sockets.core.table.staged == 2
+
+
+def test_bytes_that_are_no_request_are_told(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    theirs.sendall(produce_frame([(0, batch())]) + b"\xff" * 8)
+    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    with pytest.raises(FrameError):
+        client.connection.next_request(0)
+
+
+def test_a_blocked_connection_and_a_large_one_are_told(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    theirs.sendall((300 * KIB).to_bytes(4, "big") + bytes(8))
+    assert sockets.wake() == []
+    theirs.sendall(bytes(150 * KIB))
+    told = []
+    while client.connection.unread_bytes < 150 * KIB + 12:
+        told += sockets.wake()
+    assert told
+    assert set(told) == {(client.connection, REQUESTS, 0)}
+    theirs, client = sockets.connect()
+    client.connection.unsent_bytes = 2**30
+    theirs.sendall(produce_frame([(0, batch())]))
+    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+
+
+def test_the_end_of_a_client_is_told(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    theirs.sendall(produce_frame([(0, batch())]))
+    theirs.close()
+    assert sockets.wake() == []
+    assert sockets.wake() == [(client.connection, ENDED, 0)]
+    assert sockets.core.table.staged == 1
+
+
+def test_a_paused_connection_is_not_read_but_its_end_is_told(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    sockets.shell.watch(client.connection, reading=False, writing=False)
+    theirs.sendall(other())
+    assert sockets.wake() == []
+    theirs.close()
+    assert sockets.wake() == [(client.connection, ENDED, 0)]
+    sockets.shell.watch(client.connection, reading=True, writing=False)
+    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+
+
+def test_writable_is_told_when_asked_for(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    sockets.shell.watch(client.connection, reading=True, writing=True)
+    assert sockets.wake() == [(client.connection, WRITABLE, 0)]
+    theirs.sendall(other())
+    assert sockets.wake() == [(client.connection, WRITABLE | REQUESTS, 0)]
+
+
+def test_a_forgotten_connection_is_left_alone(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    theirs.sendall(other())
+    sockets.shell.forget(client.connection)
+    assert sockets.wake() == []
+    assert not client.connection.is_direct
+    with pytest.raises((OSError, KeyError)):
+        sockets.shell.watch(client.connection, reading=True, writing=False)
+
+
+def asked(sockets: Sockets, theirs: socket.socket, client: Client, count: int = 1) -> None:
+    theirs.sendall(other() * count)
+    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    assert len(client.requests()) == count
+
+
+def test_what_is_not_small_or_not_direct_is_left_to_python(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    asked(sockets, theirs, client, 3)
+    client.connection.answer(0, [b"small", large := bytes(100_000)])
+    assert sockets.shell.send_ready() == [client.connection]
+    assert [bytes(one) for one in client.connection.take_output()] == [b"small", large]
+    client.connection.is_direct = False
+    client.connection.answer(1, [b"queued"])
+    assert sockets.shell.send_ready() == [client.connection]
+    assert b"".join(client.connection.take_output()) == b"queued"
+    client.connection.is_direct = True
+    client.connection.answer(2, [b"direct"])
+    assert sockets.shell.send_ready() == []
+    assert theirs.recv(100) == b"direct"
+
+
+def test_what_the_socket_does_not_take_stays_in_order(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    client.connection.owner.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
+    asked(sockets, theirs, client, 7)
+    sent = b"".join(b"%05d" % number for number in range(11_200))
+    for number in range(7):
+        client.connection.answer(number, [sent[number * 8000 : (number + 1) * 8000]])
+    assert sockets.shell.send_ready() == [client.connection]
+    assert 0 < client.connection.output_bytes < len(sent), "the socket took all or nothing"
+    rest = b"".join(client.connection.take_output())
+    assert client.connection.output_bytes == 0
+    assert theirs.recv(len(sent)) + rest == sent
+
+
+def test_a_failed_send_is_left_to_python(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    asked(sockets, theirs, client)
+    theirs.close()
+    client.connection.answer(0, [b"too late"])
+    assert sockets.shell.send_ready() == [client.connection]
+    with pytest.raises(OSError, match="Broken pipe") as caught:
+        client.connection.owner.send(b"".join(client.connection.take_output()))
+    assert caught.value.errno == errno.EPIPE
+
+
+def test_a_reset_is_told_with_its_number(sockets: Sockets) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+        with ours:
+            ours.setblocking(False)
+            client = sockets.core.connect()
+            sockets.shell.add(client.connection, ours.fileno())
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            theirs.close()
+            assert sockets.wake() == [(client.connection, ENDED, errno.ECONNRESET)]
+            sockets.shell.forget(client.connection)
