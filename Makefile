@@ -67,7 +67,10 @@ chaos: $(KERNELS) ## ROUNDS of a real process killed while it writes
 soak: $(KERNELS) ## HOURS of simulation and chaos in turn
 	@$(BIN)/python -m millstream.testing.soak --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
+# For the broker: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1 for a
+# short run, CELLS=requests,produce for some groups only. Both reach the program as environment.
 bench: $(KERNELS) ## one PART (kernels, log, broker) or all, ours and the peer in one run
+	@$(if $(filter all broker,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 
 # One broker until there are clusters. PORT=0 takes a free port; without PORT it is 9092, or what

@@ -1,4 +1,8 @@
-"""`make bench PART=p`: runs the parts, prints a table, writes JSON and a plot per part."""
+"""`make bench PART=p`: runs the parts, prints a table, writes JSON and a plot per part.
+
+In the table, `~` means that the ranges of both systems overlap, `!` that other processes took more
+than a tenth of a core in every attempt.
+"""
 
 import argparse
 import importlib
@@ -9,7 +13,7 @@ from rich.table import Table
 
 from bench.measure import Row, save
 
-PARTS = ("kernels", "log")
+PARTS = ("kernels", "log", "broker")
 RESULTS = Path("build/bench")
 
 
@@ -32,9 +36,17 @@ def _table(part: str, rows: list[Row]) -> Table:
         met = {None: "", True: "yes", False: "NO"}[row["met"]]
         others = f"{row['others_cores']:.2f}" if "others_cores" in row else ""
         mark = " !" if row.get("disturbed") else ""
-        cells = (_number(row[name]) for name in ("ours", "peer", "ratio", "goal"))
-        table.add_row(row["what"], *cells, met, others + mark)
+        cells = (_number(row[name]) for name in ("ours", "peer", "ratio"))
+        # Where the ranges overlap, no difference is claimed.
+        met += " ~" if row.get("ranges_overlap") and row["goal"] is not None else ""
+        table.add_row(row["what"], *cells, _goal(row), met, others + mark)
     return table
+
+
+def _goal(row: Row) -> str:
+    if row["goal"] is None:
+        return ""
+    return ("<= " if row.get("goal_is_most") else ">= ") + _number(row["goal"])
 
 
 def _number(value: float | None) -> str:

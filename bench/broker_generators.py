@@ -46,9 +46,11 @@ def build(directory: Path = BUILT) -> Path:
     return directory
 
 
-def run(name: str, *arguments: object, stdin: bytes = b"") -> dict[str, Any]:
+def run(
+    name: str, *arguments: object, stdin: bytes = b"", directory: Path = BUILT
+) -> dict[str, Any]:
     """One run of a generator and the figures it prints."""
-    command = [str(BUILT / name), *map(str, arguments)]
+    command = [str(directory / name), *map(str, arguments)]
     done = subprocess.run(
         command, input=stdin, capture_output=True, check=False, timeout=RUN_TIMEOUT_S
     )

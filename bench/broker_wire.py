@@ -139,11 +139,12 @@ def produce_frame(topic: Topic, index: int = 0) -> bytes:
 
 def error_position() -> int:
     """Where an answer to `produce_frame` has its error code, counted from behind the size."""
-    first, second = (_answer(code) for code in (0, 0x0101))
+    first, second = (produce_answer(code) for code in (0, 0x0101))
     return next(at for at, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1])
 
 
-def _answer(error_code: int) -> bytes:
+def produce_answer(error_code: int) -> bytes:
+    """As a broker would answer `produce_frame`, correlation id 0, without its size."""
     partition = PartitionProduceResponse(index=0, error_code=error_code)
     of_topic = TopicProduceResponse(topic_id=uuid.UUID(int=1), partition_responses=[partition])
     header = encode_response_header(ProduceResponse.API_KEY, PRODUCE_VERSION, 0)

@@ -10,8 +10,9 @@ README = Path(__file__).parents[2] / "README.md"
 
 def code_and_what_it_prints() -> tuple[str, str]:
     """The one program of the README, and the block below it."""
-    (found,) = re.findall(r"```python\n(.*?)```\n.*?```\n(.*?)```", README.read_text(), re.DOTALL)
-    return found
+    blocks = re.compile(r"```python\n(.*?)```\n.*?```\n(.*?)```", re.DOTALL)
+    ((code, printed),) = blocks.findall(README.read_text())
+    return code, printed
 
 
 def test_the_tour_prints_what_the_readme_says(tmp_path: Path) -> None:

@@ -252,8 +252,8 @@ class Broker:
             await self._observe.close()
         await self.server.close()
         await self._tasks.close(timeout_s=1.0)
-        self.logs.cleaner.stop()
-        self.logs.moves.stop()
+        self.partitions.stop_waiting()
+        self.logs.stop_work()
         unfinished = await self._background.close(timeout_s=STOP_TIMEOUT_S)
         if unfinished:
             log.warning("background work did not end in time", work=unfinished[:5])

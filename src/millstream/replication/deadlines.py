@@ -74,6 +74,13 @@ class Deadlines:
             heapify(self._heap)
             self._over_count = 0
 
+    def close(self) -> None:
+        """Let go of everything without a word."""
+        self._heap.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _push(self, operation: Operation, now_s: float, deadline_s: float) -> None:
         self._number += 1
         look_s = min(deadline_s, now_s + LOOK_AGAIN_S)

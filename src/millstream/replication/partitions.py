@@ -211,6 +211,11 @@ class Partitions:
             self._deadlines = Deadlines(timers)
         return self._deadlines
 
+    def stop_waiting(self) -> None:
+        """Nobody is left to be answered (I-42)."""
+        if self._deadlines is not None:
+            self._deadlines.close()
+
     def _wake(self, partition: Partition) -> None:
         self._moved[partition] = None
         if not self._is_wake_due and self._timers is not None:

@@ -198,6 +198,7 @@ class GroupCommit:
         self._background = background
         self._waiting: list[_Waiter] = []
         self._is_running = False
+        self._is_stopped = False
         self.reroute: Callable[[Flushable, FlushDone], None] | None = None
         """Where to ask for the flush of a log that moved to another directory."""
 
@@ -208,8 +209,15 @@ class GroupCommit:
 
     def resume(self) -> None:
         """Start what waits, if anything does: after the background had no room for it."""
-        if self._waiting and not self._is_running:
+        if self._waiting and not self._is_running and not self._is_stopped:
             self._start()
+
+    def stop(self) -> None:
+        """Start no more: the background is about to close, and a clean stop flushes everything.
+
+        Who still waits is not told; nobody is left to answer by then.
+        """
+        self._is_stopped = True
 
     def _start(self) -> None:
         moved = [one for one in self._waiting if one.log.owner is not self._directory]

@@ -177,13 +177,19 @@ class LogManager:
         self.moves.begin_again(interrupted)
         return report
 
+    def stop_work(self) -> None:
+        """Begin nothing more in the background; what runs may end."""
+        self.cleaner.stop()
+        self.moves.stop()
+        for commit in self._commits.values():
+            commit.stop()
+
     def close(self, *, broker_epoch: BrokerEpoch = NO_BROKER_EPOCH) -> None:
         """Flush and close every log, store the checkpoints, leave the marker of a clean stop.
 
-        Background work must have ended: stop cleaner and moves, close the background, then this.
+        Background work must have ended: `stop_work`, close the background, then this.
         """
-        self.cleaner.stop()
-        self.moves.stop()
+        self.stop_work()
         for directory in self._directories:
             # No proof of a clean stop for logs that were never opened.
             if directory.failure is None and directory.path in self._started:

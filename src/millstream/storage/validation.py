@@ -76,6 +76,19 @@ def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "a
     return rows
 
 
+def _walk_produced(buffer: bytes | bytearray | memoryview) -> "array[int]":
+    """As `walk_whole`; what verifies and cannot be all the same is the producer's fault."""
+    rows, end, reason = batches.walk(
+        buffer, 0, len(buffer), check_crc=True, size_max=BATCH_BYTES_MAX
+    )
+    told = f"{Reason(reason).name} at byte {end} of {len(buffer)}"
+    if reason in (Reason.OFFSETS, Reason.COUNT):
+        raise InvalidRecords(told)
+    if reason or not rows:
+        raise CorruptRecords(told)
+    return rows
+
+
 def prepare(
     buffer: bytes | bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
 ) -> Prepared:
@@ -83,7 +96,7 @@ def prepare(
 
     Works in the caller's buffer, or in a copy where that cannot be written to.
     """
-    rows = walk_whole(buffer, check_crc=True)
+    rows = _walk_produced(buffer)
     wanted = config.compression
     view = memoryview(buffer)
     if isinstance(buffer, bytes) or view.readonly:

@@ -134,9 +134,9 @@ class Admin(Client):
         for topic in list(self.scene.topics.values()):
             await self._check_setting(topic)
         for place, (low, high) in self.ledger.starts.items():
-            topic = self._topic_at(place)
-            if topic is not None:
-                start = await list_offset(self, topic, place[1], EARLIEST)
+            at = self._topic_at(place)
+            if at is not None:
+                start = await list_offset(self, at, place[1], EARLIEST)
                 require(low <= start <= high, "a log's start", place=place, start=start, low=low)
         await self._connections.close()
 
@@ -172,9 +172,9 @@ class Admin(Client):
             except RpcError:
                 pass
             await self.pause(0.05, 0.5)
-        topics = [one for one in (await self.look()).topics if one.name == name]
-        require(topics, "a topic that was created is not there", topic=name)
-        topic = topics[0]
+        listed = [one for one in (await self.look()).topics if one.name == name]
+        require(listed, "a topic that was created is not there", topic=name)
+        topic = listed[0]
         found = Topic(name, topic.topic_id, len(topic.partitions), is_durable, segment_bytes)
         self.scene.topics[topic.topic_id] = found
         self.ledger.settings.setdefault(topic.topic_id, {"86400000"})

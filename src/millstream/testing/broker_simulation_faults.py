@@ -7,9 +7,11 @@ from typing import Final
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.broker_simulation_scene import HOST, Scene, SimBroker
 from millstream.testing.sim_background import WORK_DELAY_S
+from millstream.testing.sim_clock import SimClock
 
 SLOW_LINK_S: Final = (0.0, 0.8)
 SLOW_DISK_S: Final = (0.02, 0.8)
+CLOCK_AWAY_MS: Final = 1_500_000
 
 Fault = Callable[[], Awaitable[None] | None]
 
@@ -138,4 +140,7 @@ class Faults:
         self._machine.node.background.work_delay_s = SLOW_DISK_S
 
     def _clock_jump(self) -> None:
-        self._machine.node.clock.jump_wall(self._randomness.integer(-3_600_000, 3_600_000))
+        # Never so far from the producers' that their time stamps would be refused.
+        clock = self._machine.node.clock
+        away_ms = clock.wall_ms() - SimClock(self._scene.world.loop).wall_ms()
+        clock.jump_wall(self._randomness.integer(-CLOCK_AWAY_MS, CLOCK_AWAY_MS) - away_ms)

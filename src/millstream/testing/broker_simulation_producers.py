@@ -159,6 +159,8 @@ class _Lane:
         owner = self._owner
         wanted = owner.randomness.integer(1, IN_FLIGHT + 1)
         while not owner.scene.is_ending and len(self._unacknowledged) < wanted:
+            if self._unacknowledged and self._number - self._unacknowledged[0].send.number >= 4:
+                break  # the broker remembers five: no retry may be of one before them
             self._number += 1
             batch = owner.new_batch(
                 self._topic, self._partition, lane=self._name, number=self._number

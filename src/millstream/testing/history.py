@@ -229,8 +229,9 @@ class _PlaceCheck:
             era = sum(loss.at < one.at and loss.end <= one.offset for loss in self._losses)
             first = values.setdefault((one.offset, era), one)
             if first.value != one.value:
-                told = f"{told_of(first.value)} ({first.source}) and {told_of(one.value)} ({one.source})"
-                yield Anomaly("inconsistent-offsets", f"{one.offset} of {self._place} is {told}")
+                was = f"{told_of(first.value)} ({first.source})"
+                told = f"{one.offset} of {self._place} is {was} and {told_of(one.value)}"
+                yield Anomaly("inconsistent-offsets", f"{told} ({one.source})")
 
     def _lost(self, kind: str, seen: Sequence[Seen]) -> Iterator[Anomaly]:
         there = dict(self._ends())
@@ -259,8 +260,9 @@ class _PlaceCheck:
         for lane, stored in lanes.items():
             for (value, offset), (later, later_offset) in pairwise(stored):
                 if later_offset <= offset:
-                    told = f"{told_of(later)} at {later_offset} was sent after {told_of(value)} at {offset}"
-                    yield Anomaly("nonmonotonic-send", f"{lane} in {self._place}: {told}")
+                    told = f"{told_of(later)} at {later_offset} was sent after {told_of(value)}"
+                    where = f"{lane} in {self._place}"
+                    yield Anomaly("nonmonotonic-send", f"{where}: {told} at {offset}")
 
     def _skips(self, run: Run) -> Iterator[Anomaly]:
         """I-32"""
