@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from millstream.kernels.compression import Codec
+from millstream.kernels.compression import Codec, compress
 from millstream.testing.record_batches import BatchSpec, Pair
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
@@ -112,6 +112,13 @@ def changed(data: bytearray, at: int, new: bytes, *, is_sealed: bool = True) -> 
     if is_sealed:
         data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
+
+
+def with_body(body: bytes, codec: Codec = Codec.NONE) -> bytes:
+    """A batch of one record whose bytes are these."""
+    data = batch()[:61] + body
+    data[8:12] = _int(len(data) - 12, 4)
+    return changed(data, 21, _int(codec, 2))
 
 
 def _int(number: int, width: int) -> bytes:
@@ -223,6 +230,8 @@ CASES: Final[Sequence[Case]] = (
     refused("two batches", lambda: batch() + batch(), _INVALID),
     refused("bad CRC", lambda: changed(batch(), 65, b"?", is_sealed=False), _CORRUPT),
     refused("cut short", lambda: batch()[:-1], _INVALID),
+    refused("eleven bytes", lambda: batch()[:11], _INVALID),
+    refused("no magic", lambda: batch()[:16], _INVALID),
     refused("only a header", lambda: batch()[:61], _INVALID),
     refused(
         "length too small", lambda: changed(batch(), 8, _int(10, 4), is_sealed=False), _CORRUPT
@@ -238,6 +247,8 @@ CASES: Final[Sequence[Case]] = (
         lambda: changed(bytearray(changed(batch(), 57, _int(2, 4))), 23, _int(1, 4)),
         _INVALID,
     ),
+    refused("a negative count", lambda: changed(batch(), 57, _int(-1, 4)), _INVALID),
+    refused("offsets that go back", lambda: changed(batch(), 23, _int(-1, 4)), _INVALID),
     refused("offsets without records", lambda: changed(batch(), 23, _int(3, 4)), _INVALID),
     refused("a control batch", lambda: changed(batch(), 21, _int(0x20, 2)), _INVALID),
     refused(
@@ -279,7 +290,26 @@ CASES: Final[Sequence[Case]] = (
         "the broker's time from a client",
         lambda: changed(batch(), 21, _int(0x08, 2)),
         ErrorCode.INVALID_TIMESTAMP,
+        kind="stamped",
         wrong=(0,),
+    ),
+    taken("a wrong largest timestamp", lambda: changed(batch(), 35, _int(0, 8))),
+    taken("a leader epoch", lambda: changed(batch(), 12, _int(9, 4))),
+    taken("a sequence of nobody", lambda: batch(producer=(-1, 3, 7))),
+    taken("unknown attributes", lambda: changed(batch(), 21, _int(0x180, 2))),
+    taken("attributes of a record", lambda: changed(batch(), 62, b"\5")),
+    refused("a record too long", lambda: with_body(b"\3\xff\xff\xff\xff\xff"), _INVALID),
+    refused("a record missing", lambda: with_body(b""), _INVALID),
+    refused("bytes behind the records", lambda: with_body(bytes(batch()[61:]) + b"xx"), _INVALID),
+    refused(
+        "a record too long, compressed",
+        lambda: with_body(compress(Codec.GZIP, b"\3\xff\xff\xff", None), Codec.GZIP),
+        _INVALID,
+    ),
+    refused(
+        "a record missing, compressed",
+        lambda: with_body(compress(Codec.LZ4, b"", None), Codec.LZ4),
+        _INVALID,
     ),
     # -- producers --
     of_producer("in order", (0, 0, _NONE, 0), (0, 1, _NONE, 1), (0, 2, _NONE, 2)),
@@ -323,6 +353,42 @@ CASES: Final[Sequence[Case]] = (
     ),
     refused("a producer without sequence", lambda: batch(producer=(5, 0, -1)), _INVALID),
 )
+
+
+_UNKNOWN: Final = ErrorCode.UNKNOWN_SERVER_ERROR
+
+DIFFERENCES: Final[Sequence[tuple[Case, ErrorCode]]] = (
+    # Kafka answers these as faults of its own.
+    (refused("an unknown codec", lambda: changed(batch(), 21, _int(5, 2)), _CORRUPT), _UNKNOWN),
+    (refused("no gzip", lambda: with_body(b"garbage" * 9, Codec.GZIP), _CORRUPT), _UNKNOWN),
+    (refused("no snappy", lambda: with_body(b"garbage" * 9, Codec.SNAPPY), _CORRUPT), _UNKNOWN),
+    (refused("no lz4", lambda: with_body(b"garbage" * 9, Codec.LZ4), _CORRUPT), _UNKNOWN),
+    (
+        refused(
+            "no zstd",
+            lambda: with_body(b"garbage" * 9, Codec.ZSTD),
+            _CORRUPT,
+            versions=range(7, 14),
+        ),
+        _UNKNOWN,
+    ),
+    # And takes these, corrected or as they are.
+    (
+        refused(
+            "the broker's time where it is the client's",
+            lambda: changed(batch(), 21, _int(0x08, 2)),
+            ErrorCode.INVALID_TIMESTAMP,
+            wrong=(0,),
+        ),
+        _NONE,
+    ),
+    (refused("a delete horizon", lambda: changed(batch(), 21, _int(0x40, 2)), _INVALID), _NONE),
+    (refused("a record's own offset", lambda: changed(batch(), 64, b"\2"), _INVALID), _NONE),
+    (refused("a producer without epoch", lambda: batch(producer=(5, -1, 0)), _INVALID), _NONE),
+    (refused("a few bytes more", lambda: batch() + b"xx", _INVALID), _NONE),
+    (refused("twenty bytes more", lambda: batch() + bytes(20), _INVALID), _CORRUPT),
+)
+"""Where our code is another than Kafka's, which is told beside it; `handlers/produce.py` too."""
 
 
 # -- asking a broker ---------------------------------------------------------------------------

@@ -349,6 +349,21 @@ def test_a_client_that_never_reads_is_stopped_and_does_not_grow_the_broker(
         assert broker.resident_bytes() - before < 60 * MIB
 
 
+def test_a_client_that_sends_slowly_and_never_reads_is_stopped_too(broker: BrokerProcess) -> None:
+    """I-37. Each request is walked in a wake-up of its own; the answers would be 25 megabytes."""
+    with broker.client() as client:
+        client.create_topic("many-partitions", 1000)
+        asked = MetadataRequest(topics=[MetadataRequestTopic(name="many-partitions")])
+        client.send(asked, 9)
+    before = broker.resident_bytes()
+    with broker.client() as deaf, broker.client() as pace:
+        deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        for _ in range(900):
+            deaf.write(asked, 9)
+            pace.send(ApiVersionsRequest(client_software_name="a"), 0)
+        assert broker.resident_bytes() - before < 10 * MIB
+
+
 def test_a_flood_of_pipelined_requests_leaves_others_served(broker: BrokerProcess) -> None:
     header = encode_request_header(ApiKey.METADATA, 12, 1, "flood")
     frame = header + MetadataRequest(topics=None).encode(12)

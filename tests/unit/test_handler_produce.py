@@ -133,7 +133,7 @@ BAD: dict[str, tuple[Callable[[], bytes | bytearray | None], ErrorCode]] = {
     "an unknown codec": (lambda: _with(batch_of(b"a"), 22, 5), ErrorCode.CORRUPT_MESSAGE),
     "another base offset": (lambda: _spec(base_offset=7), ErrorCode.INVALID_RECORD),
     "a control batch": (lambda: _spec(is_control=True), ErrorCode.INVALID_RECORD),
-    "a wrong count": (lambda: _with(batch_of(b"a"), 60, 3), ErrorCode.CORRUPT_MESSAGE),
+    "a wrong count": (lambda: _with(batch_of(b"a"), 60, 3), ErrorCode.INVALID_RECORD),
     "the broker's timestamp": (lambda: _with(batch_of(b"a"), 22, 8), ErrorCode.INVALID_TIMESTAMP),
     "a producer without sequence": (
         lambda: _spec(producer_id=4, producer_epoch=0),

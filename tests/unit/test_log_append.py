@@ -215,7 +215,7 @@ REFUSED: list[Refused] = [
     ("not lz4", lambda: claimed_codec(Codec.LZ4, b"not lz4 at all"), CorruptRecords),
     ("not snappy", lambda: claimed_codec(Codec.SNAPPY, b"\xff" * 20), CorruptRecords),
     ("not zstd", lambda: claimed_codec(Codec.ZSTD, b"not zstandard"), CorruptRecords),
-    ("no records", lambda: counted(0, -1), CorruptRecords),
+    ("no records", lambda: counted(0, -1), InvalidRecords),
     ("no records but an offset", lambda: counted(0, 0), InvalidRecords),
     ("fewer records than counted", lambda: counted(3, 2), InvalidRecords),
     ("more records than counted", lambda: counted(1, 0), InvalidRecords),

@@ -276,6 +276,6 @@ def _tell_start(report: StartReport, bound: list[ListenerAddress]) -> None:
     log.info(
         "broker started",
         partitions=len(report.loaded),
-        recovered=bool(report.unclean_directories),
-        listeners=[f"{one.name}://{one.host}:{one.port}" for one in bound],
+        recovered=bool(report.unclean_directories and report.loaded),
+        listeners=",".join(f"{one.name}://{one.host}:{one.port}" for one in bound),
     )

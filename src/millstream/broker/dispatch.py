@@ -15,6 +15,7 @@ from typing import Any, Final
 from millstream.broker import registry
 from millstream.broker.context import AnswerPart, Context, Peer, RequestFacts
 from millstream.broker.error_codes import code_of
+from millstream.broker.peer import size_of
 from millstream.broker.registry import SERVED, Handler
 from millstream.broker.services import Services
 from millstream.model.errors import OperatingError
@@ -140,7 +141,7 @@ class Dispatch:
         header = encode_response_header(ApiKey(facts.api_key), version, facts.correlation_id)
         size = len(header)
         for part in body:
-            size += part.size_bytes if hasattr(part, "size_bytes") else len(part)
+            size += size_of(part)
         invariant(size < 2**31, "I-36 an answer larger than a frame", api=facts.api_key, size=size)
         self._observe(context, size + 4, error_count)
         first = body[0] if body else b""

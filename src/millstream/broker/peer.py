@@ -105,11 +105,21 @@ class ClientPeer(ABC):
         """Send as much as the carrier takes, then look whether there is room for more requests."""
         self._queue.extend(self.core.take_output())
         if self._queue and not self.send_queue():
+            self._hold_back()
             return
+        self.core.unsent_bytes = 0
         if self.state == DRAINING:
             self.abort(self.close_reason, self.close_cause)
         elif self.state == OPEN:
             self.resume_if_idle()
+
+    def _hold_back(self) -> None:
+        """Read no more from a client that does not take its answers (I-37)."""
+        if self.state == CLOSED:
+            return
+        self.core.unsent_bytes = sum(size_of(part) for part in self._queue)
+        if self.core.is_blocked:
+            self.pause_reading()
 
     def resume_if_idle(self) -> None:
         """Requests that waited in the buffer for room come first, then the socket."""
@@ -155,6 +165,11 @@ class ClientPeer(ABC):
         if self.state == DRAINING:
             return now_s - self.closing_since_s > CLOSING_GRACE_S
         return now_s - self.last_active_s > idle_s
+
+
+def size_of(part: AnswerPart) -> int:
+    """Bytes that a part of an answer has on the wire."""
+    return part.size_bytes if isinstance(part, ReadSlice) else len(part)
 
 
 def release(parts: Sequence[object] | deque[AnswerPart]) -> None:

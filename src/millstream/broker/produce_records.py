@@ -62,7 +62,7 @@ def check_one_batch(records: Records | None, version: int) -> None:
         length = int.from_bytes(records[8:12], "big", signed=True)
         _check_length(length)
         raise InvalidRecords("there must be one whole record batch")
-    base_offset, length, _, magic = _HEAD.unpack_from(records)
+    _, length, _, magic = _HEAD.unpack_from(records)
     _check_length(length)
     if not 0 <= magic <= _MAGIC:
         raise CorruptRecords(f"no record batch has magic {magic}")
@@ -74,8 +74,6 @@ def check_one_batch(records: Records | None, version: int) -> None:
         raise UnsupportedCompression(f"zstd is for Produce from version {_FIRST_WITH_ZSTD} on")
     if _OVERHEAD + length < size:
         raise InvalidRecords("there must be one record batch and nothing behind it")
-    if base_offset != 0:
-        raise InvalidRecords(f"the base offset of a produced batch must be 0, not {base_offset}")
 
 
 def _check_length(length: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from millstream.broker.context import AnswerPart
 from millstream.broker.exchange import Exchange
-from millstream.broker.peer import CLOSED, Cause, ClientPeer
+from millstream.broker.peer import CLOSED, Cause, ClientPeer, size_of
 from millstream.kernels.connection import Connection
 from millstream.model.limits import KIB
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
@@ -262,7 +262,7 @@ class SocketPeer(ClientPeer):
         queue = self._queue
         while queue:
             first = queue[0]
-            length = first.size_bytes if isinstance(first, ReadSlice) else len(first)
+            length = size_of(first)
             if taken < length:
                 break
             taken -= length

@@ -1,6 +1,7 @@
 """The data directory of `millstream up`: one folder per broker with its settings and pid file."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,10 @@ from millstream.model.config.properties import parse_properties, render_properti
 
 PID_FILE: Final = "millstream.pid"
 SETTINGS_FILE: Final = "server.properties"
+HOST_DEFAULT: Final = "127.0.0.1"
+PORT_DEFAULT: Final = 9092
 _PREFIX: Final = "broker-"
+_LISTENERS: Final = re.compile(r"\s*listeners\s*[=:\s]")
 
 
 class BrokerRunning(Exception):
@@ -25,8 +29,8 @@ class BrokerDirectory:
         self.settings_file = self.path / SETTINGS_FILE
         self.pid_file = self.path / PID_FILE
 
-    def prepare(self, *, host: str, port: int | None, default_port: int) -> None:
-        """Write the settings; those of an earlier run are kept, but for a port that is asked for.
+    def prepare(self, *, host: str | None, port: int | None) -> None:
+        """Write the settings; those of an earlier run are kept, but for the address asked for.
 
         Raises BrokerRunning, OSError.
         """
@@ -34,19 +38,19 @@ class BrokerDirectory:
         if pid is not None:
             raise BrokerRunning(f"broker {self.broker_id} of {self.path} runs already, pid {pid}")
         self.path.mkdir(parents=True, exist_ok=True)
-        settings = self._settings()
-        if port is not None or "listeners" not in settings:
-            chosen = default_port if port is None else port
-            settings["listeners"] = f"PLAINTEXT://{host}:{chosen}"
-        self._write(settings)
+        if not self.settings_file.exists():
+            address = f"PLAINTEXT://{host or HOST_DEFAULT}:{PORT_DEFAULT if port is None else port}"
+            self._replace(render_properties({"listeners": address, **self._defaults()}))
+        elif host is not None or port is not None:
+            name, old_host, old_port = self._address()
+            new_port = old_port if port is None else port
+            self._set_listeners(f"{name}://{host or old_host}:{new_port}")
 
     def keep_port(self, place: str) -> None:
         """Note the port that the system chose, so that the next start has the same."""
-        settings = self._settings()
-        listener = settings["listeners"]
-        if listener.endswith(":0"):
-            settings["listeners"] = listener[:-1] + place.rpartition(":")[2]
-            self._write(settings)
+        name, host, port = self._address()
+        if port == "0":
+            self._set_listeners(f"{name}://{host}:{place.rpartition(':')[2]}")
 
     def running_pid(self) -> int | None:
         """The process that the pid file names, if that is a broker."""
@@ -59,8 +63,8 @@ class BrokerDirectory:
         is_ours = os.fsencode(self.settings_file.name) in command[-2:][0] if command else False
         return pid if is_ours and b"millstream" in b" ".join(command) else None
 
-    def _settings(self) -> dict[str, str]:
-        defaults = {
+    def _defaults(self) -> dict[str, str]:
+        return {
             "broker.id": str(self.broker_id),
             "log.dirs": str(self.path / "data"),
             "pid.file": str(self.pid_file),
@@ -68,15 +72,26 @@ class BrokerDirectory:
             "transaction.state.log.replication.factor": "1",
             "default.replication.factor": "1",
         }
-        try:
-            text = self.settings_file.read_text()
-        except FileNotFoundError:
-            return defaults
-        return defaults | parse_properties(text)
 
-    def _write(self, settings: dict[str, str]) -> None:
+    def _address(self) -> tuple[str, str, str]:
+        """Name, host and port of the first listener."""
+        listeners = parse_properties(self.settings_file.read_text()).get("listeners", "")
+        name, _, address = listeners.partition(",")[0].partition("://")
+        host, _, port = address.rpartition(":")
+        return name or "PLAINTEXT", host or HOST_DEFAULT, port or str(PORT_DEFAULT)
+
+    def _set_listeners(self, address: str) -> None:
+        """Change this one line: the rest of the file, comments and all, is the user's."""
+        former = parse_properties(self.settings_file.read_text()).get("listeners", "")
+        others = former.split(",")[1:]
+        line = render_properties({"listeners": ",".join([address, *others])}).strip()
+        lines = self.settings_file.read_text().splitlines()
+        kept = [one for one in lines if not _LISTENERS.match(one)]
+        self._replace("\n".join([*kept, line, ""]))
+
+    def _replace(self, text: str) -> None:
         temporary = self.settings_file.with_suffix(".tmp")
-        temporary.write_text(render_properties(settings))
+        temporary.write_text(text)
         temporary.replace(self.settings_file)
 
 

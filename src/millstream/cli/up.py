@@ -10,20 +10,21 @@ from millstream.cli.brokers_on_disk import BrokerDirectory, BrokerRunning
 from millstream.cli.failure import complain, refuse
 from millstream.cli.supervisor import StartFailed, Supervisor
 
-PORT_DEFAULT = 9092
-
 
 def up(
     brokers: Annotated[int, typer.Option(help="How many; more than one is not there yet.")] = 1,
     port: Annotated[
-        int | None, typer.Option(help="Of the first broker; 0 takes a free one. [default: 9092]")
+        int | None, typer.Option(help="Of the first broker; 0 takes a free one. 9092 at first.")
     ] = None,
     data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(
         "millstream-data"
     ),
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            help="Address to listen on; 0.0.0.0 lets other machines in. Loopback at first."
+        ),
+    ] = None,
 ) -> None:
     """Start a broker and keep it until Ctrl-C; prints `ready: host:port` when clients can come."""
     if brokers != 1:
@@ -32,7 +33,7 @@ def up(
         refuse(f"--port {port}: a port is between 0 and 65535")
     directory = BrokerDirectory(data_dir.resolve(), 1)
     try:
-        directory.prepare(host=host, port=port, default_port=PORT_DEFAULT)
+        directory.prepare(host=host, port=port)
     except BrokerRunning as error:
         refuse(str(error))
     except OSError as error:

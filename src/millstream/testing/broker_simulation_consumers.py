@@ -234,7 +234,7 @@ class Consumer(Client):
             for data in topic.partitions:
                 is_troubled |= await self._take(self._cursor(topic, data), data)
         if is_troubled or not self._is_patient:
-            await self.pause(0.0, 0.1)
+            await self.pause(0.05, 0.6)
 
     def _request(self) -> FetchRequest:
         full = self._session_epoch == 0

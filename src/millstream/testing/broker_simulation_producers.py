@@ -152,7 +152,7 @@ class _Lane:
         while not owner.scene.is_ending or self._unacknowledged:
             self._fill()
             await self._round()
-            await owner.pause(0.0, owner.randomness.choice([0.0, 0.05, 0.5]))
+            await owner.pause(0.0, owner.randomness.choice([0.0, 0.5, 2.0]))
 
     def _fill(self) -> None:
         """More batches to send, unless the run comes to its end."""
@@ -259,7 +259,7 @@ class PlainProducer(ProducerClient):
                 number += 1
                 topic = self.randomness.choice(list(self.scene.topics.values()))
                 self._send_one(connection, topic, f"{self.name}.{self.life}.{life}", number, sends)
-            await self.pause(0.0, self.randomness.choice([0.0, 0.05, 0.3]))
+            await self.pause(0.0, self.randomness.choice([0.0, 0.3, 1.5]))
 
     def _send_one(
         self,

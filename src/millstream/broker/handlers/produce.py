@@ -11,7 +11,10 @@ add to transaction (KIP-890) · v13 topic ids (KIP-516). 0-2 are advertised and 
 Where it differs from Kafka: there is no transaction coordinator yet, so no transaction is open and
 transactional records are refused with INVALID_TXN_STATE; bytes behind the batch that are no whole
 second one are refused (Kafka cuts them off); missing records are INVALID_RECORD (Kafka does not
-answer at all); every error has a message.
+answer at all); an unknown codec, or what does not decompress, is CORRUPT_MESSAGE (Kafka:
+UNKNOWN_SERVER_ERROR); a producer that claims the broker's timestamp or a delete horizon, numbers
+records other than from 0 or has an id without an epoch is refused (Kafka takes some of these); a
+duplicate is not told an append time unless the topic has one; every error has a message.
 Invariants: I-01, I-03, I-20, I-21, I-36.
 """
 

@@ -57,11 +57,11 @@ cdef bint read_no_tags(unsigned char** at, unsigned char* end, bint is_flexible)
 
 cdef bint is_whole_batch(unsigned char* batch, Py_ssize_t size) noexcept:
     """Exactly one batch that a leader may take as it is, by its header and CRC."""
-    cdef long long base, delta, count
+    cdef long long delta, count
     if size < 61 or size > BATCH_BYTES_MAX or get_i32(batch + 8) + 12 != size or batch[16] != 2:
         return False
-    base, delta, count = get_i64(batch), get_i32(batch + 23), get_i32(batch + 57)
-    if base < 0 or delta < 0 or base > 9223372036854775807 - delta:
+    delta, count = get_i32(batch + 23), get_i32(batch + 57)
+    if get_i64(batch) != 0 or delta < 0:  # producers count their offsets from 0
         return False
     if count <= 0 or delta + 1 != count or get_i16(batch + 21) != 0:
         return False

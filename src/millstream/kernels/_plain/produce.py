@@ -175,7 +175,8 @@ def _batch(slot: PartitionSlot, data: memoryview, start: int) -> PlainBatch:
     if reason or len(rows) != ROW_FIELDS or len(data) > slot.message_bytes_max:
         raise NotPlain
     count = rows[RECORD_COUNT]
-    if rows[ATTRIBUTES] or not count or rows[LAST_OFFSET] - rows[BASE_OFFSET] + 1 != count:
+    # Producers count their offsets from 0.
+    if rows[BASE_OFFSET] or rows[ATTRIBUTES] or not count or rows[LAST_OFFSET] + 1 != count:
         raise NotPlain
     if not slot.has_room_for(records=count, size_bytes=len(data)):
         raise NotPlain
