@@ -1,7 +1,9 @@
 """The broker's benchmark: its judgement, its frames and its generators; not its figures."""
 
+import os
 import socket
 import subprocess
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +27,7 @@ from bench.broker_cells import (
 from bench.broker_generators import CannotBuildError, build, missing, run
 from bench.broker_produce import SPEED_AT_LEAST, shapes
 from bench.broker_report import markdown
-from bench.broker_systems import System, Systems
+from bench.broker_systems import System, Systems, cpu_seconds
 from bench.broker_wire import Topic, create_topic, error_position, produce_answer, produce_frame
 from bench.measure import Spread, fact
 
@@ -159,6 +161,12 @@ def test_what_was_prepared_is_cleaned_when_the_load_fails(machine: dict[str, flo
     with pytest.raises(RuntimeError, match="the generator ended"):
         sample(load, Pretended("A"), ())
     assert cleaned == ["topic"]
+
+
+def test_cpu_of_a_process_is_its_own_clock() -> None:
+    before = time.process_time()
+    seen = cpu_seconds(os.getpid())
+    assert before <= seen <= time.process_time()
 
 
 def test_the_matrix_has_every_cell_of_the_goals(monkeypatch: pytest.MonkeyPatch) -> None:

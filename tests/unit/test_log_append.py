@@ -3,6 +3,7 @@
 import gzip
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -20,8 +21,10 @@ from millstream.model.errors import (
     StaleProducerEpoch,
 )
 from millstream.model.ids import Offset, ProducerId
-from millstream.storage.config import HOUR_MS, TimestampType
+from millstream.storage import producer_log
+from millstream.storage.config import HOUR_MS, LogConfig, TimestampType
 from millstream.storage.log_reader import Isolation
+from millstream.storage.producer_recall import recall
 from millstream.storage.producers import Origin
 from millstream.testing.log_kit import SMALL_SEGMENTS
 from millstream.testing.record_batches import BatchSpec, build_batch, build_marker
@@ -352,17 +355,56 @@ def test_a_retry_of_any_of_the_last_five_batches_gets_the_first_answer() -> None
         story.put(b"v", b"w", spec=of_producer(9, 2), epoch=1)
 
 
-def test_after_a_clean_stop_the_newest_batch_is_known_and_no_other_is_stored_twice() -> None:
-    """Kafka's snapshots have room for one batch per producer."""
-    story = Story()
+@pytest.mark.parametrize("config", [LogConfig(), SMALL_SEGMENTS])
+def test_after_a_clean_stop_the_last_five_batches_are_known(config: LogConfig) -> None:
+    """I-20. Kafka's snapshots have one batch per producer; the log has the others."""
+    story = Story(config)
     for number in range(7):
         story.put(b"v%d" % number, spec=of_producer(9, number))
+        story.put(b"x" * 40, spec=of_producer(8, number))
     story.restart()
-    assert story.put(b"v", spec=of_producer(9, 6)) == (6, 6, None, True)
-    for number in range(6):
+    for number in (2, 5, 6, 3, 4):
+        found = story.put(b"v", spec=of_producer(9, number))
+        assert found == (2 * number, 2 * number, None, True)
+    for number in range(2):
         with pytest.raises(OutOfOrderSequence):
             story.put(b"v", spec=of_producer(9, number))
-    assert story.put(b"v7", spec=of_producer(9, 7)).base_offset == 7
+    assert story.put(b"v7", spec=of_producer(9, 7)).base_offset == 14
+
+
+def test_what_the_log_says_of_a_producer_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends nonsense must not have the log read each time."""
+    story = Story()
+    for number in range(3):
+        story.put(b"v", spec=of_producer(9, number))
+    story.restart()
+    reads = 0
+
+    def counted(*arguments: Any, **options: Any) -> bool:
+        nonlocal reads
+        reads += 1
+        return recall(*arguments, **options)
+
+    monkeypatch.setattr(producer_log, "recall", counted)
+    for _ in range(3):
+        with pytest.raises(OutOfOrderSequence):
+            story.put(b"v", spec=of_producer(9, 77))
+    assert reads == 1
+    assert story.put(b"v", spec=of_producer(9, 0)) == (0, 0, None, True)
+
+
+def test_batches_of_a_producer_before_it_began_anew_are_not_its_retries() -> None:
+    """The same numbers stand for others there: forgotten, it had to begin again."""
+    story = Story()
+    for number in range(3):
+        story.put(b"old", spec=of_producer(9, number))
+    story.log.producers.states.clear()
+    for number in (1, 2):
+        story.put(b"new", spec=of_producer(9, number))
+    story.restart()
+    assert story.put(b"v", spec=of_producer(9, 1)) == (3, 3, None, True)
+    with pytest.raises(OutOfOrderSequence):
+        story.put(b"v", spec=of_producer(9, 0))
 
 
 def test_a_gap_in_sequences_and_an_old_producer_epoch_change_nothing() -> None:

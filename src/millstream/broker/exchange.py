@@ -12,13 +12,16 @@ from millstream.broker.context import RequestFacts
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.error_codes import code_of
 from millstream.broker.peer import CLOSED, Cause, ClientPeer
-from millstream.kernels.connection import FrameError
+from millstream.kernels.connection import Connection, FrameError
 from millstream.kernels.slots import SlotTable
 from millstream.model.limits import BUFFERED_REQUEST_BYTES_MAX, KIB
+from millstream.observe.api_counters import ApiCounters
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
 
 log = get_logger("millstream.broker.exchange")
+
+_PRODUCE: Final = 0
 
 ROUNDS_MAX: Final = 8
 """Times a wake-up goes back to connections whose answers made room for more of their requests.
@@ -36,10 +39,13 @@ class Exchange:
         table: SlotTable,
         dispatch: Dispatch,
         clock: Clock,
+        apis: ApiCounters,
         on_end: Callable[[ClientPeer], None],
     ) -> None:
         self.table = table
+        self._apis = apis
         self.now_s = clock.monotonic_s()
+        self.wall_ms = clock.wall_ms()
         self.closing: set[ClientPeer] = set()
         """Connections that drain; the sweep ends those that take too long."""
         self._dispatch = dispatch
@@ -50,6 +56,11 @@ class Exchange:
         self.call_soon: Callable[[Callable[[], None]], object] = lambda work: work()
         """The event loop's, once there is one."""
         self._held_bytes = 0
+        self._holding: dict[ClientPeer, None] = {}
+        self._counted = (0, 0, 0, 0)
+        """What of the table's counters is in the metrics."""
+        self.take_ready: Callable[[], list[Connection]] = table.take_ready
+        """Connections with output; a carrier that sends by itself gives those that are left."""
         self._is_awake = False
         self._with_output: dict[ClientPeer, None] = {}
         self._with_requests: dict[ClientPeer, None] = {}
@@ -60,24 +71,26 @@ class Exchange:
         """A wake-up starts."""
         self._is_awake = True
         self.now_s = self._clock.monotonic_s()
+        self.wall_ms = self._clock.wall_ms()
 
     def arrived(self, peer: ClientPeer, size_bytes: int) -> None:
         """Bytes were put into the connection's buffer."""
         peer.last_active_s = self.now_s
-        try:
-            peer.core.received(size_bytes)
-        except FrameError as error:
-            peer.close(str(error))
-            return
+        peer.core.received(size_bytes)
+        self.told(peer)
+
+    def told(self, peer: ClientPeer) -> None:
+        """A connection has requests, or a large part of one."""
         self._serve(peer)
-        unread = peer.core.unread_bytes
-        if unread >= HELD_FROM_BYTES or peer.held_bytes:
-            self._hold(peer, unread)
+        if peer.core.unread_bytes >= HELD_FROM_BYTES:
+            self._hold(peer)
 
     def finish(self) -> None:
         """Write what was staged, send what is answered; both until nothing is left to do."""
         for _ in range(ROUNDS_MAX):
             self._commit()
+            for core in self.take_ready():
+                self._with_output[core.owner] = None
             while self._with_output:
                 peer, _ = self._with_output.popitem()
                 try:
@@ -90,6 +103,11 @@ class Exchange:
             for peer in waiting:
                 self._serve(peer)
         self._is_awake = False
+        if self._holding:
+            for peer in list(self._holding):
+                self._hold(peer)
+        if self.table.produce_requests != self._counted[0]:
+            self._count_produce()
         if self._with_requests or self._with_output:
             self.call_soon(self._again)
 
@@ -116,16 +134,22 @@ class Exchange:
         self.closing.discard(peer)
         self._held_bytes -= peer.held_bytes
         peer.held_bytes = 0
+        self._holding.pop(peer, None)
         self._with_output.pop(peer, None)
         self._with_requests.pop(peer, None)
         self._on_end(peer)
 
-    def _hold(self, peer: ClientPeer, unread: int) -> None:
+    def _hold(self, peer: ClientPeer) -> None:
         """Count what is kept of unfinished requests; who breaks the limit has to go."""
         if peer.state == CLOSED:
             return  # it was given back when it ended
+        unread = peer.core.unread_bytes
         self._held_bytes += unread - peer.held_bytes
         peer.held_bytes = unread
+        if unread >= HELD_FROM_BYTES:
+            self._holding[peer] = None
+        else:
+            self._holding.pop(peer, None)
         if self._held_bytes > BUFFERED_REQUEST_BYTES_MAX:
             peer.abort("unfinished requests take too much memory", Cause.LIMIT)
 
@@ -133,7 +157,7 @@ class Exchange:
 
     def _serve(self, peer: ClientPeer) -> None:
         core, table = peer.core, self.table
-        wall_ms = self._clock.wall_ms()
+        wall_ms = self.wall_ms
         received_us = int(self.now_s * 1e6)
         try:
             while peer.is_open and (request := core.next_request(wall_ms)) is not None:
@@ -158,6 +182,22 @@ class Exchange:
         if core.is_blocked:
             peer.resume_if_idle()
 
+    def _count_produce(self) -> None:
+        """Requests that the core answered alone, all with the time this wake-up took."""
+        table, apis = self.table, self._apis
+        counted = self._counted
+        self._counted = (
+            table.produce_requests,
+            table.produce_bytes_in,
+            table.produce_bytes_out,
+            table.produce_errors,
+        )
+        requests, bytes_in, bytes_out, errors = (
+            now - before for now, before in zip(self._counted, counted, strict=True)
+        )
+        latency_us = int((self._clock.monotonic_s() - self.now_s) * 1e6)
+        apis.observe_many(_PRODUCE, requests, latency_us, bytes_in, bytes_out, errors)
+
     def _break_off(self, peer: ClientPeer, error: Exception) -> None:
         log.error("a connection failed", client=peer.client_host, error=error)
         peer.abort(f"failed: {error!r}", Cause.FAILURE)
@@ -167,8 +207,6 @@ class Exchange:
         if table.staged:
             table.commit(code_of)
         self.after_commit()
-        for core in table.take_ready():
-            self._with_output[core.owner] = None
         for core in table.take_failed():
             core.owner.close("a record of a producer that waits for no answer was not stored")
 

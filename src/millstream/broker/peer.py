@@ -164,7 +164,7 @@ class ClientPeer(ABC):
         """Whether the sweep should end it: idle, or closing for longer than is fair."""
         if self.state == DRAINING:
             return now_s - self.closing_since_s > CLOSING_GRACE_S
-        return now_s - self.last_active_s > idle_s
+        return now_s - max(self.last_active_s, self.core.last_active_s) > idle_s
 
 
 def size_of(part: AnswerPart) -> int:

@@ -76,6 +76,13 @@ def check_one_batch(records: Records | None, version: int) -> None:
         raise InvalidRecords("there must be one record batch and nothing behind it")
 
 
+def check_first_offset(records: Records) -> None:
+    """Producers count their offsets from 0; raises InvalidRecords."""
+    base_offset = int.from_bytes(records[:8], "big", signed=True)
+    if base_offset != 0:
+        raise InvalidRecords(f"the base offset of a produced batch must be 0, not {base_offset}")
+
+
 def _check_length(length: int) -> None:
     if length < _OLDEST_BATCH_BYTES_MIN:
         raise CorruptRecords(f"no record batch has {length} bytes")

@@ -66,7 +66,7 @@ class Server:
         self._background = background
         self._clock = clock
         self._table = table
-        self.exchange = Exchange(table, dispatch, clock, self._ended)
+        self.exchange = Exchange(table, dispatch, clock, metrics.apis, self._ended)
         self._shell: SocketShell | None = None
         self._listeners: list[Listener] = []
         self._peers: dict[int, ClientPeer] = {}

@@ -8,27 +8,23 @@ partition, and answers go straight to the socket instead of through a transport'
 
 import errno
 import os
-import select
 import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
 from millstream.broker.context import AnswerPart
-from millstream.broker.exchange import Exchange
+from millstream.broker.exchange import HELD_FROM_BYTES, Exchange
 from millstream.broker.peer import CLOSED, Cause, ClientPeer, size_of
 from millstream.kernels.connection import Connection
+from millstream.kernels.epoll_shell import ENDED, REQUESTS, WRITABLE, EpollShell
 from millstream.model.limits import KIB
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
 from millstream.storage.log_reader import ReadSlice
 
-EVENTS_PER_WAKE_MAX: Final = 256
 SEND_BUFFER_BYTES: Final = 256 * KIB
 """One send: enough to make the call cheap, small enough to stay in the processor's cache."""
 
-_READ: Final = select.EPOLLIN | select.EPOLLRDHUP
-_WRITE: Final = select.EPOLLOUT
-_ENDED: Final = select.EPOLLHUP | select.EPOLLERR
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
 
@@ -47,8 +43,8 @@ class SocketShell:
         self._loop = loop
         self._exchange = exchange
         self.background = background
-        self._epoll = select.epoll()
-        self._peers: dict[int, SocketPeer] = {}
+        self._epoll = EpollShell(exchange.table, unread_bytes_told=HELD_FROM_BYTES)
+        exchange.take_ready = self._epoll.send_ready
         self.buffer = memoryview(bytearray(SEND_BUFFER_BYTES))
         """Shared by all sends: its content never outlives a call."""
         loop.add_reader(self._epoll.fileno(), self._wake)
@@ -58,16 +54,16 @@ class SocketShell:
     ) -> "SocketPeer":
         """Take over an accepted, non-blocking socket."""
         peer = SocketPeer(self, sock, self._exchange, core, (listener, client_host, number))
-        self._peers[sock.fileno()] = peer
-        self._epoll.register(sock.fileno(), _READ)
+        self._epoll.add(core, sock.fileno())
         return peer
 
-    def watch(self, descriptor: int, *, reading: bool, writing: bool) -> None:
-        self._epoll.modify(descriptor, (_READ if reading else 0) | (_WRITE if writing else 0))
+    def watch(self, core: Connection, *, reading: bool, writing: bool) -> None:
+        # While it is not read, or something waits to be sent, its answers are Python's to order.
+        core.is_direct = reading and not writing
+        self._epoll.watch(core, reading=reading, writing=writing)
 
-    def forget(self, descriptor: int) -> None:
-        self._epoll.unregister(descriptor)
-        del self._peers[descriptor]
+    def forget(self, core: Connection) -> None:
+        self._epoll.forget(core)
 
     def close(self) -> None:
         """After the last connection."""
@@ -75,18 +71,18 @@ class SocketShell:
         self._epoll.close()
 
     def _wake(self) -> None:
-        exchange, peers = self._exchange, self._peers
+        exchange = self._exchange
         exchange.begin()
-        for descriptor, events in self._epoll.poll(0, EVENTS_PER_WAKE_MAX):
-            # One that was closed in this very wake-up is gone; its number cannot have been given
-            # to another yet, as accepting is an event of its own.
-            peer = peers.get(descriptor)
-            if peer is None:
-                continue
-            if events & _WRITE:
-                peer.flush()
-            if events & (_READ | _ENDED) and peer.state != CLOSED:
-                peer.read(events)
+        for core, flags, error in self._epoll.wake(exchange.now_s, exchange.wall_ms):
+            peer: SocketPeer = core.owner
+            if peer.state == CLOSED:
+                continue  # in this very wake-up
+            if flags & WRITABLE:
+                exchange.has_output(peer)
+            if flags & REQUESTS:
+                exchange.told(peer)
+            if flags & ENDED:
+                peer.abort(os.strerror(error) if error else "closed by the client", Cause.CLIENT)
         exchange.finish()
 
 
@@ -105,7 +101,6 @@ class SocketPeer(ClientPeer):
         super().__init__(exchange, core, listener=listener, client_host=client_host, number=number)
         self._shell = shell
         self._socket = sock
-        self._descriptor = sock.fileno()
         self._is_writing = False
         self._sent_of_first = 0
         """Bytes of the queue's first part that have left."""
@@ -114,32 +109,14 @@ class SocketPeer(ClientPeer):
 
     # -- input -----------------------------------------------------------------------------
 
-    def read(self, events: int) -> None:
-        """Read once; what is left fires again, after the other connections had their turn."""
-        if not self._reading:
-            if events & _ENDED:
-                self.abort("the client is gone", Cause.CLIENT)
-            return
-        try:
-            size = self._socket.recv_into(self.core.get_buffer(0))
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self.abort(f"reading failed: {error.strerror}", Cause.CLIENT)
-            return
-        if not size:
-            self.abort("closed by the client", Cause.CLIENT)
-            return
-        self._exchange.arrived(self, size)
-
     def pause_reading(self) -> None:
         if self._reading and self.state != CLOSED:
             self._reading = False
-            self._shell.watch(self._descriptor, reading=False, writing=self._is_writing)
+            self._shell.watch(self.core, reading=False, writing=self._is_writing)
 
     def resume_reading(self) -> None:
         self._reading = True
-        self._shell.watch(self._descriptor, reading=True, writing=self._is_writing)
+        self._shell.watch(self.core, reading=True, writing=self._is_writing)
 
     # -- output ----------------------------------------------------------------------------
 
@@ -273,7 +250,7 @@ class SocketPeer(ClientPeer):
     def _set_writing(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
         if self._is_writing != wanted and self.state != CLOSED:
             self._is_writing = wanted
-            self._shell.watch(self._descriptor, reading=self._reading, writing=wanted)
+            self._shell.watch(self.core, reading=self._reading, writing=wanted)
 
     # -- end -------------------------------------------------------------------------------
 
@@ -281,7 +258,7 @@ class SocketPeer(ClientPeer):
         if self._is_loading:
             # The thread still reads from the file: its range is unpinned when that is done.
             self._queue.popleft()
-        self._shell.forget(self._descriptor)
+        self._shell.forget(self.core)
         self._socket.close()
 
 

@@ -132,7 +132,10 @@ class SlotTable:
     """All partitions that this broker leads, by name and by id, and what a wake-up staged."""
 
     produce_requests: int
-    """Requests that were answered without Python."""
+    """Requests that were answered without Python; the next three count the same ones."""
+    produce_bytes_in: int
+    produce_bytes_out: int
+    produce_errors: int
 
     def __init__(self, *, violation: type[BaseException]) -> None:
         """`violation` is raised for our own bugs: kernels do not know the model's class."""

@@ -43,13 +43,26 @@ class ApiCounters:
         self, api_key: int, latency_us: int, bytes_in: int, bytes_out: int, errors: int
     ) -> None:
         """Count one answered request; `errors` is the number of errors in its answer."""
+        self.observe_many(api_key, 1, latency_us, bytes_in, bytes_out, errors)
+
+    def observe_many(
+        self,
+        api_key: int,
+        requests: int,
+        latency_us: int,
+        bytes_in: int,
+        bytes_out: int,
+        errors: int,
+    ) -> None:
+        """Count requests that were answered together, each after the same time."""
         # A negative key would count from the end, a large one would raise.
         if not 0 <= api_key < OTHER_API:
             api_key = OTHER_API
-        self.requests[api_key] += 1
+        self.requests[api_key] += requests
         self.bytes_in[api_key] += bytes_in
         self.bytes_out[api_key] += bytes_out
-        self.latency_sum_us[api_key] += latency_us
-        self.latency_counts[api_key * BUCKETS + bisect_left(BUCKET_BOUNDS_US, latency_us)] += 1
+        self.latency_sum_us[api_key] += requests * latency_us
+        bucket = api_key * BUCKETS + bisect_left(BUCKET_BOUNDS_US, latency_us)
+        self.latency_counts[bucket] += requests
         if errors:
             self.errors[api_key] += errors

@@ -25,6 +25,7 @@ from millstream.model.errors import (
     InvalidRecords,
     OffsetOutOfRange,
     OperatingError,
+    OutOfOrderSequence,
     UnexpectedAppendOffset,
 )
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
@@ -36,7 +37,7 @@ from millstream.storage.log_reader import Isolation, ReadSlice, RecordPlace
 from millstream.storage.log_removal import ShrinkingLog
 from millstream.storage.log_slot import age_limit_ms
 from millstream.storage.producer_log import markers
-from millstream.storage.producers import Origin
+from millstream.storage.producers import Duplicate, Origin
 from millstream.storage.segment import Segment
 from millstream.storage.txn_index import AbortedTransaction
 from millstream.storage.validation import prepare, walk_whole
@@ -89,7 +90,7 @@ class Log(ShrinkingLog):
         except MalformedRecords as error:
             raise InvalidRecords(f"no offsets are left after {self._log_end}") from error
         is_append_time = self.config.timestamp_type is TimestampType.LOG_APPEND_TIME
-        duplicate = self.producers.check(data, rows, origin)
+        duplicate = self._check_producer(data, rows, origin)
         if duplicate is not None:
             stamp = duplicate.timestamp_ms if is_append_time else None
             return Appended(duplicate.base_offset, duplicate.last_offset, stamp, is_duplicate=True)
@@ -97,6 +98,20 @@ class Log(ShrinkingLog):
         self._write(data, rows)
         stamp = TimestampMs(now_ms) if is_append_time else None
         return Appended(first, last, stamp, is_duplicate=False)
+
+    def _check_producer(
+        self, data: bytes | bytearray | memoryview, rows: "array[int]", origin: Origin
+    ) -> Duplicate | None:
+        try:
+            return self.producers.check(data, rows, origin)
+        except OutOfOrderSequence:
+            # After a start it may be a retry of a batch that the snapshot did not remember.
+            try:
+                return self.producers.check_again(
+                    rows, origin, self._segments, log_start=self.log_start
+                )
+            except OSError as error:
+                raise self._home.owner.refused(error) from error
 
     def append_as_follower(self, records: bytes | bytearray | memoryview) -> Appended:
         """Write a leader's batches as they are: offsets, epochs and all."""

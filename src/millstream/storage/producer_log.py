@@ -25,6 +25,7 @@ from millstream.model.errors import CorruptRecords, InvalidRecords
 from millstream.model.ids import Offset, ProducerEpoch, ProducerId, TimestampMs
 from millstream.runtime.disk import Disk, ReadableBuffer, read_whole
 from millstream.storage import names
+from millstream.storage.producer_recall import recall
 from millstream.storage.producer_snapshot import CorruptSnapshot, decode, encode
 from millstream.storage.producers import Duplicate, Marker, Origin, ProducerBatch, ProducerStates
 from millstream.storage.segment import Segment, believable
@@ -41,7 +42,14 @@ _COMMIT: Final = 1
 class ProducerLog:
     """The producers of one log and the files that remember them."""
 
-    __slots__ = ("_directory", "_disk", "_snapshots", "has_unsynced_names", "states")
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_recalled",
+        "_snapshots",
+        "has_unsynced_names",
+        "states",
+    )
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -51,6 +59,8 @@ class ProducerLog:
         """A snapshot was written or removed; until the directory is synced a crash may undo it."""
         self._snapshots: list[Offset] = []
         """Offsets of the snapshot files, ascending."""
+        self._recalled: set[ProducerId] = set()
+        """Producers whose batches were looked up in the log: once is enough for each."""
 
     def move_to(self, directory: str) -> None:
         """The log's files are in another directory now, snapshots and all."""
@@ -72,6 +82,19 @@ class ProducerLog:
                 # As in Kafka. Two batches of one producer could be half new and half a retry.
                 raise InvalidRecords("an idempotent producer sends one batch at a time")
         return None
+
+    def check_again(
+        self, rows: "array[int]", origin: Origin, segments: Segments, *, log_start: Offset
+    ) -> Duplicate | None:
+        """`check` for a batch that was out of order, with what the log knows of its producer."""
+        batch = ProducerBatch.of_row(rows, 0)
+        entry = self.states.get(batch.producer_id)
+        if entry is not None and batch.producer_id not in self._recalled:
+            self._recalled.add(batch.producer_id)
+            if len(self._recalled) > len(self.states):  # others were forgotten meanwhile
+                self._recalled.intersection_update(self.states.by_id)
+            recall(segments, entry, log_start=log_start)
+        return self.states.check(batch, origin)
 
     def apply(self, data: ReadableBuffer, rows: "array[int]") -> list[AbortedTransaction]:
         """Follow batches that are in the log; the transactions that they abort."""
@@ -143,6 +166,7 @@ class ProducerLog:
     def rebuild(self, segments: Segments, log_start: Offset, log_end: Offset) -> None:
         """State as of `log_end`: newest usable snapshot at or below it, then replay."""
         self._delete([offset for offset in self._snapshots if offset > log_end])
+        self._recalled.clear()
         start = self._load_newest(log_start)
         if start >= log_end:
             return

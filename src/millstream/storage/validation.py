@@ -130,8 +130,6 @@ def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origi
         raise InvalidRecords(f"batch of {count} records does not span as many offsets")
     attributes = rows[row + ATTRIBUTES]
     if origin is Origin.CLIENT:
-        if rows[row + BASE_OFFSET] != 0:
-            raise InvalidRecords(f"a produced batch has base offset {rows[row + BASE_OFFSET]}")
         if attributes & CONTROL_BIT:
             raise InvalidRecords("clients must not write control batches")
         if attributes & DELETE_HORIZON_BIT:

@@ -170,7 +170,7 @@ class _Play:
         client.start()
 
     def _some_targets(self, randomness: SeededRandomness) -> list[tuple[Topic, int]]:
-        some = [one for one in self._targets if randomness.chance(0.7)]
+        some = [one for one in self._targets if randomness.chance(0.5)]
         return some or [self._targets[0]]
 
     def _vanish(self, name: str) -> None:
@@ -208,7 +208,9 @@ class _Play:
             "I-33 consumers did not catch up after the faults",
             limit_s=SETTLING_S,
         )
+        scene.is_quiet = True
         await asyncio.sleep(ANSWER_S)
+        scene.is_quiet = False
         overdue = self._machine.answers.overdue(limit_s=ANSWER_S)
         require(not overdue, "I-36 requests are not answered", overdue=overdue)
         for consumer in consumers:

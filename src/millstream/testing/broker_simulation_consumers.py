@@ -156,7 +156,10 @@ class Consumer(Client):
                     if cursor.is_stale:
                         await self._look_again(cursor)
                 await self._poll()
-            except RpcError:
+            except RpcError as error:
+                require(
+                    not self.scene.is_quiet, "I-41 a fetch failed after the faults", error=error
+                )
                 self._forget_session()
                 await self.pause(0.0, 0.3)
 

@@ -51,7 +51,7 @@ class Faults:
         scene, randomness = self._scene, self._randomness
         until_s = scene.now_s() + duration_s
         while scene.now_s() < until_s:
-            await asyncio.sleep(randomness.between(0.0, 2.5))
+            await asyncio.sleep(randomness.between(0.0, 1.5))
             name = randomness.choice(self.enabled)
             scene.made[name] += 1
             scene.world.trace.note("fault", name)

@@ -8,6 +8,7 @@ the lane goes on under a new id from sequence 0 on.
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from typing import Final
 
 from millstream.broker.handlers.init_producer_id import VERSIONS as INIT_VERSIONS
@@ -22,6 +23,7 @@ from millstream.testing.history import Send
 from millstream.testing.record_batches import BatchSpec, build_batch
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
+from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millstream.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -152,7 +154,7 @@ class _Lane:
         while not owner.scene.is_ending or self._unacknowledged:
             self._fill()
             await self._round()
-            await owner.pause(0.0, owner.randomness.choice([0.0, 0.5, 2.0]))
+            await owner.pause(0.0, owner.randomness.choice([0.0, 1.0, 3.0]))
 
     def _fill(self) -> None:
         """More batches to send, unless the run comes to its end."""
@@ -259,7 +261,15 @@ class PlainProducer(ProducerClient):
                 number += 1
                 topic = self.randomness.choice(list(self.scene.topics.values()))
                 self._send_one(connection, topic, f"{self.name}.{self.life}.{life}", number, sends)
-            await self.pause(0.0, self.randomness.choice([0.0, 0.3, 1.5]))
+                if self.randomness.chance(0.3):
+                    sends.create_task(self._look_at(connection, topic), name=self.name)
+            await self.pause(0.0, self.randomness.choice([0.0, 0.5, 1.5]))
+
+    async def _look_at(self, connection: Connection, topic: Topic) -> None:
+        """Something that could be answered at once, behind batches that wait for a flush."""
+        wanted = [MetadataRequestTopic(name=topic.name)]
+        with suppress(RpcError):
+            await connection.send(MetadataRequest(topics=wanted))
 
     def _send_one(
         self,

@@ -26,7 +26,7 @@ from millstream.testing.sim_world import SimNode, SimWorld
 
 HOST: Final = "broker"
 PORT: Final = 9092
-SESSION_SLOTS: Final = 3
+SESSION_SLOTS: Final = 2
 """Fewer than there are consumers with sessions, so that some are given up."""
 CONNECTIONS_MAX: Final = 64
 IDLE_S: Final = 20.0
@@ -66,6 +66,8 @@ class Scene:
         """Topics whose deletion was asked for; may be gone or not. Never iterated."""
         self.is_ending = False
         """The faults are over: finish what was begun."""
+        self.is_quiet = False
+        """Everything was finished: from here on every request is answered in time (I-41)."""
         self.producer_ids: set[int] = set()
         self.powers_lost = 0
 

@@ -29,6 +29,7 @@ from millstream.broker.produce_records import (
     InternalTopic,
     InvalidRequiredAcks,
     Records,
+    check_first_offset,
     check_one_batch,
     is_transactional,
     record_errors,
@@ -137,6 +138,11 @@ class _Produce:
         return leader
 
     def _append(self, one: PartitionProduceResponse, leader: Partition, records: Records) -> None:
+        try:
+            check_first_offset(records)
+        except OperatingError as error:
+            self._fail_append(one, leader, AppendOutcome(log_start=leader.log_start, error=error))
+            return
         number = self._asked_count
         self._asked_count += 1
         self._open[number] = (one, leader)

@@ -179,6 +179,7 @@ cdef class Connection(Answers):
                 self.is_for_python = True
                 return True
             self.start += 4 + size
+            self.table.produce_bytes_in += 4 + size
             self.stage(&header, wall_ms)
         return False
 
@@ -231,6 +232,7 @@ cdef class Connection(Answers):
             answer.at, answer.size = self.made_bytes, size
             self.made_bytes += size
             self.made_count += 1
+            self.table.produce_bytes_out += size
         return self.table.add_request(self, &request)
 
     cdef Py_ssize_t stage_parts(self, Header* header, unsigned char* made) except -1:

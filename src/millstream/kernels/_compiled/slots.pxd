@@ -26,6 +26,9 @@ cdef class Topic:
 cdef class SlotTable:
     cdef readonly object violation
     cdef public long long produce_requests
+    cdef public long long produce_bytes_in
+    cdef public long long produce_bytes_out
+    cdef public long long produce_errors
     cdef long long requests_checked
     cdef long long version
     cdef dict by_name

@@ -157,6 +157,7 @@ cdef class SlotTable:
             slot = <PartitionSlot>self.slots[place.slot]
             if slot.failure is not None:
                 is_failed = True
+                self.produce_errors += 1
                 connection.refuse(request.number, place.at, slot.failure_code)
             elif request.acks == -1 and slot.high_watermark < place.end_offset:
                 if waiting is None:

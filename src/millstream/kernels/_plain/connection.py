@@ -115,6 +115,7 @@ class Connection:
             if plain is None:
                 self.is_for_python = True
                 return True
+            self._table.produce_bytes_in += _SIZE.size + len(frame)
             facts = (self._begin(frame), correlation_id, version, wall_ms)
             self._stage(plain, frame[at:], facts)
         return False
@@ -155,6 +156,7 @@ class Connection:
         places = [0] * len(slots)
         if plain.acks:
             staged.answer, places = produce.encode_answer(correlation_id, version, topics)
+            self._table.produce_bytes_out += len(staged.answer)
         staged.places = [(slot, at, end) for (slot, end), at in zip(slots, places, strict=True)]
         self._table.stage(staged)
 

@@ -175,7 +175,8 @@ class SlotTable:
 
     def __init__(self, *, violation: type[BaseException]) -> None:
         self.violation = violation
-        self.produce_requests = 0
+        self.produce_requests = self.produce_errors = 0
+        self.produce_bytes_in = self.produce_bytes_out = 0
         self.requests_checked = 0
         self._by_key: dict[tuple[bytes, int], PartitionSlot] = {}
         """By name and by id: an id has 16 bytes, a name of as many is told apart by its prefix."""
@@ -224,6 +225,7 @@ class SlotTable:
         request.waits_for = 1  # nothing is released while its partitions are still looked at
         for slot, at, end_offset in request.places:
             if slot in codes:
+                self.produce_errors += 1
                 request.refuse(at, codes[slot])
             elif request.acks == _ACKS_ALL and slot.high_watermark < end_offset:
                 slot.wait(end_offset, request, at)

@@ -1,0 +1,191 @@
+"""I-01, I-20: a broker that is killed while it is written to. Everything acknowledged is there
+after the restarts, once, and in order; the producer is librdkafka, which tries again by itself.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
+from broker_process import BrokerProcess, broker_process
+from millstream.testing.peers.kafka import free_ports
+from millstream.testing.record_batches import PlainRecord, read_records
+from millstream.wire.messages.fetch import FetchResponse
+from waiting_for import until
+from wire_client import WireClient
+
+TOPIC = "killed"
+PARTITIONS = 3
+KILLS = 3
+RECORDS_BETWEEN_KILLS = 1500
+SETTINGS = {
+    "log.level": "WARN",
+    "log.segment.bytes": "1048576",
+    "log.flush.offset.checkpoint.interval.ms": "50",
+}
+
+
+class Life:
+    """One data directory and one port, and the broker that is there at the moment."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (self.port,) = free_ports(1)
+        self._stack = ExitStack()
+        self.broker: BrokerProcess = self._start()
+
+    def _start(self) -> BrokerProcess:
+        running = broker_process(self.directory, SETTINGS, port=self.port)
+        return self._stack.enter_context(running)
+
+    def kill_and_restart(self) -> None:
+        self.broker.kill()
+        self.broker = self._start()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    made = Life(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+class Writer:
+    """Writes numbered values to all partitions from a thread of its own, until it is told."""
+
+    def __init__(self, place: str, options: Mapping[str, Any]) -> None:
+        self.acknowledged: dict[int, list[tuple[int, int]]] = {one: [] for one in range(PARTITIONS)}
+        """By partition: (offset, number) of every record, as it was told."""
+        self.failures: list[KafkaError] = []
+        self.written = 0
+        self._is_over = threading.Event()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": place,
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "batch.num.messages": 50,
+                "message.timeout.ms": 60_000,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 100,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+                "topic.metadata.refresh.fast.interval.ms": 50,
+                "log_level": 0,
+                **options,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name="writer")
+        self._thread.start()
+
+    @property
+    def told(self) -> int:
+        return sum(len(found) for found in self.acknowledged.values())
+
+    def wait_for_more(self) -> None:
+        enough = self.told + RECORDS_BETWEEN_KILLS
+        until(lambda: self.told >= enough, "records are acknowledged")
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self.failures.append(error)
+            return
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        number = int((message.value() or b"").split()[0])
+        self.acknowledged[partition].append((offset, number))
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                value = b"%d %s" % (self.written, b"x" * (self.written % 200))
+                self._producer.produce(
+                    TOPIC,
+                    value=value,
+                    key=b"k",
+                    partition=self.written % PARTITIONS,
+                    on_delivery=self._delivered,
+                )
+                self.written += 1
+            except BufferError:
+                self._producer.poll(0.05)
+            self._producer.poll(0)
+            if self.written - self.told > 2000:  # enough is on its way
+                self._producer.poll(0.01)
+
+    def stop(self) -> None:
+        """Everything is answered, one way or the other."""
+        self._is_over.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        assert self._producer.flush(60) == 0
+
+
+@contextmanager
+def writing(life: Life, options: Mapping[str, Any]) -> Iterator[Writer]:
+    writer = Writer(life.broker.place, options)
+    try:
+        yield writer
+    finally:
+        writer.stop()
+
+
+def read_all(place: str, partition: int) -> list[PlainRecord]:
+    found: list[PlainRecord] = []
+    with WireClient(place) as client:
+        while True:
+            at = found[-1].offset + 1 if found else 0
+            answer: FetchResponse = client.fetch(TOPIC, at, partition=partition)
+            part = answer.responses[0].partitions[0]
+            assert part.error_code == 0
+            more = [one for one in read_records(part.records or b"") if one.offset >= at]
+            if not more:
+                assert part.high_watermark == at
+                return found
+            found += more
+
+
+def check(place: str, writer: Writer) -> None:
+    """Each acknowledged record once, at the offset that was told, in the order of writing."""
+    for partition, told in writer.acknowledged.items():
+        records = read_all(place, partition)
+        offsets = [record.offset for record in records]
+        assert offsets == list(range(len(records)))
+        numbers = [int((record.value or b"").split()[0]) for record in records]
+        assert all(first < second for first, second in pairwise(numbers)), "twice or out of order"
+        lost = [(offset, number) for offset, number in told if numbers[offset] != number]
+        assert not lost
+        assert len(told) == len(set(told))
+        # Nobody else wrote, and everything was answered: there is nothing besides.
+        assert sorted(number for _, number in told) == numbers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("in_flight", [1, 5])
+def test_acknowledged_records_survive_kills_once_and_in_order(
+    life: Life, codec: str, in_flight: int
+) -> None:
+    with life.broker.client() as client:
+        client.create_topic(TOPIC, PARTITIONS)
+    options = {"compression.type": codec, "max.in.flight.requests.per.connection": in_flight}
+    with writing(life, options) as writer:
+        for _ in range(KILLS):
+            writer.wait_for_more()
+            life.kill_and_restart()
+        writer.wait_for_more()
+    assert not writer.failures
+    check(life.broker.place, writer)
+    life.kill_and_restart()
+    check(life.broker.place, writer)
