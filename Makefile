@@ -58,8 +58,8 @@ check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, 
 interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Spark
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m interop tests/interop
 
-sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator
-	@$(BIN)/python -m millstream.testing.simulate --seeds $(SEEDS) --from $(FROM) --steps $(STEPS)
+sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker or all
+	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS)
 
 chaos: $(KERNELS) ## ROUNDS of a real process killed while it writes
 	@$(BIN)/python -m millstream.testing.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))

@@ -24,24 +24,16 @@ def test_version_tells_python_and_kernels() -> None:
     assert f"kernels    {kernels}" in done.out
 
 
-@pytest.mark.parametrize("command", [["up", "--brokers", "3", "--data-dir", "data"], ["broker"]])
-def test_what_is_not_there_yet_says_so_in_one_line(command: list[str]) -> None:
-    done = millstream(*command)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.count("\n") == 1
-    assert "the broker is not part of version" in done.err
-
-
 def test_version_option_is_one_line() -> None:
     done = millstream("--version")
     assert (done.code, done.out) == (0, f"millstream {__version__}\n")
 
 
-def test_help_promises_no_broker() -> None:
+def test_help_names_every_command() -> None:
     done = millstream("--help")
     assert done.code == 0
-    assert "no broker in this version" in " ".join(done.out.split())
-    assert done.out.count("not part of this version yet") == 2
+    for command in ("up", "broker", "log", "version"):
+        assert f" {command} " in done.out
 
 
 @pytest.mark.parametrize("command", [["version"], ["log", "verify", "."], ["log", "dump", "."]])

@@ -1,6 +1,8 @@
-"""Many seeds of the log simulation, on all cores.
+"""Many seeds of the simulations, on all cores.
 
-    python -m millstream.testing.simulate --seeds 1000 --from 0 [--steps 200]
+    python -m millstream.testing.simulate --seeds 1000 --from 0 [--steps 200] [--part log|broker]
+
+Without a part it runs all of them, one after the other.
 
 A seed that fails is told with the command that replays it. A run that is long enough to have met
 every operation must have met every one: a simulation that never lost power proves nothing.
@@ -16,6 +18,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from millstream.testing.broker_simulation import INTERESTING, simulate_broker
 from millstream.testing.log_simulation import ALWAYS, SOMETIMES, simulate_log
 from millstream.testing.reporting import replay_lines
 
@@ -24,12 +27,19 @@ STEPS_TO_MEET_ALL: Final = 10_000
 """With so many steps in all, an operation that was never made is switched off by mistake."""
 SEEDS_PER_JOB: Final = 5
 
+LOG: Final = "log"
+BROKER: Final = "broker"
+PARTS: Final = (LOG, BROKER)
+ALL: Final = "all"
+BROKER_SEEDS_TO_MEET_ALL: Final = 150
+"""With so many seeds of the usual length every fault and every rare event came up."""
+
 Progress = Callable[[int], None]
 """Called with the number of seeds just done."""
 
 
 class SeedFailure(NamedTuple):
-    """A seed after which log and model differ."""
+    """A seed after which log and model differ, or in which a broker broke a promise."""
 
     seed: int
     told: str
@@ -41,34 +51,41 @@ class SimulationRun(NamedTuple):
     seeds: int
     made: Counter[str]
     failure: SeedFailure | None
+    part: str = LOG
+    steps: int = STEPS_DEFAULT
 
     @property
     def never_made(self) -> list[str]:
-        """Operations that should have happened in a run of this length and did not."""
+        """What should have happened in a run of this length and did not."""
+        if self.part == BROKER:
+            is_long = self.seeds * self.steps >= BROKER_SEEDS_TO_MEET_ALL * STEPS_DEFAULT
+            return sorted(INTERESTING - set(self.made)) if is_long else []
         if self.made.total() < STEPS_TO_MEET_ALL:
             return []
         return sorted({*ALWAYS, *SOMETIMES} - set(self.made))
 
 
-def run_seeds(first: int, seeds: int, *, steps: int, progress: Progress) -> SimulationRun:
-    """Seeds [first, first + seeds); stops at the first that fails."""
+def run_seeds(
+    first: int, seeds: int, *, steps: int, progress: Progress, part: str = LOG
+) -> SimulationRun:
+    """Seeds [first, first + seeds) of one part; stops at the first that fails."""
     jobs = [
         range(start, min(start + SEEDS_PER_JOB, first + seeds))
         for start in range(first, first + seeds, SEEDS_PER_JOB)
     ]
     if len(jobs) == 1:  # also the replay of a seed: no other process between it and a debugger
-        made, failure = _run_job(jobs[0], steps)
+        made, failure = _run_job(jobs[0], steps, part)
         progress(seeds)
-        return SimulationRun(seeds, made, failure)
-    return _run_parallel(jobs, steps, progress)
+        return SimulationRun(seeds, made, failure, part, steps)
+    return _run_parallel(jobs, steps, part, progress)
 
 
-def _run_parallel(jobs: list[range], steps: int, progress: Progress) -> SimulationRun:
+def _run_parallel(jobs: list[range], steps: int, part: str, progress: Progress) -> SimulationRun:
     total: Counter[str] = Counter()
     done = 0
     with _workers() as pool:
         futures: dict[Future[tuple[Counter[str], SeedFailure | None]], range] = {
-            pool.submit(_run_job, job, steps): job for job in jobs
+            pool.submit(_run_job, job, steps, part): job for job in jobs
         }
         for future in as_completed(futures):
             made, failure = future.result()
@@ -76,8 +93,8 @@ def _run_parallel(jobs: list[range], steps: int, progress: Progress) -> Simulati
             done += len(futures[future])
             progress(len(futures[future]))
             if failure is not None:
-                return SimulationRun(done, total, failure)
-    return SimulationRun(done, total, None)
+                return SimulationRun(done, total, failure, part, steps)
+    return SimulationRun(done, total, None, part, steps)
 
 
 @contextmanager
@@ -91,16 +108,18 @@ def _workers() -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _run_job(seeds: range, steps: int) -> tuple[Counter[str], SeedFailure | None]:
+def _run_job(seeds: range, steps: int, part: str) -> tuple[Counter[str], SeedFailure | None]:
     made: Counter[str] = Counter()
+    simulate = simulate_log if part == LOG else simulate_broker
     for seed in seeds:
         try:
-            made += simulate_log(seed, steps=steps)
+            made += simulate(seed, steps=steps)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - violated invariants too: told, and the end
             command = f"make sim SEEDS=1 FROM={seed}"
             command += f" STEPS={steps}" if steps != STEPS_DEFAULT else ""
+            command += f" PART={part}"
             return made, SeedFailure(seed, replay_lines(error, seed=seed, command=command))
     return made, None
 
@@ -111,12 +130,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--steps", type=int, default=STEPS_DEFAULT)
+    parser.add_argument("--part", choices=[ALL, *PARTS], default=ALL)
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.steps < 1:
         parser.error("--seeds and --steps must be at least 1")
-    with _progress_bar(options.seeds) as progress:
-        run = run_seeds(options.first, options.seeds, steps=options.steps, progress=progress)
-    return report(run)
+    for part in PARTS if options.part == ALL else (options.part,):
+        with _progress_bar(options.seeds, part) as progress:
+            run = run_seeds(
+                options.first, options.seeds, steps=options.steps, progress=progress, part=part
+            )
+        if report(run):
+            return 1
+    return 0
 
 
 def report(run: SimulationRun) -> int:
@@ -130,18 +155,18 @@ def report(run: SimulationRun) -> int:
         sys.stdout.write(f"never happened: {', '.join(run.never_made)}\n")
         return 1
     sys.stdout.write(
-        f"{run.seeds} seeds, {run.made.total():,} operations, all as the model has it\n"
+        f"{run.part}: {run.seeds} seeds, {run.made.total():,} operations, all as they should be\n"
     )
     return 0
 
 
 @contextmanager
-def _progress_bar(seeds: int) -> Iterator[Progress]:
+def _progress_bar(seeds: int, part: str) -> Iterator[Progress]:
     from rich.progress import MofNCompleteColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
     with Bar(*Bar.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("simulating", total=seeds)
+        task = bar.add_task(f"simulating: {part}", total=seeds)
         yield lambda done: bar.advance(task, done)
 
 
