@@ -13,9 +13,11 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 from broker_process import BrokerProcess, broker_process
+from lossy_proxy import LossyProxy
 from millstream.testing.peers.kafka import free_ports
 from millstream.testing.record_batches import PlainRecord, read_records
 from millstream.wire.messages.fetch import FetchResponse
+from produce_codes_kit import batch
 from waiting_for import until
 from wire_client import WireClient
 
@@ -34,17 +36,31 @@ class Life:
     """One data directory and one port, and the broker that is there at the moment."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        (self.port,) = free_ports(1)
+        self._directory = directory
+        (self._port,) = free_ports(1)
         self._stack = ExitStack()
+        self.proxy = self._stack.enter_context(LossyProxy(("127.0.0.1", self._port)))
         self.broker: BrokerProcess = self._start()
 
     def _start(self) -> BrokerProcess:
-        running = broker_process(self.directory, SETTINGS, port=self.port)
+        settings = {**SETTINGS, "advertised.listeners": f"PLAINTEXT://{self.proxy.place}"}
+        running = broker_process(self._directory, settings, port=self._port)
         return self._stack.enter_context(running)
 
     def kill_and_restart(self) -> None:
         self.broker.kill()
+        self.broker = self._start()
+
+    def kill_after_swallowing_answers(self) -> None:
+        """Records are written whose acknowledgements nobody hears."""
+        self.proxy.is_deaf = True
+        before = [log_end(self.broker.place, one) for one in range(PARTITIONS)]
+        until(
+            lambda: all(log_end(self.broker.place, one) > before[one] for one in range(PARTITIONS)),
+            "more is written",
+        )
+        self.broker.kill()
+        self.proxy.is_deaf = False
         self.broker = self._start()
 
     def close(self) -> None:
@@ -134,11 +150,17 @@ class Writer:
 
 @contextmanager
 def writing(life: Life, options: Mapping[str, Any]) -> Iterator[Writer]:
-    writer = Writer(life.broker.place, options)
+    writer = Writer(life.proxy.place, options)
     try:
         yield writer
     finally:
         writer.stop()
+
+
+def log_end(place: str, partition: int) -> int:
+    with WireClient(place) as client:
+        part = client.fetch(TOPIC, 0, partition=partition).responses[0].partitions[0]
+        return int(part.high_watermark)
 
 
 def read_all(place: str, partition: int) -> list[PlainRecord]:
@@ -171,16 +193,18 @@ def check(place: str, writer: Writer) -> None:
         assert sorted(number for _, number in told) == numbers
 
 
+def options_for(codec: str, in_flight: int = 5) -> dict[str, Any]:
+    return {"compression.type": codec, "max.in.flight.requests.per.connection": in_flight}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-@pytest.mark.parametrize("in_flight", [1, 5])
+@pytest.mark.parametrize(("codec", "in_flight"), [("none", 5), ("none", 1), ("lz4", 5)])
 def test_acknowledged_records_survive_kills_once_and_in_order(
     life: Life, codec: str, in_flight: int
 ) -> None:
     with life.broker.client() as client:
         client.create_topic(TOPIC, PARTITIONS)
-    options = {"compression.type": codec, "max.in.flight.requests.per.connection": in_flight}
-    with writing(life, options) as writer:
+    with writing(life, options_for(codec, in_flight)) as writer:
         for _ in range(KILLS):
             writer.wait_for_more()
             life.kill_and_restart()
@@ -189,3 +213,38 @@ def test_acknowledged_records_survive_kills_once_and_in_order(
     check(life.broker.place, writer)
     life.kill_and_restart()
     check(life.broker.place, writer)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_what_was_written_and_not_acknowledged_is_not_written_again(life: Life, codec: str) -> None:
+    """I-20: the producer sends it once more, and a broker that forgot it would take it."""
+    with life.broker.client() as client:
+        client.create_topic(TOPIC, PARTITIONS)
+    with writing(life, options_for(codec)) as writer:
+        for _ in range(KILLS):
+            writer.wait_for_more()
+            life.kill_after_swallowing_answers()
+        writer.wait_for_more()
+    assert not writer.failures
+    check(life.broker.place, writer)
+
+
+@pytest.mark.parametrize("configs", [{}, {"flush_messages": "1"}], ids=["staged", "python"])
+def test_a_retry_after_a_kill_is_told_the_first_offset(life: Life, configs: dict[str, str]) -> None:
+    """The last five batches of a producer, as Kafka keeps them."""
+    batches = [bytes(batch(producer=(7000, 0, sequence))) for sequence in range(8)]
+
+    def offsets(chosen: list[bytes]) -> list[tuple[int, int]]:
+        with life.broker.client() as client:
+            answers = [client.produce(TOPIC, one).responses[0] for one in chosen]
+        parts = [answer.partition_responses[0] for answer in answers]
+        return [(part.error_code, part.base_offset) for part in parts]
+
+    with life.broker.client() as client:
+        client.create_topic(TOPIC, **configs)
+    first = offsets(batches[:7])
+    assert first == [(0, number) for number in range(7)]
+    life.kill_and_restart()
+    assert offsets(batches[2:7]) == first[2:]
+    assert offsets([batches[7], batches[7]]) == [(0, 7), (0, 7)]

@@ -37,7 +37,7 @@ def test_without_a_part_all_of_them_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("simulate_log", "simulate_broker"):
-        monkeypatch.setattr(simulate, name, lambda seed, *, steps: Counter({name: seed * steps}))
+        monkeypatch.setattr(simulate, name, lambda seed, *, steps: Counter(append=seed * steps))
     assert main(["--seeds", "2", "--from", "1"]) == 0
     out = capsys.readouterr().out
     assert "log: 2 seeds" in out

@@ -28,6 +28,7 @@ from millstream.controller.local import LocalController
 from millstream.kernels.slots import SlotTable
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated
+from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import get_logger
 from millstream.observe.process import ProcessFacts
@@ -64,6 +65,8 @@ class BrokerSeams:
     network: Network | None = None
     """None: the machine's sockets, without transports between."""
     process: ProcessFacts | None = None
+    open_files_max: int = OPEN_FILES_MAX
+    """Segment files held open at once."""
 
 
 class LoopTimers:
@@ -95,7 +98,12 @@ class Broker:
         self._table = SlotTable(violation=InvariantViolated)
         storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
         directories = configs.get_list("log.dirs")
-        self.logs = LogManager(storage, directories, cleaner_limits=configs.cleaner_limits())
+        self.logs = LogManager(
+            storage,
+            directories,
+            open_files_max=seams.open_files_max,
+            cleaner_limits=configs.cleaner_limits(),
+        )
         self.controller = LocalController(
             disk=seams.disk,
             background=self._background,

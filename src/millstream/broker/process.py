@@ -20,9 +20,10 @@ from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings
 from millstream.model.errors import OperatingError
+from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe import logs
 from millstream.observe.process import LinuxProcess
-from millstream.runtime import fatal
+from millstream.runtime import descriptors, fatal
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -66,7 +67,8 @@ async def _serve(configs: BrokerConfigs) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        broker = Broker(configs, BrokerSeams(process=LinuxProcess()))
+        files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
+        broker = Broker(configs, BrokerSeams(process=LinuxProcess(), open_files_max=files))
         await broker.start()
     except (OperatingError, OSError) as error:
         logs.flush()

@@ -232,8 +232,12 @@ class _Lane:
         owner.scene.made["producers begun anew"] += 1
         self._producer_id = await owner.new_producer_id()
         self._sequence = 0
+        # A broker that forgot a producer takes any of its batches as the first, also one behind a
+        # batch that it had no room for: order is promised for each producer id.
+        self._name = f"{self._name}'"
         anew = deque(Batch(one.send, one.codec) for one in self._unacknowledged)
         for batch in anew:
+            batch.send.lane = self._name
             self._build(batch)
         self._unacknowledged = anew
 
