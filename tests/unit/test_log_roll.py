@@ -64,7 +64,8 @@ def test_jitter_brings_the_roll_forward_by_more_or_less() -> None:
     """So that a thousand partitions, or segments, do not roll in the same moment."""
     config = replace(SMALL_SEGMENTS, segment_ms=HOUR_MS, segment_jitter_ms=HOUR_MS // 2)
     story = Story(config=replace(config, timestamp_after_max_ms=DAY_MS, segment_bytes=10**6))
-    ages_ms, first_ms, step_ms = [], NOW, HOUR_MS // 60
+    ages_ms: list[int] = []
+    first_ms, step_ms = NOW, HOUR_MS // 60
     story.lead(batch_of(b"a", stamps=[first_ms]))
     while len(ages_ms) < 12:
         count, age_ms = len(bases(story)), 0

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+from millstream.model.errors import OperatingError
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.broker_simulation_admin import Admin
 from millstream.testing.broker_simulation_client import Client
@@ -262,9 +263,11 @@ class _Failures(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, ProcessDiedError | OSError) or self.first is not None:
-            return
-        self.first, self.error = record, error
+        is_expected = error is None or isinstance(
+            error, ProcessDiedError | OSError | OperatingError
+        )
+        if self.first is None and not is_expected:
+            self.first, self.error = record, error
 
 
 @contextmanager

@@ -291,6 +291,9 @@ class Admin(Client):
         partition = self.randomness.integer(0, topic.partition_count)
         place = topic.place(partition)
         end = await list_offset(self, topic, partition, LATEST)
+        # What was stored and not acknowledged is sent again, and has to be known then. A broker
+        # whose log no longer has it may know no more than that the sequence is not the next.
+        end = min(end, self.scene.history.settled_end(place))
         offset = self.randomness.integer(0, end + 1)
         low, high = self.ledger.starts.get(place, (0, 0))
         self.ledger.starts[place] = (low, max(high, offset))

@@ -43,10 +43,18 @@ class SimProcess:
     """One process; `network` is its seam."""
 
     def __init__(
-        self, loop: VirtualLoop, name: str, host: SimHost, tap: Callable[[], Tap] = Tap
+        self,
+        loop: VirtualLoop,
+        name: str,
+        host: SimHost,
+        tap: Callable[[], Tap] = Tap,
+        *,
+        write_buffer_bytes: int | None = None,
     ) -> None:
+        """With a small write buffer the peer's slowness is felt early."""
         self._loop = loop
         self.name = name
+        self.write_buffer_bytes = write_buffer_bytes
         self._context = copy_context()
         self._context.run(_CURRENT.set, self)
         self.network: Network = _ProcessNetwork(self, host, tap)
@@ -167,6 +175,10 @@ class _ProcessProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         tapped = _TappedTransport(cast("asyncio.Transport", transport), self._tap)
+        if self._process.write_buffer_bytes is not None:
+            cast("asyncio.Transport", transport).set_write_buffer_limits(
+                high=self._process.write_buffer_bytes
+            )
         self._process.run(self.inner.connection_made, tapped)
 
     def get_buffer(self, sizehint: int) -> memoryview:

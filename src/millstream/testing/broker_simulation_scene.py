@@ -30,6 +30,8 @@ SESSION_SLOTS: Final = 2
 """Fewer than there are consumers with sessions, so that some are given up."""
 CONNECTIONS_MAX: Final = 64
 IDLE_S: Final = 20.0
+WRITE_BUFFERS_BYTES: Final = (1, 20_000, 256_000)
+"""Of the broker's connections: with a small one answers wait in the broker, files and all."""
 FLUSH_EVERY: Final = "flush.messages"
 
 
@@ -125,14 +127,25 @@ class SimBroker:
     # -- lives -----------------------------------------------------------------------------
 
     async def start(self) -> bool:
-        """Start a process; False when the disk is too full for that."""
+        """Start a process; False when the disk is too full for that, or for some partitions.
+
+        An operator makes room then and starts it again.
+        """
         node, world = self.node, self._scene.world
         self.answers = AnswerWatch(self._scene.now_s)
-        process = SimProcess(world.loop, HOST, node.network, self.answers.tap)
+        process = SimProcess(
+            world.loop,
+            HOST,
+            node.network,
+            self.answers.tap,
+            write_buffer_bytes=self._randomness.choice(WRITE_BUFFERS_BYTES),
+        )
         try:
-            broker = await process.spawn(self._start(process), "start")
-        except OperatingError:
-            require(self._is_full(), "a broker with room on its disk did not start")
+            broker, unusable = await process.spawn(self._start(process), "start")
+        except OperatingError as error:
+            broker, unusable = None, str(error)
+        if broker is None or unusable:
+            require(self._is_full(), "a broker with room on its disk did not start", why=unusable)
             process.kill()
             self.node.kill()
             self.node = self.node.restart()
@@ -142,7 +155,8 @@ class SimBroker:
         self._scene.made["starts"] += 1
         return True
 
-    async def _start(self, process: SimProcess) -> Broker:
+    async def _start(self, process: SimProcess) -> tuple[Broker, str]:
+        """The broker, and which partitions it could not open."""
         node = self.node
         seams = BrokerSeams(
             disk=node.disk,
@@ -152,8 +166,8 @@ class SimBroker:
             network=process.network,
         )
         broker = Broker(BrokerConfigs(self._settings), seams)
-        await broker.start()
-        return broker
+        report = await broker.start()
+        return broker, ", ".join(report.unusable_partitions.values())
 
     def kill(self) -> None:
         """SIGKILL: the page cache stays."""

@@ -140,6 +140,17 @@ class History:
     def lost_power(self, place: Place, *, end: int, floor: int) -> None:
         self.losses[place].append(Loss(self._tick(), end, floor))
 
+    def settled_end(self, place: Place) -> int:
+        """Below it nothing is that a producer may still send again."""
+        lost_at = max((loss.at for loss in self.losses.get(place, [])), default=-1)
+        acknowledged: dict[str, int] = {}
+        for one in self.sends:
+            if one.place == place:
+                is_known = one.outcome is Outcome.OK and one.ended > lost_at
+                end = one.base_offset if is_known else 0
+                acknowledged[one.lane] = max(acknowledged.get(one.lane, 0), end)
+        return min(acknowledged.values(), default=0)
+
     def read_in_the_end(
         self, place: Place, log_start: int, records: Iterable[tuple[int, bytes]]
     ) -> None:
