@@ -16,6 +16,7 @@ from millstream.broker.services import Services
 from millstream.controller.image import ImageChange
 from millstream.controller.local import LocalController
 from millstream.model.config.resources import ResourceType
+from millstream.observe.logs import Repeated, get_logger
 from millstream.runtime.background import Background
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.sim_background import InlineBackground
@@ -82,6 +83,7 @@ class ConfigWorld:
             partitions=nothing,
             fetch_sessions=nothing,
             producer_ids=nothing,
+            repeated=Repeated(get_logger("millstream.test"), nothing),
             metrics=nothing,
         )
 

@@ -4,13 +4,21 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from broker_process import broker_process
+from millstream.testing.record_batches import BatchSpec
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from waiting_for import until
 from wire_client import WireClient, build_batch
 
+NOW_MS = int(time.time() * 1000)
 MILLSTREAM = [sys.executable, "-m", "millstream.cli.main"]
 
 
@@ -156,3 +164,49 @@ def test_everything_acknowledged_survives_kill_9_of_up_and_broker(tmp_path: Path
             for index in range(3)
         ]
         assert ends == [17, 17, 16]
+
+
+def test_a_moved_data_directory_is_served_where_it_is_now(tmp_path: Path) -> None:
+    with (
+        running("up", "--port", "0", "--data-dir", tmp_path / "old") as (_, place),
+        WireClient(place) as client,
+    ):
+        client.create_topic("events")
+        client.produce("events", build_batch([(b"k", b"v")]))
+    (tmp_path / "old").rename(tmp_path / "new")
+    with (
+        running("up", "--data-dir", tmp_path / "new") as (_, place),
+        WireClient(place) as client,
+    ):
+        assert client.fetch("events", 0).responses[0].partitions[0].high_watermark == 1
+    assert not (tmp_path / "old").exists()
+
+
+def test_an_address_that_cannot_be_used_is_not_kept(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*MILLSTREAM, "up", "--host", "192.0.2.1", "--port", "0", "--data-dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "192.0.2.1" in done.stderr
+    with running("up", "--port", "0", "--data-dir", tmp_path) as (_, place):
+        assert place.startswith("127.0.0.1:")
+
+
+def test_the_order_of_log_directories_does_not_matter(tmp_path: Path) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    forth, back = {"log.dirs": f"{one},{two}"}, {"log.dirs": f"{two},{one}"}
+    with broker_process(tmp_path, forth) as first, first.client() as client:
+        client.create_topic("events", 4, retention_ms="12345678")
+        client.produce("events", build_batch([(b"k", b"v")], BatchSpec(timestamp_ms=NOW_MS)))
+    with broker_process(tmp_path, back) as second, second.client() as client:
+        asked = DescribeConfigsRequest(
+            resources=[DescribeConfigsResource(resource_type=2, resource_name="events")]
+        )
+        told = {one.name: one.value for one in client.send(asked, 4).results[0].configs}
+        assert told["retention.ms"] == "12345678"
+        assert client.fetch("events", 0).responses[0].partitions[0].high_watermark == 1
+    assert not (tmp_path / "two" / "metadata").exists()

@@ -110,6 +110,25 @@ def test_a_start_leads_what_is_there_and_makes_what_is_not() -> None:
     assert plane.leader("t").leader_epoch == 3
 
 
+def test_a_partition_that_there_was_no_room_for_comes_when_there_is() -> None:
+    plane = DataPlane()
+    storage = plane.disk.storage
+    storage.capacity_bytes = storage.used_bytes
+    plane.create("t", 2)
+    plane.create("gone", number=8)
+    plane.delete("gone")
+    with pytest.raises(StorageFailed):
+        plane.leader("t", 1)
+    generation = plane.partitions.generation
+    plane.partitions.try_again()
+    assert plane.partitions.generation == generation
+    storage.capacity_bytes = None
+    plane.partitions.try_again()
+    assert [one.partition for one in plane.partitions] == [("t", 0), ("t", 1)]
+    assert plane.partitions.generation > generation
+    plane.fill("t", b"a")
+
+
 def test_a_partition_that_cannot_be_made_is_offline_and_the_others_are_not() -> None:
     plane = DataPlane()
     plane.create("t", 1)

@@ -30,7 +30,7 @@ from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated
 from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe.broker_metrics import BrokerMetrics
-from millstream.observe.logs import get_logger
+from millstream.observe.logs import Repeated, get_logger
 from millstream.observe.process import ProcessFacts
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Background, ThreadBackground
@@ -141,9 +141,12 @@ class Broker:
             ),
             producer_ids=ProducerIds(self.controller, self._tasks.spawn),
             metrics=self.metrics,
+            repeated=Repeated(log, seams.clock, interval_s=60.0),
         )
         gauges.register(self.services)
-        self._upkeep = Upkeep(self.logs, configs, self.metrics)
+        self._upkeep = Upkeep(
+            self.logs, configs, self.metrics, make_missing_logs=self.partitions.try_again
+        )
         self.endpoints: list[ListenerAddress] = []
         """Where clients can connect, once started."""
         self._observe: ObserveServer | None = None
@@ -227,6 +230,7 @@ class Broker:
         if change.brokers_reconfigured:
             self._use_dynamic_configs()
         self.partitions.apply(change)
+        _tell_change(change)
         if change.brokers_reconfigured:  # by now the logs know it too
             self.server.check_room()
             self._upkeep.run_now()
@@ -243,7 +247,8 @@ class Broker:
         Then what is there stays for ever, and the garbage collector need not look at it again.
         """
         if next(steps, None) is None:
-            gc.freeze()
+            if self._seams.process is not None:  # not in somebody's tests, whose garbage is theirs
+                gc.freeze()
             return
         loop = asyncio.get_running_loop()
         self._warming = loop.call_later(WARM_UP_STEP_S, self._warm_up, steps)
@@ -274,6 +279,20 @@ class Broker:
 def _protocol_map(configs: BrokerConfigs) -> dict[str, str]:
     entries = configs.get_list("listener.security.protocol.map")
     return {name: protocol for name, _, protocol in (one.partition(":") for one in entries)}
+
+
+def _tell_change(change: ImageChange) -> None:
+    for topic in change.created:
+        log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
+    for topic in change.deleted:
+        log.info("topic deleted", topic=topic.name)
+    for grown in change.grown:
+        count = len(grown.topic.partitions)
+        log.info("partitions added", topic=grown.topic.name, partitions=count)
+    for topic in change.reconfigured:
+        log.info("topic settings changed", topic=topic.name, settings=dict(topic.configs))
+    if change.brokers_reconfigured:
+        log.info("broker settings changed")
 
 
 def _tell_start(report: StartReport, bound: list[ListenerAddress]) -> None:

@@ -108,7 +108,7 @@ def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
 
 def _reachable(host: str) -> str:
     if host in UNSPECIFIED_HOSTS:
-        return "127.0.0.1"
+        return "[::1]" if host == "::" else "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 
 

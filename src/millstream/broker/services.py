@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from millstream.controller.image import ClusterImage
     from millstream.controller.local import LocalController
     from millstream.observe.broker_metrics import BrokerMetrics
+    from millstream.observe.logs import Repeated
     from millstream.replication.partitions import Partitions
     from millstream.runtime.clock import Clock
     from millstream.runtime.randomness import Randomness
@@ -60,6 +61,8 @@ class Services:
     fetch_sessions: "FetchSessions"
     producer_ids: "ProducerIds"
     metrics: "BrokerMetrics"
+    repeated: "Repeated"
+    """Warnings that clients can cause at any rate."""
 
     @property
     def image(self) -> "ClusterImage":

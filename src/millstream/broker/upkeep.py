@@ -17,6 +17,8 @@ log = get_logger("millstream.broker.upkeep")
 FLUSH_LOOK_S: Final = 1.0
 """`flush.ms` is kept to within this; Kafka's own scheduler looks every few seconds."""
 PRODUCER_LOOK_S: Final = 600.0
+ROOM_LOOK_S: Final = 5.0
+"""How long a partition stays away that the disk had no room for, once there is some again."""
 FOREVER_S: Final = 7 * 86_400.0
 """The longest wait of a timer; settings of `Long.MAX_VALUE` mean never."""
 
@@ -24,8 +26,16 @@ FOREVER_S: Final = 7 * 86_400.0
 class Upkeep:
     """Timers over the log manager. An error in one duty is logged and its next turn comes."""
 
-    def __init__(self, logs: LogManager, configs: BrokerConfigs, metrics: BrokerMetrics) -> None:
+    def __init__(
+        self,
+        logs: LogManager,
+        configs: BrokerConfigs,
+        metrics: BrokerMetrics,
+        *,
+        make_missing_logs: Callable[[], None],
+    ) -> None:
         self._logs = logs
+        self._make_missing_logs = make_missing_logs
         self._configs = configs
         self._metrics = metrics
         self._handles: dict[str, asyncio.TimerHandle] = {}
@@ -44,6 +54,7 @@ class Upkeep:
             self._logs.store_checkpoints,
         )
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
+        self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
         self._every("log lines", lambda: 1.0, logs.flush)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)

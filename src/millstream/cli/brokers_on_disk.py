@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,6 @@ SETTINGS_FILE: Final = "server.properties"
 HOST_DEFAULT: Final = "127.0.0.1"
 PORT_DEFAULT: Final = 9092
 _PREFIX: Final = "broker-"
-_LISTENERS: Final = re.compile(r"\s*listeners\s*[=:\s]")
 
 
 class BrokerRunning(Exception):
@@ -28,6 +28,8 @@ class BrokerDirectory:
         self.path = data_dir / f"{_PREFIX}{broker_id}"
         self.settings_file = self.path / SETTINGS_FILE
         self.pid_file = self.path / PID_FILE
+        self._former: str | None = None
+        """The settings before this start."""
 
     def prepare(self, *, host: str | None, port: int | None) -> None:
         """Write the settings; those of an earlier run are kept, but for the address asked for.
@@ -38,13 +40,41 @@ class BrokerDirectory:
         if pid is not None:
             raise BrokerRunning(f"broker {self.broker_id} of {self.path} runs already, pid {pid}")
         self.path.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            self._former = self.settings_file.read_text()
         if not self.settings_file.exists():
             address = f"PLAINTEXT://{host or HOST_DEFAULT}:{PORT_DEFAULT if port is None else port}"
             self._replace(render_properties({"listeners": address, **self._defaults()}))
-        elif host is not None or port is not None:
+            return
+        self._follow_move()
+        if host is not None or port is not None:
             name, old_host, old_port = self._address()
             new_port = old_port if port is None else port
             self._set_listeners(f"{name}://{host or old_host}:{new_port}")
+
+    def undo(self) -> None:
+        """The start failed: what was asked for must not be in the way of the next try."""
+        if self._former is None:
+            self.settings_file.unlink(missing_ok=True)
+        else:
+            self._replace(self._former)
+
+    def _follow_move(self) -> None:
+        """A directory that was moved or copied serves what is in it, not what it was copied from.
+
+        The pid file tells where the settings were written for.
+        """
+        settings = parse_properties(self.settings_file.read_text())
+        former = Path(settings.get("pid.file", "")).parent
+        if former in (self.path, Path()):
+            return
+        directories = []
+        for one in settings.get("log.dirs", "").split(","):
+            place = Path(one.strip())
+            inside = place.is_relative_to(former)
+            directories.append(str(self.path / place.relative_to(former)) if inside else one)
+        self._set("pid.file", str(self.pid_file))
+        self._set("log.dirs", ",".join(directories))
 
     def keep_port(self, place: str) -> None:
         """Note the port that the system chose, so that the next start has the same."""
@@ -81,12 +111,15 @@ class BrokerDirectory:
         return name or "PLAINTEXT", host or HOST_DEFAULT, port or str(PORT_DEFAULT)
 
     def _set_listeners(self, address: str) -> None:
-        """Change this one line: the rest of the file, comments and all, is the user's."""
         former = parse_properties(self.settings_file.read_text()).get("listeners", "")
-        others = former.split(",")[1:]
-        line = render_properties({"listeners": ",".join([address, *others])}).strip()
+        self._set("listeners", ",".join([address, *former.split(",")[1:]]))
+
+    def _set(self, key: str, value: str) -> None:
+        """Change this one line: the rest of the file, comments and all, is the user's."""
+        line = render_properties({key: value}).strip()
         lines = self.settings_file.read_text().splitlines()
-        kept = [one for one in lines if not _LISTENERS.match(one)]
+        is_key = re.compile(rf"\s*{re.escape(key)}\s*[=:\s]")
+        kept = [one for one in lines if not is_key.match(one)]
         self._replace("\n".join([*kept, line, ""]))
 
     def _replace(self, text: str) -> None:

@@ -46,6 +46,7 @@ def up(
         supervisor.wait()
     except StartFailed as error:
         complain(str(error))
+        directory.undo()
         raise typer.Exit(1) from None
     finally:
         supervisor.stop()

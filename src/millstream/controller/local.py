@@ -5,6 +5,7 @@ off the loop, and only then becomes the image, is told to the subscribers, and i
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -13,7 +14,12 @@ from millstream.controller import documents, identity
 from millstream.controller.adoption import Adopter, Adoption, Finding
 from millstream.controller.changes import ChangeQueue, Decision, NextImage
 from millstream.controller.documents import BrokerConfigs, BrokerState
-from millstream.controller.errors import InvalidRequest, UnknownTopic, WrongBrokerId
+from millstream.controller.errors import (
+    DamagedMetadata,
+    InvalidRequest,
+    UnknownTopic,
+    WrongBrokerId,
+)
 from millstream.controller.image import (
     BrokerImage,
     ClusterImage,
@@ -71,7 +77,7 @@ class LocalController:
         self._randomness = randomness
         self._directories = list(directories)
         self.broker_id = broker_id
-        home = metadata_directory or f"{self._directories[0]}/{METADATA_DIRECTORY}"
+        home = metadata_directory or _metadata_home(disk, self._directories)
         self._store = MetadataStore(disk, home)
         self._check_configs = check_configs or _check_topic_configs
         self._found: Mapping[str, identity.MetaProperties] = {}
@@ -394,6 +400,22 @@ class LocalController:
                 failure = failure or error
         if failure is not None:
             raise failure
+
+
+def _metadata_home(disk: Disk, directories: Sequence[str]) -> str:
+    """Where the metadata is, whatever the order of the directories; the first without any.
+
+    Raises DamagedMetadata for two: each is one history, and to choose would lose the other.
+    """
+    places = [f"{one}/{METADATA_DIRECTORY}" for one in directories]
+    found = []
+    for place in places:
+        with suppress(OSError):  # a directory that failed has its own say later
+            if disk.exists(f"{place}/{BROKER}"):
+                found.append(place)
+    if len(found) > 1:
+        raise DamagedMetadata({found[1]: f"there is metadata in {found[0]} too"})
+    return found[0] if found else places[0]
 
 
 def _check_topic_configs(configs: Mapping[str, str]) -> None:

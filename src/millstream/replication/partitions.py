@@ -5,7 +5,14 @@ from typing import Final, TypedDict
 from uuid import UUID
 
 from millstream.kernels.slots import SlotTable
-from millstream.model.errors import OperatingError, StorageFailed, UnknownPartition, UnknownTopicId
+from millstream.model.errors import (
+    DiskFull,
+    OperatingError,
+    StorageFailed,
+    TooManyOpenFiles,
+    UnknownPartition,
+    UnknownTopicId,
+)
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.replication.deadlines import Deadlines, Timers
 from millstream.replication.metadata import (
@@ -49,6 +56,8 @@ class Partitions:
         self._leaders_by_id: dict[IdKey, Partition] = {}
         self._offline: dict[tuple[str, int], OperatingError] = {}
         """Partitions that should be here and whose log cannot be used, and why."""
+        self._without_room: dict[tuple[str, int], bool] = {}
+        """Those of them whose log could not be made for want of room, and whether it is new."""
         self._home = LeaderHome(logs.flush, self._wake)
         self._changes = 0
         self._moved: dict[Partition, None] = {}
@@ -122,6 +131,18 @@ class Partitions:
                 self._reconfigure(topic)
         self._changes += 1
 
+    def try_again(self) -> None:
+        """Make the logs that could not be made before: there may be room by now."""
+        count = len(self._without_room)
+        for name, is_new in list(self._without_room.items()):
+            topic = self._topics[name[0]]
+            facts = next(one for one in topic.partitions if one.index == name[1])
+            config = self._settings.log_config(topic.configs)
+            wanted = NewPartition(TopicPartition(*name), topic.topic_id, config)
+            self._lead_one(topic, facts, wanted, is_new=is_new)
+        if len(self._without_room) < count:
+            self._changes += 1
+
     def _lead(
         self, topic: TopicFacts, partitions: Sequence[PartitionFacts], *, is_new: bool
     ) -> None:
@@ -151,6 +172,9 @@ class Partitions:
             log = self._logs.create_many([wanted], is_new=is_new)[0]
         except OperatingError as error:
             name = wanted.partition
+            self._without_room.pop(name, None)
+            if isinstance(error, DiskFull | TooManyOpenFiles):
+                self._without_room[name] = is_new
             self._offline[name] = (
                 error if isinstance(error, StorageFailed) else StorageFailed(str(name), str(error))
             )
@@ -169,6 +193,7 @@ class Partitions:
     def _add(self, leader: Partition) -> None:
         name = leader.partition
         self._offline.pop(name, None)
+        self._without_room.pop(name, None)
         self._leaders[name] = leader
         self._leaders_by_id[leader.topic_id.bytes, name.partition] = leader
         # What clients may write to internal topics is decided for each request, in Python.
@@ -179,6 +204,7 @@ class Partitions:
         for one in topic.partitions:
             name = TopicPartition(topic.name, one.index)
             self._offline.pop(name, None)
+            self._without_room.pop(name, None)
             leader = self._leaders.pop(name, None)
             if leader is None:
                 continue

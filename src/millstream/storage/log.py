@@ -96,6 +96,8 @@ class Log(ShrinkingLog):
             return Appended(duplicate.base_offset, duplicate.last_offset, stamp, is_duplicate=True)
         first, last = Offset(rows[BASE_OFFSET]), Offset(rows[LAST_OFFSET - ROW_FIELDS])
         self._write(data, rows)
+        self.slot.records_in += last + 1 - first
+        self.slot.bytes_in += len(data)
         stamp = TimestampMs(now_ms) if is_append_time else None
         return Appended(first, last, stamp, is_duplicate=False)
 

@@ -102,8 +102,14 @@ class Faults:
     def _slow_link(self) -> None:
         self._scene.world.network.slow_down(*self._direction(), delay_range_s=SLOW_LINK_S)
 
-    def _reset(self) -> None:
-        self._scene.world.network.reset(HOST, self._some_host())
+    async def _reset(self) -> None:
+        """At once, or when answers have piled up that will never be sent."""
+        network, host = self._scene.world.network, self._some_host()
+        if self._randomness.chance(0.6):
+            waited_s = self._randomness.between(0.1, 1.0)
+            network.clog(HOST, host, duration_s=waited_s + 0.1)
+            await asyncio.sleep(waited_s)
+        network.reset(HOST, host)
 
     def _half_open(self) -> None:
         self._vanish(self._some_host())

@@ -57,6 +57,7 @@ class Batch:
         self.send = send
         self.codec = codec
         self.records = b""
+        self.was_refused = False
 
     def build(self, *, timestamp_ms: int, producer_id: int = -1, sequence: int = -1) -> None:
         spec = BatchSpec(
@@ -147,6 +148,13 @@ class _Lane:
         self._producer_id = -1
         self._sequence = 0
         self._unacknowledged: deque[Batch] = deque()
+        self._lost: Batch | None = None
+        """The first one, refused as out of order: the broker does not know those before it."""
+        self._is_known = False
+        """Something was acknowledged under this producer id."""
+        self._is_overtaken = False
+        """The broker refused the first batch of a producer and took a later one as its first, as
+        Kafka does: it cannot know that there was an earlier one."""
 
     async def run(self) -> None:
         owner = self._owner
@@ -199,12 +207,14 @@ class _Lane:
                 await owner.pause(0.0, 0.05)
         owner.scene.made["batches sent"] += len(sent)
         for batch, task in sent:
-            await self._take(batch, await task)
+            self._take(batch, await task)
+        # Not before all have come back: some behind it may have been taken.
+        if self._lost is not None and self._unacknowledged[0] is self._lost:
+            await self._begin_anew()
+        self._lost = None
 
-    async def _take(self, batch: Batch, outcome: PartitionProduceResponse | RpcError) -> None:
+    def _take(self, batch: Batch, outcome: PartitionProduceResponse | RpcError) -> None:
         owner = self._owner
-        if batch not in self._unacknowledged:
-            return  # built anew meanwhile, under another producer id
         if isinstance(outcome, RpcError):
             owner.scene.made["sends without answer"] += 1
             return
@@ -212,6 +222,9 @@ class _Lane:
         is_first = self._unacknowledged[0] is batch
         if code == ErrorCode.NONE:
             # Not always the first: an earlier one may be stored and its answer late.
+            if not is_first and not self._is_known and self._unacknowledged[0].was_refused:
+                self._is_overtaken = True
+            self._is_known = True
             self._unacknowledged.remove(batch)
             owner.scene.history.acknowledged(batch.send, outcome.base_offset)
             owner.scene.made["acknowledged"] += 1
@@ -219,16 +232,19 @@ class _Lane:
             # Behind one that failed it says no more than that; alone it says that the broker
             # does not know what it acknowledged.
             if is_first:
-                await self._begin_anew(code)
+                self._lost = batch
         else:
             is_passing = code in PASSING or code in _GONE
             require(is_passing, "an idempotent batch was refused", code=code, batch=batch.send)
+            batch.was_refused = True
             owner.scene.made["refused for now"] += 1
 
-    async def _begin_anew(self, code: int) -> None:
+    async def _begin_anew(self) -> None:
         """The broker lost its power and with it what this producer had stored."""
         owner = self._owner
-        require(owner.scene.powers_lost, "I-20 a sequence was refused without loss", code=code)
+        is_known_trouble = owner.scene.powers_lost or self._is_overtaken
+        require(is_known_trouble, "I-20 a sequence was refused without loss", lane=self._name)
+        self._is_known = self._is_overtaken = False
         owner.scene.made["producers begun anew"] += 1
         self._producer_id = await owner.new_producer_id()
         self._sequence = 0

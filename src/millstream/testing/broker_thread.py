@@ -22,10 +22,10 @@ class BrokerThread:
     """
 
     def __init__(
-        self, settings: Mapping[str, str] | None = None, *, directory: Path | None = None
+        self, settings: Mapping[str, object] | None = None, *, directory: Path | None = None
     ) -> None:
-        """`settings` are a broker's, with Kafka's names."""
-        self._settings = dict(settings or {})
+        """`settings` are a broker's, with Kafka's names; numbers and truth values may be such."""
+        self._settings = {name: _text(value) for name, value in (settings or {}).items()}
         self._directory = directory
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._thread: threading.Thread | None = None
@@ -115,3 +115,7 @@ class BrokerThread:
             await self._stop.wait()
         finally:
             await broker.stop()
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

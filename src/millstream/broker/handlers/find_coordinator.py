@@ -33,7 +33,16 @@ def handle(context: Context, request: FindCoordinatorRequest) -> FindCoordinator
     """Say that there is none, or that there never can be one of that type."""
     is_known = request.key_type in (_GROUP, _TRANSACTION)
     error = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_known else ErrorCode.INVALID_REQUEST
+    if is_known:
+        _tell(context, request.key_type)
     return failed(request, error, context.version)
+
+
+def _tell(context: Context, key_type: int) -> None:
+    """Clients ask again and again in silence, so their operator has to hear it from us."""
+    what = "consumer groups" if key_type == _GROUP else "transactions"
+    told = f"a client asks for a coordinator: there are no {what} yet"
+    context.services.repeated.warning(what, told, client=context.peer.client_host)
 
 
 def failed(
