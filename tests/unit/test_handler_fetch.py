@@ -1,16 +1,19 @@
 """Fetch: what is read, how long it waits, how much it brings, and what goes wrong."""
 
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
 
 from data_plane import DataPlane, HeldBackground, topic_image
 from log_stories import batch_of, of_producer
+from millstream.broker.fetch_read import TAKEN_BYTES_MAX
 from millstream.controller.image import GrownTopic, ImageChange
 from millstream.kernels.compression import Codec
 from millstream.model.ids import Offset
 from millstream.storage.config import LogConfig
+from millstream.storage.log_reader import ReadSlice
 from millstream.storage.producers import Origin
 from millstream.testing.record_batches import build_marker
 from millstream.wire.errors import ErrorCode
@@ -519,3 +522,72 @@ def test_bytes_out_are_counted() -> None:
     plane.fill("t", b"a")
     size = len(plane.fetch([("t", 0, 0)]).only.records or b"")
     assert plane.leader("t").bytes_out == size > 0
+
+
+# -- at the tail ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_a_reader_at_the_tail_needs_no_search_and_no_pin(isolation_level: int) -> None:
+    """What was just written is found where the last answer ended, and taken at once."""
+    plane = plane_with()
+    plane.fill("t", b"0")
+    plane.fetch([("t", 0, 0)], isolation_level=isolation_level)
+    active = plane.leader("t").log.segments.active
+    with mock.patch.object(type(active), "find_offset", side_effect=AssertionError("searched")):
+        for number in range(1, 20):
+            plane.fill("t", b"%d" % number)
+            request = plane.fetch_request([("t", 0, number)], isolation_level=isolation_level)
+            answer = plane.send(request, 17)
+            assert pinned(plane) == 0
+            fetched = plane.fetched(answer)
+            assert fetched.values("t") == [b"%d" % number]
+            assert fetched.only.last_stable_offset == fetched.only.high_watermark == number + 1
+            assert fetched.only.aborted_transactions == ([] if isolation_level else None)
+
+
+def test_many_bytes_at_the_tail_stay_a_range_of_the_file() -> None:
+    plane = plane_with()
+    plane.fill("t", b"0")
+    plane.fetch([("t", 0, 0)])
+    plane.fill("t", b"x" * TAKEN_BYTES_MAX)
+    number = plane.send(plane.fetch_request([("t", 0, 1)]), 17)
+    assert pinned(plane) == 1
+    assert plane.fetched(number).values("t") == [b"x" * TAKEN_BYTES_MAX]
+
+
+def test_a_committed_reader_at_the_tail_hears_of_aborted_transactions() -> None:
+    """I-07, I-23: also where it could have gone on from where it was."""
+    plane = plane_with()
+    plane.fill("t", b"0")
+    plane.fetch([("t", 0, 0)], isolation_level=1)
+    write(plane, batch_of(b"open", spec=of_producer(9, 0, txn=True)))
+    assert plane.fetch([("t", 0, 1)], isolation_level=1).values("t") == []
+    assert plane.fetch([("t", 0, 1)]).values("t") == [b"open"]
+    write(plane, build_marker(of_producer(9, 0), is_commit=False), Origin.COORDINATOR)
+    seen = plane.fetch([("t", 0, 1)], isolation_level=1)
+    (aborted,) = seen.only.aborted_transactions or []
+    assert (aborted.producer_id, aborted.first_offset) == (9, 1)
+    plane.fill("t", b"later")
+    assert plane.fetch([("t", 0, 3)], isolation_level=1).only.aborted_transactions == []
+
+
+def test_bytes_at_the_tail_that_cannot_be_read_are_an_error_of_their_partition() -> None:
+    plane = plane_with(2)
+    for index in range(2):
+        plane.fill("t", b"0", index=index)
+    plane.fetch([("t", 0, 0), ("t", 1, 0)])
+    for index in range(2):
+        plane.fill("t", b"1", index=index)
+    reads = iter([OSError(5, "broken")])
+    original = ReadSlice.load
+
+    def load(data: ReadSlice) -> None:
+        for error in reads:
+            raise error
+        original(data)
+
+    with mock.patch.object(ReadSlice, "load", load):
+        fetched = plane.fetch([("t", 0, 1), ("t", 1, 1)])
+    assert fetched.errors[0] == ErrorCode.KAFKA_STORAGE_ERROR
+    assert pinned(plane) == 0

@@ -20,11 +20,15 @@ from millstream.model.errors import (
 )
 from millstream.model.ids import BrokerId, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
+from millstream.model.limits import KIB
 from millstream.replication.errors import NotLeader, UnknownReplica
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.storage.log_reader import EMPTY_SLICE, Isolation
 from millstream.wire.errors import ErrorCode
+
+TAKEN_BYTES_MAX: Final = 16 * KIB
+"""Larger ones are not worth the copy."""
 
 _FIRST_WITH_STORAGE_ERROR: Final = 6
 _FIRST_WITH_ZSTD: Final = 10
@@ -152,13 +156,20 @@ class FetchReader:
         raise NotLeader(leader.partition)
 
     def pin(self, found: Sequence[Found]) -> Sequence[Found]:
-        """Keep the files of all records open; where that cannot be, there is an error instead."""
+        """Keep the files of all records open; where that cannot be, there is an error instead.
+
+        A few bytes of what was just written are taken at once: that costs less than a range.
+        """
         pinned: list[Found] | None = None
         for number, one in enumerate(found):
-            if one.data.file is None:
+            data = one.data
+            if data.file is None:
                 continue
             try:
-                one.data.file.pin()
+                if data.is_fresh and data.size_bytes <= TAKEN_BYTES_MAX:
+                    data.load()
+                else:
+                    data.file.pin()
             except OSError as error:
                 pinned = pinned if pinned is not None else list(found)
                 pinned[number] = self._unreadable(one, error)

@@ -125,7 +125,9 @@ class _Writer:
             out += _NO_PREFERRED_REPLICA
         size = one.data.size_bytes
         self._count(size)
-        if size and one.data.file is not None:
+        if one.data.raw is not None:
+            out += one.data.raw
+        elif size and one.data.file is not None:
             self.parts += (bytes(out), one.data)
             self._out = out = bytearray()
         if self._is_flexible:

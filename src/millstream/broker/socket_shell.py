@@ -163,7 +163,9 @@ class SocketPeer(ClientPeer):
     def _send_some(self) -> bool:
         """Send the front of the queue, several parts at a time; False when the socket is full."""
         first = self._queue[0]
-        if not isinstance(first, ReadSlice) and len(first) >= SEND_BUFFER_BYTES // 4:
+        if not isinstance(first, ReadSlice) and (
+            len(self._queue) == 1 or len(first) >= SEND_BUFFER_BYTES // 4
+        ):
             view = memoryview(first)[self._sent_of_first :]
             return self._sent(self._socket.send(view), len(view))
         filled = self._fill()

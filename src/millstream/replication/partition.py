@@ -94,7 +94,7 @@ class Partition:
         self.leader_epoch: LeaderEpoch = facts.leader_epoch
         self.readers: dict[Reader, Any] = {}
         """Fetches that wait, with a mark of theirs; a dictionary as they leave in any order."""
-        self._ends: dict[Offset, tuple[PooledFile | None, int, int]] = {}
+        self._ends: dict[int, tuple[PooledFile | None, int, int]] = {}
         """Offset, and where its batch begins: file, position, truncations until then."""
         self.bytes_out = 0
         """Record bytes handed to consumers."""
@@ -261,31 +261,47 @@ class Partition:
         seen then, so their batches need not be searched for in the file.
         """
         log, slot = self.log, self.slot
-        if isolation is Isolation.HIGH_WATERMARK and slot.high_watermark == slot.log_end:
-            active = log.segments.active
-            end = self._ends.get(offset)
-            if end is not None and end[0] is active.log and end[2] == log.truncations:
-                size = active.size_bytes - end[1]
-                if 0 < size <= size_max and slot.log_start <= offset and self.is_usable:
-                    data = ReadSlice(active.log, end[1], size)
-                    return self._result(data)
-            result = log.read(offset, size_max=size_max, isolation=isolation)
-            data = result.data
-            if data.file is active.log and data.position + data.size_bytes == active.size_bytes:
-                self._note_end(result.high_watermark, data)
-            return result
-        return log.read(offset, size_max=size_max, isolation=isolation)
+        end = slot.log_end
+        if isolation is Isolation.LOG_END or slot.high_watermark != end:
+            return log.read(offset, size_max=size_max, isolation=isolation)
+        known = self._ends.get(offset)
+        if known is not None:
+            data = self._fresh(known, size_max=size_max, isolation=isolation)
+            if data is not None and slot.log_start <= offset and self.is_usable:
+                self._note_end(end, data)
+                stable = log.last_stable_offset
+                return ReadResult(data, Offset(end), stable, Offset(slot.log_start), [])
+        result = log.read(offset, size_max=size_max, isolation=isolation)
+        data, active = result.data, log.segments.active
+        if data.file is active.log and data.position + data.size_bytes == active.size_bytes:
+            self._note_end(end, data)
+        return result
 
-    def _result(self, data: ReadSlice) -> ReadResult:
+    def _fresh(
+        self, known: tuple[PooledFile | None, int, int], *, size_max: int, isolation: Isolation
+    ) -> ReadSlice | None:
+        """Everything behind that place, if it is still what it was and all of it may be seen."""
+        file, position, truncations = known
         log = self.log
-        return ReadResult(data, log.high_watermark, log.last_stable_offset, log.log_start, [])
+        active = log.segments.active
+        if file is not active.log or truncations != log.truncations:
+            return None
+        size = active.size_bytes - position
+        if not 0 < size <= size_max:
+            return None
+        if isolation is Isolation.COMMITTED and (
+            # Decided up to its end, and no aborted transaction whose records it could hold.
+            log.last_stable_offset != self.slot.log_end or len(active.txn_index)
+        ):
+            return None
+        return ReadSlice(file, position, size, is_fresh=True)
 
-    def _note_end(self, end: Offset, data: ReadSlice) -> None:
+    def _note_end(self, end: int, data: ReadSlice) -> None:
         """The batch that will hold offset `end` begins behind this slice."""
-        if len(self._ends) >= ENDS_KEPT:
-            del self._ends[next(iter(self._ends))]
-        position = data.position + data.size_bytes
-        self._ends[end] = (data.file, position, self.log.truncations)
+        ends = self._ends
+        if len(ends) >= ENDS_KEPT and end not in ends:
+            del ends[next(iter(ends))]
+        ends[end] = (data.file, data.position + data.size_bytes, self.log.truncations)
 
     def visible_end(self, isolation: Isolation) -> Offset:
         """Where such a reader's view ends (I-07)."""
