@@ -282,3 +282,37 @@ def test_the_remembered_end_is_of_no_use_below_the_log_start() -> None:
     leader.log.advance_log_start(Offset(2))
     with pytest.raises(OffsetOutOfRange):
         _tail(leader, 1)
+
+
+def test_the_remembered_end_is_not_looked_for_in_a_newer_segment() -> None:
+    _, _, leader = led()
+    append(leader, b"a")
+    assert _tail(leader, 0) == [b"a"]
+    append(leader, b"b")
+    leader.log.roll()
+    append(leader, b"c" * 50)
+    append(leader, b"d" * 50)
+    assert _tail(leader, 1) == [b"b"]
+
+
+@pytest.mark.parametrize("isolation", [Isolation.HIGH_WATERMARK, Isolation.COMMITTED])
+def test_the_remembered_end_shows_nothing_beyond_the_high_watermark(isolation: Isolation) -> None:
+    """I-07."""
+    _, _, leader = led()
+    append(leader, b"a")
+    leader.read(Offset(0), size_max=10_000, isolation=isolation)
+    append(leader, b"b")
+    append(leader, b"c")
+    leader.slot.high_watermark = Offset(2)
+    result = leader.read(Offset(1), size_max=10_000, isolation=isolation)
+    assert [record.value for record in read_records(result.data.read())] == [b"b"]
+
+
+def test_the_remembered_end_is_of_no_use_when_the_directory_failed() -> None:
+    _, _, leader = led()
+    append(leader, b"a")
+    _tail(leader, 0)
+    append(leader, b"b")
+    leader.log.owner.failed(OSError(5, "broken"))
+    with pytest.raises(StorageFailed):
+        _tail(leader, 1)
