@@ -128,6 +128,13 @@ class Dispatch:
         """Send a body of bytes and file ranges."""
         self._send(context, body, version=context.facts.version, error_count=error_count)
 
+    def answer_frame(
+        self, context: Context, parts: Sequence[AnswerPart], size_bytes: int, *, error_count: int
+    ) -> None:
+        """Send a frame that is whole already."""
+        self._observe(context, size_bytes + 4, error_count)
+        context.peer.send_answer(context.facts.number, parts)
+
     def answer_nothing(self, context: Context) -> None:
         """End a request that has no response."""
         self._observe(context, 0, 0)

@@ -11,6 +11,7 @@ from millstream.broker.error_codes import code_of
 from millstream.broker.fetch_request import FetchAsk
 from millstream.broker.fetch_sessions import UNKNOWN, Cursor, FetchRound, Found
 from millstream.kernels.compression import Codec
+from millstream.kernels.fetch import moved
 from millstream.model.errors import (
     InconsistentTopicId,
     OffsetOutOfRange,
@@ -69,17 +70,11 @@ class FetchReader:
             if session.generation != generation:
                 session.generation = generation
                 for cursor in self.round.cursors:
-                    cursor.leader, cursor.visible_end = None, UNKNOWN
+                    cursor.leader = cursor.slot = None
+                    cursor.visible_end = UNKNOWN
         found: list[Found] = []
         self._bytes_left, self._is_first = self.bytes_max, True
-        for cursor in self.round.cursors:
-            if cursor.fetch_offset == cursor.visible_end and cursor.leader is not None:
-                slot = cursor.leader.slot
-                if (
-                    slot.high_watermark == cursor.sent_high_watermark
-                    and slot.log_start == cursor.sent_log_start
-                ):
-                    continue
+        for cursor in moved(self.round.cursors):
             one = self._read_one(cursor)
             found.append(one)
             size = one.data.size_bytes
@@ -93,6 +88,7 @@ class FetchReader:
         if leader is None:
             try:
                 leader = cursor.leader = self._find(cursor)
+                cursor.slot = leader.slot
             except (UnknownPartition, UnknownTopicId) as error:
                 code = code_of(error)
                 return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE, is_unknown=True)
