@@ -6,6 +6,7 @@ import pytest
 
 from data_plane import DataPlane, HeldBackground
 from log_stories import batch_of, of_producer
+from millstream.kernels.slots import ENDS_KEPT, NOT_AT_TAIL
 from millstream.model.errors import (
     FencedLeaderEpoch,
     OffsetOutOfRange,
@@ -15,7 +16,7 @@ from millstream.model.errors import (
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
-from millstream.replication.partition import ENDS_KEPT, LeaderFacts, Partition
+from millstream.replication.partition import LeaderFacts, Partition
 from millstream.storage.config import LogConfig
 from millstream.storage.log_reader import Isolation
 from millstream.storage.ports import AppendOutcome, PartitionLog
@@ -270,7 +271,8 @@ def test_only_so_many_ends_are_remembered() -> None:
     for number in range(50):
         append(leader, b"%d" % number)
         assert _tail(leader, number) == [b"%d" % number]
-    assert len(leader._ends) <= ENDS_KEPT
+    known = [at for at in range(50) if leader.slot.tail(at, 10_000) != NOT_AT_TAIL]
+    assert known == list(range(51 - ENDS_KEPT, 50))
     assert len(_tail(leader, 3)) == 47
 
 

@@ -42,6 +42,7 @@ class FetchReader:
         "_ask",
         "_bytes_left",
         "_is_first",
+        "_is_modern",
         "_partitions",
         "bytes_max",
         "has_older_segment",
@@ -59,6 +60,7 @@ class FetchReader:
         self._is_first = True
         """No records so far: the next batch comes even when it is larger than the limits."""
         self.isolation = _isolation(ask)
+        self._is_modern = ask.version >= _FIRST_WITH_ZSTD and ask.replica_id < 0
         self.has_older_segment = False
         """Whether records end with their segment: waiting for more would bring none."""
 
@@ -108,14 +110,19 @@ class FetchReader:
             diverging = _divergence(leader, cursor)
             if diverging is not None:
                 return _diverged(cursor, leader, diverging)
+        size_max = max(0, min(cursor.max_bytes, self._bytes_left))
+        slot = leader.slot
+        if slot.is_decided and self._is_modern and leader.is_usable:
+            fresh = leader.tail(cursor.fetch_offset, size_max)
+            if fresh is not None:
+                end = cursor.visible_end = slot.high_watermark
+                aborted = () if self.isolation is Isolation.COMMITTED else None
+                return Found(cursor, 0, end, end, slot.log_start, aborted, fresh)
         log = leader.log
         if self._ask.version < _FIRST_WITH_ZSTD and log.config.compression is Codec.ZSTD:
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
-        size_max = min(cursor.max_bytes, self._bytes_left)
-        result = leader.read(
-            Offset(cursor.fetch_offset), size_max=max(0, size_max), isolation=self.isolation
-        )
+        result = log.read(Offset(cursor.fetch_offset), size_max=size_max, isolation=self.isolation)
         data, is_committed = result.data, self.isolation is Isolation.COMMITTED
         cursor.visible_end = result.last_stable_offset if is_committed else result.high_watermark
         if data.size_bytes:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from millstream.kernels.slots import NOTHING_NEW
 from millstream.model.errors import FencedLeaderEpoch, OperatingError, UnknownPartition
 from millstream.model.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.invariant import invariant
 from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
-from millstream.storage.files import PooledFile
 from millstream.storage.flush import FlushDone
 from millstream.storage.log import Log, ReadResult
-from millstream.storage.log_reader import Isolation, ReadSlice
+from millstream.storage.log_reader import EMPTY_SLICE, Isolation, ReadSlice
 from millstream.storage.ports import AppendDone, AppendOutcome, LeadershipListener
 from millstream.storage.producers import Origin
 from millstream.wire.errors import ErrorCode
@@ -25,10 +25,6 @@ from millstream.wire.errors import ErrorCode
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
 ACKS_NONE: Final = 0
-
-ENDS_KEPT: Final = 8
-"""Ends of the log that readers have reached, remembered for when they come back: as many as read
-one partition at their own pace."""
 
 Flush = Callable[[Log, FlushDone], None]
 Waiter = tuple[Offset, Callable[[OperatingError | None], None]]
@@ -66,7 +62,6 @@ class Partition:
 
     __slots__ = (
         "_acknowledged",
-        "_ends",
         "_facts",
         "_flushes",
         "_home",
@@ -94,8 +89,6 @@ class Partition:
         self.leader_epoch: LeaderEpoch = facts.leader_epoch
         self.readers: dict[Reader, Any] = {}
         """Fetches that wait, with a mark of theirs; a dictionary as they leave in any order."""
-        self._ends: dict[int, tuple[PooledFile | None, int, int]] = {}
-        """Offset, and where its batch begins: file, position, truncations until then."""
         self.bytes_out = 0
         """Record bytes handed to consumers."""
         self._settled = log.log_end
@@ -257,51 +250,27 @@ class Partition:
     def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:
         """Batches from the one that holds `offset` on, as far as the reader may see.
 
-        Most readers come back for what was written since they reached the end. Where that is was
-        seen then, so their batches need not be searched for in the file.
+        Most readers come back for what was written since they reached the end. The slot remembers
+        where that is, so their batches need not be searched for in the file.
         """
-        log, slot = self.log, self.slot
-        end = slot.log_end
-        if isolation is Isolation.LOG_END or slot.high_watermark != end:
-            return log.read(offset, size_max=size_max, isolation=isolation)
-        known = self._ends.get(offset)
-        if known is not None:
-            data = self._fresh(known, size_max=size_max, isolation=isolation)
-            if data is not None and slot.log_start <= offset and self.is_usable:
-                self._note_end(end, data)
-                stable = log.last_stable_offset
-                return ReadResult(data, Offset(end), stable, Offset(slot.log_start), [])
-        result = log.read(offset, size_max=size_max, isolation=isolation)
-        data, active = result.data, log.segments.active
-        if data.file is active.log and data.position + data.size_bytes == active.size_bytes:
-            self._note_end(end, data)
-        return result
+        slot = self.slot
+        if slot.is_decided and isolation is not Isolation.LOG_END and self.is_usable:
+            data = self.tail(offset, size_max)
+            if data is not None:
+                end = slot.high_watermark
+                return ReadResult(data, end, end, slot.log_start, [])
+        return self.log.read(offset, size_max=size_max, isolation=isolation)
 
-    def _fresh(
-        self, known: tuple[PooledFile | None, int, int], *, size_max: int, isolation: Isolation
-    ) -> ReadSlice | None:
-        """Everything behind that place, if it is still what it was and all of it may be seen."""
-        file, position, truncations = known
-        log = self.log
-        active = log.segments.active
-        if file is not active.log or truncations != log.truncations:
-            return None
-        size = active.size_bytes - position
-        if not 0 < size <= size_max:
-            return None
-        if isolation is Isolation.COMMITTED and (
-            # Decided up to its end, and no aborted transaction whose records it could hold.
-            log.last_stable_offset != self.slot.log_end or len(active.txn_index)
-        ):
-            return None
-        return ReadSlice(file, position, size, is_fresh=True)
+    def tail(self, offset: int, size_max: int) -> ReadSlice | None:
+        """Everything from `offset` on, if that is known to begin a batch and may be seen.
 
-    def _note_end(self, end: int, data: ReadSlice) -> None:
-        """The batch that will hold offset `end` begins behind this slice."""
-        ends = self._ends
-        if len(ends) >= ENDS_KEPT and end not in ends:
-            del ends[next(iter(ends))]
-        ends[end] = (data.file, data.position + data.size_bytes, self.log.truncations)
+        Ask only while the log's slot `is_decided` and this is usable.
+        """
+        slot = self.slot
+        position = slot.tail(offset, size_max)
+        if position >= 0:
+            return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
+        return EMPTY_SLICE if position == NOTHING_NEW else None
 
     def visible_end(self, isolation: Isolation) -> Offset:
         """Where such a reader's view ends (I-07)."""
