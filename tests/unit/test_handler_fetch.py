@@ -8,7 +8,7 @@ import pytest
 
 from data_plane import DataPlane, HeldBackground, topic_image
 from log_stories import batch_of, of_producer
-from millstream.broker.fetch_read import TAKEN_BYTES_MAX
+from millstream.broker.fetch_read import TAKEN_BYTES_MAX, FetchReader
 from millstream.controller.image import GrownTopic, ImageChange
 from millstream.kernels.compression import Codec
 from millstream.model.ids import Offset
@@ -591,3 +591,43 @@ def test_bytes_at_the_tail_that_cannot_be_read_are_an_error_of_their_partition()
         fetched = plane.fetch([("t", 0, 1), ("t", 1, 1)])
     assert fetched.errors[0] == ErrorCode.KAFKA_STORAGE_ERROR
     assert pinned(plane) == 0
+
+
+@pytest.mark.parametrize("offset", [1, 2])
+def test_a_failed_directory_is_told_at_the_tail_too(offset: int) -> None:
+    plane = plane_with()
+    plane.fill("t", b"0", b"1")
+    plane.leader("t").log.owner.failed(OSError(5, "broken"))
+    assert plane.fetch([("t", 0, offset)]).errors == [ErrorCode.KAFKA_STORAGE_ERROR]
+
+
+def test_old_clients_do_not_get_zstd_topics_at_the_tail_either() -> None:
+    plane = plane_with(config=LogConfig(compression=Codec.ZSTD))
+    plane.fill("t", b"0", b"1")
+    code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert plane.fetch([("t", 0, 1)], version=9).errors == [code]
+    assert plane.fetch([("t", 0, 1)], version=10).errors == [0]
+
+
+def test_partitions_of_a_session_that_did_not_move_are_not_looked_at() -> None:
+    plane = plane_with(3)
+    for index in range(3):
+        plane.fill("t", b"0", index=index)
+    opened = plane.fetch([("t", index, 1) for index in range(3)], session_epoch=0)
+    session = {"session_id": opened.session_id}
+    assert plane.fetch([], session_epoch=1, **session).partitions == {}
+    with mock.patch.object(FetchReader, "_read_one", side_effect=AssertionError("looked at")):
+        assert plane.fetch([], session_epoch=2, **session).partitions == {}
+    plane.fill("t", b"1", index=1)
+    assert list(plane.fetch([], session_epoch=3, **session).partitions) == [("t", 1)]
+
+
+def test_a_new_topic_of_the_same_name_has_nothing_of_the_old_tail() -> None:
+    plane = plane_with()
+    plane.fill("t", b"old", b"older")
+    assert plane.fetch([("t", 0, 1)], version=12).values("t") == [b"older"]
+    plane.delete("t")
+    plane.apply(ImageChange(created=[topic_image("t", number=8)]))
+    assert plane.fetch([("t", 0, 1)], version=12).errors == [ErrorCode.OFFSET_OUT_OF_RANGE]
+    plane.fill("t", b"new", b"newer")
+    assert plane.fetch([("t", 0, 1)], version=12).values("t") == [b"newer"]

@@ -63,10 +63,12 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             self._fail(context, handler, request, error)
             return
+        if answer is None:
+            return  # answered, or will be
         if inspect.iscoroutine(answer):
             name = f"{ApiKey(facts.api_key).name} of connection {peer.connection_id}"
             self._spawn(self._finish(context, handler, request, answer), name)
-        elif answer is not None:
+        else:
             self.answer(context, answer)
 
     async def _finish(

@@ -56,6 +56,10 @@ class Exchange:
 
     # -- carriers --------------------------------------------------------------------------
 
+    def is_awake(self) -> bool:
+        """Whether a wake-up is going on: `after_commit` is called before it ends."""
+        return self._is_awake
+
     def begin(self) -> None:
         """A wake-up starts."""
         self._is_awake = True
@@ -89,6 +93,8 @@ class Exchange:
             waiting, self._with_requests = self._with_requests, {}
             for peer in waiting:
                 self._serve(peer)
+        else:
+            self._commit()  # what the last of them brought
         self._is_awake = False
         if self._with_requests or self._with_output:
             self.call_soon(self._again)

@@ -142,6 +142,10 @@ class FetchReader:
 
     def _find(self, cursor: Cursor) -> Partition:
         topic, index = cursor.key
+        leader = self._partitions.find(cursor.key)
+        if leader is not None:
+            cursor.name = leader.partition.topic
+            return leader
         if isinstance(topic, str):
             return self._partitions.get((topic, index))
         if cursor.name is None:

@@ -74,6 +74,7 @@ class FetchSession:
         "cursors",
         "epoch",
         "generation",
+        "is_old",
         "is_privileged",
         "isolation_level",
         "last_used_ms",
@@ -94,6 +95,8 @@ class FetchSession:
         self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
         self.rank: Rank | None = None
         """Its place in the order of giving up, as it is in the lists."""
+        self.is_old = False
+        """Whether any new session may replace it, as it is in the lists."""
         self.generation = UNKNOWN
         """`Partitions.generation` when every cursor was last looked at."""
 
@@ -185,9 +188,10 @@ class FetchSessions:
             return FetchRound(ask, error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         cursors = session.cursors
         for asked in ask.partitions:
-            cursor = cursors.get(asked[:2])
+            key = asked[:2]
+            cursor = cursors.get(key)
             if cursor is None:
-                cursors[asked[:2]] = Cursor(asked)
+                cursors[key] = Cursor(asked)
             else:
                 cursor.ask(asked)
         for key in ask.forgotten:
@@ -267,6 +271,9 @@ class FetchSessions:
             self._forget_rank(session)
             session.rank = rank
             self.partition_count += rank[1]
+        elif is_old == session.is_old:
+            return  # it is where it belongs
+        session.is_old = is_old
         if not session.is_privileged or is_old:
             _insert(self._ranks_for_privileged, rank)
         if is_old:

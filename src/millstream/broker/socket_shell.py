@@ -147,6 +147,8 @@ class SocketPeer(ClientPeer):
         if self._is_loading:
             return False
         try:
+            if len(self._queue) == 1 and self._send_only():
+                return True
             while self._queue:
                 if not self._send_some():
                     self._set_writing(True)
@@ -158,6 +160,18 @@ class SocketPeer(ClientPeer):
             self.abort(f"sending failed: {error.strerror}", Cause.CLIENT)
             return False
         self._set_writing(False)
+        return True
+
+    def _send_only(self) -> bool:
+        """Send a queue of one whole part, which most are; False: the long way goes on from here."""
+        only = self._queue[0]
+        if type(only) is not bytes or self._sent_of_first or self._is_writing:
+            return False
+        size = self._socket.send(only)
+        if size < len(only):
+            self._sent_of_first = size
+            return False
+        self._queue.clear()
         return True
 
     def _send_some(self) -> bool:
