@@ -631,3 +631,23 @@ def test_a_new_topic_of_the_same_name_has_nothing_of_the_old_tail() -> None:
     assert plane.fetch([("t", 0, 1)], version=12).errors == [ErrorCode.OFFSET_OUT_OF_RANGE]
     plane.fill("t", b"new", b"newer")
     assert plane.fetch([("t", 0, 1)], version=12).values("t") == [b"newer"]
+
+
+def test_a_wake_up_that_lets_readers_look_anyway_needs_no_timer() -> None:
+    """The exchange does so after every commit; outside of it a timer must."""
+    plane = plane_with()
+    request = plane.fetch_request([("t", 0, 0)], max_wait_ms=500)
+    waiting = plane.send(request, 17)
+    before = plane.timers.armed
+    plane.partitions.is_wake_coming = lambda: True
+    plane.fill("t", b"a")
+    assert plane.timers.armed == before
+    plane.partitions.wake_readers()
+    assert plane.fetched(waiting).values("t") == [b"a"]
+    plane.partitions.is_wake_coming = lambda: False
+    waiting = plane.send(plane.fetch_request([("t", 0, 1)], max_wait_ms=500), 17)
+    before = plane.timers.armed
+    plane.fill("t", b"b")
+    assert plane.timers.armed == before + 1
+    plane.timers.fire()
+    assert plane.fetched(waiting).values("t") == [b"b"]
