@@ -57,7 +57,7 @@ class Exchange:
     # -- carriers --------------------------------------------------------------------------
 
     def is_awake(self) -> bool:
-        """Whether a wake-up is going on: `after_commit` is called before it ends."""
+        """Whether a wake-up is going on: `after_commit` is called at its end, or soon after."""
         return self._is_awake
 
     def begin(self) -> None:
@@ -94,7 +94,7 @@ class Exchange:
             for peer in waiting:
                 self._serve(peer)
         else:
-            self._commit()  # what the last of them brought
+            self.call_soon(self._again)  # what the last of them brought is still to be written
         self._is_awake = False
         if self._with_requests or self._with_output:
             self.call_soon(self._again)
