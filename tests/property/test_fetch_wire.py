@@ -1,21 +1,27 @@
 """Fetch's lean codec says the same as the generic one, for every version."""
 
+import importlib
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from millstream.broker import fetch_request
+from kernel_twins import compiled, needs_compiled, twins
+from millstream.broker import fetch_request, fetch_response
 from millstream.broker.fetch_request import FetchAsk, decode
-from millstream.broker.fetch_response import Hints, encode
+from millstream.broker.fetch_response import Hints, encode, encode_frame
 from millstream.broker.fetch_sessions import Cursor, Found, RoundAnswer
 from millstream.broker.leader_hints import LeaderHint
 from millstream.model.ids import Offset, ProducerId
 from millstream.storage.log_reader import ReadSlice
 from millstream.storage.txn_index import AbortedTransaction
+from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
+from millstream.wire.headers import encode_response_header
 from millstream.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -27,6 +33,14 @@ from millstream.wire.messages.fetch import (
 from millstream.wire.primitives import MalformedFrame
 
 VERSIONS = range(4, 19)
+
+
+@pytest.fixture(scope="module", autouse=True, params=twins("fetch"))
+def kernel(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Everything here holds with and without the compiled kernel."""
+    with mock.patch.object(fetch_request, "parse", request.param.parse):
+        yield request.param
+
 
 int32s = st.integers(-(2**31), 2**31 - 1)
 int64s = st.integers(-(2**63), 2**63 - 1)
@@ -293,3 +307,87 @@ def test_neighbours_of_one_topic_share_its_name() -> None:
     listed = [(topic.topic, len(topic.partitions)) for topic in response.responses]
     assert listed == [("a", 2), ("b", 1), ("a", 1)]
     assert UUID(int=0) == response.responses[0].topic_id
+
+
+def _compiled() -> Any:
+    return compiled("fetch")
+
+
+def _joined(parts: list[Any]) -> bytes:
+    return b"".join(part.content if isinstance(part, _Bytes) else bytes(part) for part in parts)
+
+
+@needs_compiled("fetch")
+@pytest.mark.parametrize("version", VERSIONS)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None)
+def test_the_kernel_writes_the_same_frame(version: int, data: st.DataObject) -> None:
+    answer, _ = data.draw(answers(version))
+    expected_body = _joined(encode(version, answer))
+    for one in answer.found:
+        if data.draw(st.booleans()) and one.data.file is not None:
+            one.data.raw = one.data.content  # type: ignore[attr-defined]
+            one.data.file = None
+    assert _joined(encode(version, answer)) == expected_body
+    correlation_id = data.draw(int32s)
+    with mock.patch.object(fetch_response, "answer_frame", _compiled().answer_frame):
+        made = encode_frame(version, correlation_id, answer)
+    if made is None:
+        assert any(one.aborted or one.diverging for one in answer.found)
+        return
+    parts, size = made
+    frame = _joined(parts)
+    header = encode_response_header(ApiKey.FETCH, version, correlation_id)
+    assert frame == size.to_bytes(4, "big") + header + expected_body
+    assert not any(isinstance(part, _Bytes) and part.raw for part in parts)
+
+
+@needs_compiled("fetch")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_consumers_send_is_read_by_the_kernel(version: int) -> None:
+    topic = FetchTopic(topic="t", topic_id=UUID(int=7))
+    topic.partitions = [FetchPartition(partition=index, fetch_offset=5) for index in range(3)]
+    raw = FetchRequest(max_wait_ms=500, min_bytes=1, topics=[topic]).encode(version)
+    assert _compiled().parse(memoryview(raw), version) == tuple(expected(raw, version))
+
+
+# -- cursors -------------------------------------------------------------------------------------
+
+small = st.integers(-1, 3)
+asked = st.tuples(
+    st.just("t"), st.integers(0, 9), small, small, small, small, st.integers(0, 2**31 - 1)
+)
+
+
+@pytest.mark.parametrize("twin", twins("fetch"))
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_cursor_moved_unless_everything_is_as_it_was_told(twin: Any, data: st.DataObject) -> None:
+    """One that is left out wrongly would never get its records."""
+    package = twin.__name__.rpartition(".")[0]
+    slots = importlib.import_module(f"{package}.slots")
+    cursors, wanted = [], []
+    for _ in range(data.draw(st.integers(0, 6))):
+        cursor = twin.Cursor(data.draw(asked))
+        slot = slots.PartitionSlot(None)
+        slot.high_watermark, slot.log_start = data.draw(small), data.draw(small)
+        if data.draw(st.booleans()):
+            cursor.slot = slot
+        cursor.sent_high_watermark, cursor.sent_log_start = data.draw(small), data.draw(small)
+        if data.draw(st.booleans()):
+            cursor.visible_end = data.draw(small)
+        is_told = (
+            cursor.fetch_offset == cursor.visible_end
+            and slot.high_watermark == cursor.sent_high_watermark
+            and slot.log_start == cursor.sent_log_start
+        )
+        cursors.append(cursor)
+        if cursor.slot is None or not is_told:
+            wanted.append(cursor)
+    assert twin.moved(cursors) == wanted
+    for cursor in cursors:
+        question = data.draw(asked)
+        cursor.ask(question)
+        assert (cursor.current_leader_epoch, cursor.fetch_offset) == question[2:4]
+        assert (cursor.last_fetched_epoch, cursor.max_bytes) == (question[4], question[6])
+        assert cursor.visible_end == twin.UNKNOWN

@@ -6,6 +6,7 @@ import pytest
 
 from data_plane import DataPlane, HeldBackground
 from log_stories import batch_of, of_producer
+from millstream.kernels.slots import ENDS_KEPT, NOT_AT_TAIL
 from millstream.model.errors import (
     FencedLeaderEpoch,
     OffsetOutOfRange,
@@ -15,7 +16,7 @@ from millstream.model.errors import (
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
-from millstream.replication.partition import ENDS_KEPT, LeaderFacts, Partition
+from millstream.replication.partition import LeaderFacts, Partition
 from millstream.storage.config import LogConfig
 from millstream.storage.log_reader import Isolation
 from millstream.storage.ports import AppendOutcome, PartitionLog
@@ -270,7 +271,8 @@ def test_only_so_many_ends_are_remembered() -> None:
     for number in range(50):
         append(leader, b"%d" % number)
         assert _tail(leader, number) == [b"%d" % number]
-    assert len(leader._ends) <= ENDS_KEPT
+    known = [at for at in range(50) if leader.slot.tail(at, 10_000) != NOT_AT_TAIL]
+    assert known == list(range(51 - ENDS_KEPT, 50))
     assert len(_tail(leader, 3)) == 47
 
 
@@ -281,4 +283,38 @@ def test_the_remembered_end_is_of_no_use_below_the_log_start() -> None:
     append(leader, b"b", b"c")
     leader.log.advance_log_start(Offset(2))
     with pytest.raises(OffsetOutOfRange):
+        _tail(leader, 1)
+
+
+def test_the_remembered_end_is_not_looked_for_in_a_newer_segment() -> None:
+    _, _, leader = led()
+    append(leader, b"a")
+    assert _tail(leader, 0) == [b"a"]
+    append(leader, b"b")
+    leader.log.roll()
+    append(leader, b"c" * 50)
+    append(leader, b"d" * 50)
+    assert _tail(leader, 1) == [b"b"]
+
+
+@pytest.mark.parametrize("isolation", [Isolation.HIGH_WATERMARK, Isolation.COMMITTED])
+def test_the_remembered_end_shows_nothing_beyond_the_high_watermark(isolation: Isolation) -> None:
+    """I-07."""
+    _, _, leader = led()
+    append(leader, b"a")
+    leader.read(Offset(0), size_max=10_000, isolation=isolation)
+    append(leader, b"b")
+    append(leader, b"c")
+    leader.slot.high_watermark = Offset(2)
+    result = leader.read(Offset(1), size_max=10_000, isolation=isolation)
+    assert [record.value for record in read_records(result.data.read())] == [b"b"]
+
+
+def test_the_remembered_end_is_of_no_use_when_the_directory_failed() -> None:
+    _, _, leader = led()
+    append(leader, b"a")
+    _tail(leader, 0)
+    append(leader, b"b")
+    leader.log.owner.failed(OSError(5, "broken"))
+    with pytest.raises(StorageFailed):
         _tail(leader, 1)

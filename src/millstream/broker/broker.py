@@ -124,6 +124,7 @@ class Broker:
         )
         self.partitions = Partitions(self.logs, configs, self._table, broker_id=self.broker_id)
         self.server.exchange.after_commit = self.partitions.wake_readers
+        self.partitions.is_wake_coming = self.server.exchange.is_awake
         self.services = Services(
             broker_id=self.broker_id,
             clock=seams.clock,

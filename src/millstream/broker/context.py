@@ -82,6 +82,12 @@ class Context:
         """Send a body that was encoded by the handler; the header and the frame are added here."""
         self.services.answering.answer_parts(self, body, error_count=error_count)
 
+    def answer_frame(
+        self, parts: Sequence[AnswerPart], size_bytes: int, *, error_count: int = 0
+    ) -> None:
+        """Send a whole frame, whose size without the first four bytes is `size_bytes`."""
+        self.services.answering.answer_frame(self, parts, size_bytes, error_count=error_count)
+
     def answer_nothing(self) -> None:
         """For acks=0: the client waits for no response."""
         self.services.answering.answer_nothing(self)

@@ -53,9 +53,10 @@ class DelayedFetch:
 
     def start(self, found: list[Found], *, max_wait_ms: int) -> None:
         """`found` is what is there already: not enough."""
-        for one in found:
-            self._bytes_seen += one.data.size_bytes
-            self._bytes_of[one.cursor] = one.data.size_bytes
+        if self._min_bytes > ANY_RECORDS_BYTES:
+            for one in found:
+                self._bytes_seen += one.data.size_bytes
+                self._bytes_of[one.cursor] = one.data.size_bytes
         for cursor in self._reader.round.cursors:
             if cursor.leader is not None:
                 cursor.leader.readers[self] = cursor

@@ -64,10 +64,12 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             self._fail(context, handler, request, error)
             return
+        if answer is None:
+            return  # answered, or will be
         if inspect.iscoroutine(answer):
             name = f"{ApiKey(facts.api_key).name} of connection {peer.connection_id}"
             self._spawn(self._finish(context, handler, request, answer), name)
-        elif answer is not None:
+        else:
             self.answer(context, answer)
 
     async def _finish(
@@ -128,6 +130,13 @@ class Dispatch:
     ) -> None:
         """Send a body of bytes and file ranges."""
         self._send(context, body, version=context.facts.version, error_count=error_count)
+
+    def answer_frame(
+        self, context: Context, parts: Sequence[AnswerPart], size_bytes: int, *, error_count: int
+    ) -> None:
+        """Send a frame that is whole already."""
+        self._observe(context, size_bytes + 4, error_count)
+        context.peer.send_answer(context.facts.number, parts)
 
     def answer_nothing(self, context: Context) -> None:
         """End a request that has no response."""

@@ -67,6 +67,10 @@ class Exchange:
 
     # -- carriers --------------------------------------------------------------------------
 
+    def is_awake(self) -> bool:
+        """Whether a wake-up is going on: `after_commit` is called at its end, or soon after."""
+        return self._is_awake
+
     def begin(self) -> None:
         """A wake-up starts."""
         self._is_awake = True
@@ -102,6 +106,8 @@ class Exchange:
             waiting, self._with_requests = self._with_requests, {}
             for peer in waiting:
                 self._serve(peer)
+        else:
+            self.call_soon(self._again)  # what the last of them brought is still to be written
         self._is_awake = False
         if self._holding:
             for peer in list(self._holding):

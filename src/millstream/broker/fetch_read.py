@@ -11,6 +11,7 @@ from millstream.broker.error_codes import code_of
 from millstream.broker.fetch_request import FetchAsk
 from millstream.broker.fetch_sessions import UNKNOWN, Cursor, FetchRound, Found
 from millstream.kernels.compression import Codec
+from millstream.kernels.fetch import moved
 from millstream.model.errors import (
     InconsistentTopicId,
     OffsetOutOfRange,
@@ -20,11 +21,15 @@ from millstream.model.errors import (
 )
 from millstream.model.ids import BrokerId, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
+from millstream.model.limits import KIB
 from millstream.replication.errors import NotLeader, UnknownReplica
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.storage.log_reader import EMPTY_SLICE, Isolation
 from millstream.wire.errors import ErrorCode
+
+TAKEN_BYTES_MAX: Final = 16 * KIB
+"""Larger ones are not worth the copy."""
 
 _FIRST_WITH_STORAGE_ERROR: Final = 6
 _FIRST_WITH_ZSTD: Final = 10
@@ -37,6 +42,7 @@ class FetchReader:
         "_ask",
         "_bytes_left",
         "_is_first",
+        "_is_modern",
         "_partitions",
         "bytes_max",
         "has_older_segment",
@@ -54,6 +60,7 @@ class FetchReader:
         self._is_first = True
         """No records so far: the next batch comes even when it is larger than the limits."""
         self.isolation = _isolation(ask)
+        self._is_modern = ask.version >= _FIRST_WITH_ZSTD and ask.replica_id < 0
         self.has_older_segment = False
         """Whether records end with their segment: waiting for more would bring none."""
 
@@ -65,17 +72,11 @@ class FetchReader:
             if session.generation != generation:
                 session.generation = generation
                 for cursor in self.round.cursors:
-                    cursor.leader, cursor.visible_end = None, UNKNOWN
+                    cursor.leader = cursor.slot = None
+                    cursor.visible_end = UNKNOWN
         found: list[Found] = []
         self._bytes_left, self._is_first = self.bytes_max, True
-        for cursor in self.round.cursors:
-            if cursor.fetch_offset == cursor.visible_end and cursor.leader is not None:
-                slot = cursor.leader.slot
-                if (
-                    slot.high_watermark == cursor.sent_high_watermark
-                    and slot.log_start == cursor.sent_log_start
-                ):
-                    continue
+        for cursor in moved(self.round.cursors):
             one = self._read_one(cursor)
             found.append(one)
             size = one.data.size_bytes
@@ -89,6 +90,7 @@ class FetchReader:
         if leader is None:
             try:
                 leader = cursor.leader = self._find(cursor)
+                cursor.slot = leader.slot
             except (UnknownPartition, UnknownTopicId) as error:
                 code = code_of(error)
                 return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE, is_unknown=True)
@@ -108,14 +110,19 @@ class FetchReader:
             diverging = _divergence(leader, cursor)
             if diverging is not None:
                 return _diverged(cursor, leader, diverging)
+        size_max = max(0, min(cursor.max_bytes, self._bytes_left))
+        slot = leader.slot
+        if slot.is_decided and self._is_modern and leader.is_usable:
+            fresh = leader.tail(cursor.fetch_offset, size_max)
+            if fresh is not None:
+                end = cursor.visible_end = slot.high_watermark
+                aborted = () if self.isolation is Isolation.COMMITTED else None
+                return Found(cursor, 0, end, end, slot.log_start, aborted, fresh)
         log = leader.log
         if self._ask.version < _FIRST_WITH_ZSTD and log.config.compression is Codec.ZSTD:
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
-        size_max = min(cursor.max_bytes, self._bytes_left)
-        result = leader.read(
-            Offset(cursor.fetch_offset), size_max=max(0, size_max), isolation=self.isolation
-        )
+        result = log.read(Offset(cursor.fetch_offset), size_max=size_max, isolation=self.isolation)
         data, is_committed = result.data, self.isolation is Isolation.COMMITTED
         cursor.visible_end = result.last_stable_offset if is_committed else result.high_watermark
         if data.size_bytes:
@@ -135,6 +142,10 @@ class FetchReader:
 
     def _find(self, cursor: Cursor) -> Partition:
         topic, index = cursor.key
+        leader = self._partitions.find(cursor.key)
+        if leader is not None:
+            cursor.name = leader.partition.topic
+            return leader
         if isinstance(topic, str):
             return self._partitions.get((topic, index))
         if cursor.name is None:
@@ -152,13 +163,20 @@ class FetchReader:
         raise NotLeader(leader.partition)
 
     def pin(self, found: Sequence[Found]) -> Sequence[Found]:
-        """Keep the files of all records open; where that cannot be, there is an error instead."""
+        """Keep the files of all records open; where that cannot be, there is an error instead.
+
+        A few bytes of what was just written are taken at once: that costs less than a range.
+        """
         pinned: list[Found] | None = None
         for number, one in enumerate(found):
-            if one.data.file is None:
+            data = one.data
+            if data.file is None:
                 continue
             try:
-                one.data.file.pin()
+                if data.is_fresh and data.size_bytes <= TAKEN_BYTES_MAX:
+                    data.load()
+                else:
+                    data.file.pin()
             except OSError as error:
                 pinned = pinned if pinned is not None else list(found)
                 pinned[number] = self._unreadable(one, error)

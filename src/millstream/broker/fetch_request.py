@@ -1,14 +1,16 @@
 """A Fetch request as the broker works with it, and its lean decoder.
 
-Consumers send the same few shapes thousands of times a second: those are read with one `struct`
-per partition, into tuples. Whatever is not that (tagged fields, a follower's state, bytes that do
-not add up) is left to the generic codec, which knows everything and reports what is wrong.
+Consumers send the same few shapes thousands of times a second: those are read by a kernel, or
+without it with one `struct` per partition, into tuples. Whatever is not that (tagged fields, a
+follower's state, bytes that do not add up) is left to the generic codec, which knows everything and
+reports what is wrong.
 """
 
 from collections.abc import Callable
 from struct import Struct, error
 from typing import Final, NamedTuple
 
+from millstream.kernels.fetch import parse
 from millstream.wire.primitives import MalformedFrame, read_unsigned_varint
 
 TopicKey = str | bytes
@@ -60,6 +62,9 @@ class FetchAsk(NamedTuple):
 
 def decode(view: memoryview, version: int) -> FetchAsk:
     """Raises MalformedFrame."""
+    fields = parse(view, version)
+    if fields is not None:
+        return FetchAsk._make(fields)
     try:
         return _decode_common(view, version)
     except (_Uncommon, error, IndexError, UnicodeDecodeError, MalformedFrame):

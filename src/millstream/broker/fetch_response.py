@@ -15,6 +15,7 @@ from millstream.broker.fetch_request import (
 )
 from millstream.broker.fetch_sessions import Found, RoundAnswer
 from millstream.broker.leader_hints import LeaderHint
+from millstream.kernels.fetch import answer_frame
 from millstream.storage.txn_index import AbortedTransaction
 from millstream.wire.primitives import (
     write_compact_length,
@@ -54,6 +55,13 @@ def encode(version: int, answer: RoundAnswer, hints: Hints = NO_HINTS) -> list[A
         writer.topic(topic, partitions)
     writer.end()
     return writer.parts
+
+
+def encode_frame(
+    version: int, correlation_id: int, answer: RoundAnswer
+) -> tuple[list[AnswerPart], int] | None:
+    """The whole frame and its size behind the first four bytes; None: only `encode` can."""
+    return answer_frame(version, correlation_id, answer.error, answer.session_id, answer.found)
 
 
 def _by_topic(found: Sequence[Found]) -> list[tuple[TopicKey, list[Found]]]:
@@ -125,7 +133,9 @@ class _Writer:
             out += _NO_PREFERRED_REPLICA
         size = one.data.size_bytes
         self._count(size)
-        if size and one.data.file is not None:
+        if one.data.raw is not None:
+            out += one.data.raw
+        elif size and one.data.file is not None:
             self.parts += (bytes(out), one.data)
             self._out = out = bytearray()
         if self._is_flexible:

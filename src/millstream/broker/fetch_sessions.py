@@ -9,16 +9,16 @@ the partitions is done by `fetch_read.py`.
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.broker.fetch_request import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION_ID,
-    AskedPartition,
     FetchAsk,
     TopicKey,
 )
+from millstream.kernels import fetch as kernel
 from millstream.model.invariant import invariant
 from millstream.replication.partition import Partition
 from millstream.runtime.clock import Clock
@@ -38,42 +38,15 @@ UNKNOWN: Final = -1
 CursorKey = tuple[TopicKey, int]
 
 
-class Cursor:
-    """Where a client reads in one partition, and what it was last told of it."""
+if TYPE_CHECKING:
 
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "key",
-        "last_fetched_epoch",
-        "leader",
-        "max_bytes",
-        "name",
-        "sent_high_watermark",
-        "sent_log_start",
-        "visible_end",
-    )
+    class Cursor(kernel.Cursor):
+        """The kernel's class, whose leader is a partition here."""
 
-    def __init__(self, asked: AskedPartition) -> None:
-        self.key: CursorKey = asked[:2]
-        self.name: str | None = None
-        """The topic, once its id was resolved: a topic made anew under it is another (KIP-516)."""
-        self.leader: Partition | None = None
-        self.sent_high_watermark = UNKNOWN
-        self.sent_log_start = UNKNOWN
-        self.ask(asked)
+        leader: Partition | None
 
-    def ask(self, asked: AskedPartition) -> None:
-        """Take over what a request says."""
-        _, _, self.current_leader_epoch, self.fetch_offset = asked[:4]
-        self.last_fetched_epoch = asked[4]
-        self.max_bytes = asked[6]
-        self.visible_end = UNKNOWN
-        """Where the client's view ended when it was last looked at. While it reads from there, and
-        high watermark and log start are as sent, there is nothing to tell."""
-
-    def __repr__(self) -> str:
-        return f"Cursor({self.key}, {self.fetch_offset})"
+else:
+    Cursor = kernel.Cursor
 
 
 class Found(NamedTuple):
@@ -101,6 +74,7 @@ class FetchSession:
         "cursors",
         "epoch",
         "generation",
+        "is_old",
         "is_privileged",
         "isolation_level",
         "last_used_ms",
@@ -121,6 +95,8 @@ class FetchSession:
         self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
         self.rank: Rank | None = None
         """Its place in the order of giving up, as it is in the lists."""
+        self.is_old = False
+        """Whether any new session may replace it, as it is in the lists."""
         self.generation = UNKNOWN
         """`Partitions.generation` when every cursor was last looked at."""
 
@@ -212,9 +188,10 @@ class FetchSessions:
             return FetchRound(ask, error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         cursors = session.cursors
         for asked in ask.partitions:
-            cursor = cursors.get(asked[:2])
+            key = asked[:2]
+            cursor = cursors.get(key)
             if cursor is None:
-                cursors[asked[:2]] = Cursor(asked)
+                cursors[key] = Cursor(asked)
             else:
                 cursor.ask(asked)
         for key in ask.forgotten:
@@ -294,6 +271,9 @@ class FetchSessions:
             self._forget_rank(session)
             session.rank = rank
             self.partition_count += rank[1]
+        elif is_old == session.is_old:
+            return  # it is where it belongs
+        session.is_old = is_old
         if not session.is_privileged or is_old:
             _insert(self._ranks_for_privileged, rank)
         if is_old:

@@ -30,6 +30,15 @@ class Answering(Protocol):
         self, context: "Context", body: "Sequence[AnswerPart]", *, error_count: int
     ) -> None: ...
 
+    def answer_frame(
+        self,
+        context: "Context",
+        parts: "Sequence[AnswerPart]",
+        size_bytes: int,
+        *,
+        error_count: int,
+    ) -> None: ...
+
     def answer_nothing(self, context: "Context") -> None: ...
 
 

@@ -124,6 +124,8 @@ class SocketPeer(ClientPeer):
         if self._is_loading:
             return False
         try:
+            if len(self._queue) == 1 and self._send_only():
+                return True
             while self._queue:
                 if not self._send_some():
                     self._set_writing(True)
@@ -137,10 +139,24 @@ class SocketPeer(ClientPeer):
         self._set_writing(False)
         return True
 
+    def _send_only(self) -> bool:
+        """Send a queue of one whole part, which most are; False: the long way goes on from here."""
+        only = self._queue[0]
+        if type(only) is not bytes or self._sent_of_first or self._is_writing:
+            return False
+        size = self._socket.send(only)
+        if size < len(only):
+            self._sent_of_first = size
+            return False
+        self._queue.clear()
+        return True
+
     def _send_some(self) -> bool:
         """Send the front of the queue, several parts at a time; False when the socket is full."""
         first = self._queue[0]
-        if not isinstance(first, ReadSlice) and len(first) >= SEND_BUFFER_BYTES // 4:
+        if not isinstance(first, ReadSlice) and (
+            len(self._queue) == 1 or len(first) >= SEND_BUFFER_BYTES // 4
+        ):
             view = memoryview(first)[self._sent_of_first :]
             return self._sent(self._socket.send(view), len(view))
         filled = self._fill()

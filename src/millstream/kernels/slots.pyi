@@ -7,13 +7,16 @@ into slots; `SlotTable.commit` lets each log write what was staged, then release
 
 from array import array
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from millstream.kernels.connection import Connection
 from millstream.kernels.slot_owner import SlotOwner
 
 __all__ = [
     "BATCHES_KEPT",
+    "ENDS_KEPT",
+    "NOTHING_NEW",
+    "NOT_AT_TAIL",
     "NO_LIMIT",
     "PartitionSlot",
     "ProducerEntry",
@@ -22,6 +25,9 @@ __all__ = [
 ]
 
 BATCHES_KEPT: Final = 5
+ENDS_KEPT: Final = 16
+NOT_AT_TAIL: Final = -1
+NOTHING_NEW: Final = -2
 NO_LIMIT: Final = 9_223_372_036_854_775_807
 
 class ProducerEntry:
@@ -88,6 +94,11 @@ class PartitionSlot:
     is_all_plain: bool
     """False: appends with acks=-1 take the Python path."""
 
+    tail_file: Any
+    """The active segment's file while `tail` may be asked; the log sets and withdraws it."""
+    is_decided: bool
+    """No transaction is undecided, and none with records in the active segment was aborted."""
+
     bytes_in: int
     records_in: int
 
@@ -109,6 +120,19 @@ class PartitionSlot:
     @property
     def waiting(self) -> int:
         """Requests with acks=-1 that wait for the high watermark."""
+
+    def note_end(self) -> None:
+        """What is appended next begins at `position`, with an offset of `log_end` or more."""
+
+    def forget_tail(self) -> None:
+        """Positions are not what they were: the segment rolls, is cut or moves."""
+
+    def tail(self, offset: int, size_max: int) -> int:
+        """Where in `tail_file` the batches from `offset` to the log's end begin.
+
+        NOTHING_NEW when the log ends there. NOT_AT_TAIL when that is not known, when it is more
+        than `size_max`, or when the high watermark is not the log's end.
+        """
 
     def settle(self) -> None:
         """Write what is staged, now. A failure is kept for the requests, until the next commit."""

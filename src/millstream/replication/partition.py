@@ -10,14 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from millstream.kernels.slots import NOTHING_NEW
 from millstream.model.errors import FencedLeaderEpoch, OperatingError, UnknownPartition
 from millstream.model.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.invariant import invariant
 from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
-from millstream.storage.files import PooledFile
 from millstream.storage.flush import FlushDone
 from millstream.storage.log import Log, ReadResult
-from millstream.storage.log_reader import Isolation, ReadSlice
+from millstream.storage.log_reader import EMPTY_SLICE, Isolation, ReadSlice
 from millstream.storage.ports import AppendDone, AppendOutcome, LeadershipListener
 from millstream.storage.producers import Origin
 from millstream.wire.errors import ErrorCode
@@ -25,10 +25,6 @@ from millstream.wire.errors import ErrorCode
 ACKS_ALL: Final = -1
 ACKS_LEADER: Final = 1
 ACKS_NONE: Final = 0
-
-ENDS_KEPT: Final = 8
-"""Ends of the log that readers have reached, remembered for when they come back: as many as read
-one partition at their own pace."""
 
 Flush = Callable[[Log, FlushDone], None]
 Waiter = tuple[Offset, Callable[[OperatingError | None], None]]
@@ -66,7 +62,6 @@ class Partition:
 
     __slots__ = (
         "_acknowledged",
-        "_ends",
         "_facts",
         "_flushes",
         "_home",
@@ -94,8 +89,6 @@ class Partition:
         self.leader_epoch: LeaderEpoch = facts.leader_epoch
         self.readers: dict[Reader, Any] = {}
         """Fetches that wait, with a mark of theirs; a dictionary as they leave in any order."""
-        self._ends: dict[Offset, tuple[PooledFile | None, int, int]] = {}
-        """Offset, and where its batch begins: file, position, truncations until then."""
         self.bytes_out = 0
         """Record bytes handed to consumers."""
         self._settled = log.log_end
@@ -257,35 +250,27 @@ class Partition:
     def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:
         """Batches from the one that holds `offset` on, as far as the reader may see.
 
-        Most readers come back for what was written since they reached the end. Where that is was
-        seen then, so their batches need not be searched for in the file.
+        Most readers come back for what was written since they reached the end. The slot remembers
+        where that is, so their batches need not be searched for in the file.
         """
-        log, slot = self.log, self.slot
-        if isolation is Isolation.HIGH_WATERMARK and slot.high_watermark == slot.log_end:
-            active = log.segments.active
-            end = self._ends.get(offset)
-            if end is not None and end[0] is active.log and end[2] == log.truncations:
-                size = active.size_bytes - end[1]
-                if 0 < size <= size_max and slot.log_start <= offset and self.is_usable:
-                    data = ReadSlice(active.log, end[1], size)
-                    return self._result(data)
-            result = log.read(offset, size_max=size_max, isolation=isolation)
-            data = result.data
-            if data.file is active.log and data.position + data.size_bytes == active.size_bytes:
-                self._note_end(result.high_watermark, data)
-            return result
-        return log.read(offset, size_max=size_max, isolation=isolation)
+        slot = self.slot
+        if slot.is_decided and isolation is not Isolation.LOG_END and self.is_usable:
+            data = self.tail(offset, size_max)
+            if data is not None:
+                end = slot.high_watermark
+                return ReadResult(data, end, end, slot.log_start, [])
+        return self.log.read(offset, size_max=size_max, isolation=isolation)
 
-    def _result(self, data: ReadSlice) -> ReadResult:
-        log = self.log
-        return ReadResult(data, log.high_watermark, log.last_stable_offset, log.log_start, [])
+    def tail(self, offset: int, size_max: int) -> ReadSlice | None:
+        """Everything from `offset` on, if that is known to begin a batch and may be seen.
 
-    def _note_end(self, end: Offset, data: ReadSlice) -> None:
-        """The batch that will hold offset `end` begins behind this slice."""
-        if len(self._ends) >= ENDS_KEPT:
-            del self._ends[next(iter(self._ends))]
-        position = data.position + data.size_bytes
-        self._ends[end] = (data.file, position, self.log.truncations)
+        Ask only while the log's slot `is_decided` and this is usable.
+        """
+        slot = self.slot
+        position = slot.tail(offset, size_max)
+        if position >= 0:
+            return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
+        return EMPTY_SLICE if position == NOTHING_NEW else None
 
     def visible_end(self, isolation: Isolation) -> Offset:
         """Where such a reader's view ends (I-07)."""

@@ -1,6 +1,6 @@
 """All partitions that this broker leads, kept in step with the cluster's metadata."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypedDict
 from uuid import UUID
 
@@ -64,6 +64,8 @@ class Partitions:
         self._timers: Timers | None = None
         self._deadlines: Deadlines | None = None
         self._is_wake_due = False
+        self.is_wake_coming: Callable[[], bool] = lambda: False
+        """Whether somebody calls `wake_readers` soon in any case: then no timer is needed."""
 
     # -- looking up ------------------------------------------------------------------------
 
@@ -74,6 +76,12 @@ class Partitions:
             name = TopicPartition(*partition)
             raise self._offline.get(partition) or UnknownPartition(name)
         return leader
+
+    def find(self, key: tuple[str | bytes, int]) -> Partition | None:
+        """The leader by the topic's name or the bytes of its id; None: ask `get` for the reason."""
+        if isinstance(key[0], bytes):
+            return self._leaders_by_id.get(key)  # type: ignore[arg-type]
+        return self._leaders.get(key)  # type: ignore[arg-type]
 
     def get_by_id(self, topic_id: TopicId, index: int) -> Partition:
         """The same by the topic's id; UnknownTopicId when no topic has it."""
@@ -244,7 +252,9 @@ class Partitions:
 
     def _wake(self, partition: Partition) -> None:
         self._moved[partition] = None
-        if not self._is_wake_due and self._timers is not None:
+        if self._is_wake_due or self.is_wake_coming():
+            return
+        if self._timers is not None:
             # Soon, not now: a request that writes to several partitions, or the next one that
             # has already come, may have more for the same reader.
             self._is_wake_due = True

@@ -250,6 +250,7 @@ class LogBase:
     def _draw_limits(self) -> None:
         """After an append to the active segment: what comes next may be staged."""
         active = self._segments.active
+        self._note_decided()
         if self._is_slot_drawn:
             log_slot.follow_position(self.slot, self._config, active)
             return
@@ -259,7 +260,16 @@ class LogBase:
 
     def _forget_limits(self) -> None:
         self._is_slot_drawn = False
-        self.slot.is_plain = False
+        self.slot.is_plain = self.slot.is_decided = False
+        self.slot.forget_tail()
+
+    def _note_decided(self) -> None:
+        """Staged batches belong to no transaction: only an append the long way changes this."""
+        slot = self.slot
+        stable = self.producers.states.last_stable_offset(
+            log_start=slot.log_start, high_watermark=slot.log_end
+        )
+        slot.is_decided = stable == slot.log_end and not len(self._segments.active.txn_index)
 
     # -- roll ------------------------------------------------------------------------------
 
@@ -322,6 +332,8 @@ class LogBase:
             slot.high_watermark = offset
         self.producers.states.on_high_watermark(offset)
         slot.advance_high_watermark(offset)
+        if not slot.is_decided and self._is_slot_drawn:
+            self._note_decided()  # a marker counts once it is replicated
         self._check()
 
     def advance_log_start(self, offset: Offset) -> None:

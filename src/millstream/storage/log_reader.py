@@ -47,12 +47,23 @@ class ReadSlice:
     Pin the file before control returns to the event loop, unpin when the bytes are sent.
     """
 
-    __slots__ = ("file", "position", "size_bytes")
+    __slots__ = ("file", "is_fresh", "position", "raw", "size_bytes")
 
-    def __init__(self, file: PooledFile | None, position: int, size_bytes: int) -> None:
+    def __init__(
+        self, file: PooledFile | None, position: int, size_bytes: int, *, is_fresh: bool = False
+    ) -> None:
         self.file = file
         self.position = position
         self.size_bytes = size_bytes
+        self.is_fresh = is_fresh
+        """The newest batches, seen by few readers yet: they are in the page cache."""
+        self.raw: bytes | None = None
+        """The bytes, once `load` was called; then the file is not needed any more."""
+
+    def load(self) -> None:
+        """Take the bytes themselves: for a few that can be had without waiting."""
+        self.raw = self.read()
+        self.file = None
 
     def read(self) -> bytes:
         """The bytes, in one read."""

@@ -60,6 +60,7 @@ def draw_limits(
     slot.timestamp_after_max_ms = config.timestamp_after_max_ms
     slot.timestamp_before_max_ms = config.timestamp_before_max_ms
     slot.needs_key = config.cleanup_compact
+    slot.tail_file = active.log
     follow_position(slot, config, active)
     first_ms, limit_ms = active.first_batch_timestamp, age_limit_ms(config, active)
     is_timed = limit_ms >= FOREVER or (first_ms is not None and first_ms >= 0)
@@ -81,4 +82,5 @@ def follow_position(slot: PartitionSlot, config: LogConfig, active: Segment) -> 
     slot.position = active.size_bytes
     # Each batch may add one entry; the segment rolls before an append that finds its index full.
     room_bytes = config.segment_index_bytes - active.offset_index.size_bytes
+    slot.note_end()
     slot.batches_max = -(-room_bytes // _INDEX_ENTRY_BYTES) if room_bytes > 0 else 0

@@ -23,7 +23,7 @@ from millstream.broker.delayed import DelayedFetch
 from millstream.broker.fetch_read import FetchReader
 from millstream.broker.fetch_request import FIRST_WITH_TOPIC_IDS, FetchAsk
 from millstream.broker.fetch_request import decode as decode
-from millstream.broker.fetch_response import NO_HINTS, Hints, encode
+from millstream.broker.fetch_response import NO_HINTS, Hints, encode, encode_frame
 from millstream.broker.fetch_sessions import Found, RoundAnswer
 from millstream.broker.leader_hints import leader_hint
 from millstream.wire.errors import ErrorCode
@@ -86,11 +86,15 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
             error_count += 1
         elif one.cursor.leader is not None:
             one.cursor.leader.bytes_out += one.data.size_bytes
-    version = context.version
+    facts = context.facts
     hints = NO_HINTS
-    if error_count and version >= _FIRST_WITH_HINTS:
+    if error_count and facts.version >= _FIRST_WITH_HINTS:
         hints = _hints(context, told)
-    context.answer_parts(encode(version, told, hints), error_count=error_count)
+    frame = encode_frame(facts.version, facts.correlation_id, told) if not hints else None
+    if frame is not None:
+        context.answer_frame(*frame, error_count=error_count)
+    else:
+        context.answer_parts(encode(facts.version, told, hints), error_count=error_count)
 
 
 def _hints(context: Context, told: RoundAnswer) -> Hints:

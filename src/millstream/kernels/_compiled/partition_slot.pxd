@@ -40,6 +40,12 @@ cdef class PartitionSlot:
     cdef public bint needs_key
     cdef public bint is_plain
     cdef public bint is_all_plain
+    cdef public object tail_file
+    cdef public bint is_decided
+    cdef long long end_offsets[16]
+    cdef long long end_positions[16]
+    cdef int end_count
+    cdef int end_next
     cdef public long long bytes_in
     cdef public long long records_in
     cdef long long round

@@ -18,6 +18,9 @@ from millstream.kernels._compiled.big_endian cimport get_i16, get_i32, get_i64, 
 from millstream.kernels._compiled.producer_entry cimport Kept, ProducerEntry, last_sequence_of
 
 NO_LIMIT = 9_223_372_036_854_775_807
+ENDS_KEPT = 16
+NOT_AT_TAIL = -1
+NOTHING_NEW = -2
 
 cdef array _EMPTY = _array("q")
 cdef enum:
@@ -194,6 +197,37 @@ cdef class PartitionSlot:
         self.rows, self.copied = NULL, NULL
         self.buffers = []  # a new one: whoever wrote them may still look at the old
         self.entries.clear()
+
+    def note_end(self) -> None:
+        if self.end_count and self.end_offsets[(self.end_next - 1) & 15] == self.log_end:
+            self.end_next = (self.end_next - 1) & 15
+            self.end_count -= 1
+        self.end_offsets[self.end_next] = self.log_end
+        self.end_positions[self.end_next] = self.position
+        self.end_next = (self.end_next + 1) & 15
+        self.end_count = min(self.end_count + 1, 16)
+
+    def forget_tail(self) -> None:
+        self.tail_file = None
+        self.end_count = 0
+
+    def tail(self, long long offset, long long size_max) -> int:
+        cdef long long size
+        cdef int back, at
+        if self.high_watermark != self.log_end or offset < self.log_start:
+            return -1
+        if offset == self.log_end:
+            return -2
+        if self.tail_file is None:
+            return -1
+        for back in range(1, self.end_count + 1):  # the newest is asked for most
+            at = (self.end_next - back) & 15
+            if self.end_offsets[at] == offset:
+                size = self.position - self.end_positions[at]
+                return self.end_positions[at] if 0 < size <= size_max else -1
+            if self.end_offsets[at] < offset:
+                break
+        return -1
 
     def advance_high_watermark(self, long long offset) -> None:
         cdef Waiting request

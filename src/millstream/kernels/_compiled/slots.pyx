@@ -7,13 +7,16 @@ from millstream.kernels._compiled.partition_slot cimport Answerer, PartitionSlot
 
 from millstream.kernels._compiled.index_steps import index_steps
 from millstream.kernels._compiled import partition_slot as _partition_slot
-from millstream.kernels._compiled.partition_slot import NO_LIMIT
+from millstream.kernels._compiled.partition_slot import (
+    ENDS_KEPT, NO_LIMIT, NOT_AT_TAIL, NOTHING_NEW,
+)
 from millstream.kernels._compiled.producer_entry import BATCHES_KEPT, ProducerEntry
 
 globals()["PartitionSlot"] = _partition_slot.PartitionSlot  # the name alone is C's here
 
 __all__ = [
-    "BATCHES_KEPT", "NO_LIMIT", "PartitionSlot", "ProducerEntry", "SlotTable", "index_steps",
+    "BATCHES_KEPT", "ENDS_KEPT", "NOTHING_NEW", "NOT_AT_TAIL", "NO_LIMIT",
+    "PartitionSlot", "ProducerEntry", "SlotTable", "index_steps",
 ]
 
 cdef enum:

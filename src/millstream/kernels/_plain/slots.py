@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millstream.kernels._plain.batches import (
     BASE_OFFSET,
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCHES_KEPT",
+    "ENDS_KEPT",
+    "NOTHING_NEW",
+    "NOT_AT_TAIL",
     "NO_LIMIT",
     "PartitionSlot",
     "ProducerEntry",
@@ -40,6 +43,9 @@ __all__ = [
 ]
 
 NO_LIMIT: Final = 2**63 - 1
+ENDS_KEPT: Final = 16
+NOT_AT_TAIL: Final = -1
+NOTHING_NEW: Final = -2
 
 _ACKS_ALL: Final = -1
 
@@ -58,6 +64,10 @@ class PartitionSlot:
         self.roll_timestamp_ms = NO_LIMIT
         self.needs_key = self.is_plain = self.is_all_plain = False
         self.bytes_in = self.records_in = 0
+        self.tail_file: Any = None
+        self.is_decided = False
+        self._ends: dict[int, int] = {}
+        """Positions by the offset from which on they were written, oldest first."""
         self.round = 0
         """Grows when what is staged is written or dropped: staged sequences are void then."""
         self.failure: Exception | None = None
@@ -143,6 +153,25 @@ class PartitionSlot:
         self._records = self._bytes = 0
         # New ones: whoever wrote them may still look at the old.
         self._rows, self._buffers, self._entries = array("q"), [], []
+
+    def note_end(self) -> None:
+        self._ends[self.log_end] = self.position
+        if len(self._ends) > ENDS_KEPT:
+            del self._ends[next(iter(self._ends))]
+
+    def forget_tail(self) -> None:
+        self.tail_file = None
+        self._ends.clear()
+
+    def tail(self, offset: int, size_max: int) -> int:
+        if self.high_watermark != self.log_end or offset < self.log_start:
+            return NOT_AT_TAIL
+        if offset == self.log_end:
+            return NOTHING_NEW
+        position = self._ends.get(offset) if self.tail_file is not None else None
+        if position is None or not 0 < self.position - position <= size_max:
+            return NOT_AT_TAIL
+        return position
 
     def wait(self, end_offset: int, staged: Staged, at: int) -> None:
         staged.waits_for += 1

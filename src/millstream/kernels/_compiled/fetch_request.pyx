@@ -1,0 +1,171 @@
+"""The common shapes of Fetch requests; `parse` of `fetch.pyi`.
+
+Whatever is not common, and whatever ends too early, is `is_bad`: reading goes on with zeros, which
+loops and lengths cannot make anything of, and nothing comes of it in the end.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+
+from millstream.kernels._compiled.big_endian cimport get_i16, get_i32, get_i64
+
+__all__ = ["parse"]
+
+cdef enum:
+    FLEXIBLE = 12
+    WITH_IDS = 13
+
+
+cdef struct Walk:
+    const unsigned char* at
+    const unsigned char* end
+    int version
+    bint is_bad  # it ends too early, or is no common shape
+
+
+cdef bint has(Walk* walk, Py_ssize_t size) noexcept:
+    if walk.is_bad or size < 0 or walk.end - walk.at < size:
+        walk.is_bad = True
+        return False
+    return True
+
+
+cdef long long int32(Walk* walk) noexcept:
+    if not has(walk, 4):
+        return 0
+    walk.at += 4
+    return get_i32(walk.at - 4)
+
+
+cdef long long int64(Walk* walk) noexcept:
+    if not has(walk, 8):
+        return 0
+    walk.at += 8
+    return get_i64(walk.at - 8)
+
+
+cdef long long length(Walk* walk, bint is_text) noexcept:
+    """A count of items, or the bytes of a text; one that is not there is not common."""
+    cdef unsigned int number = 0
+    cdef long long found
+    cdef unsigned char byte
+    cdef int shift = 0
+    if walk.version < FLEXIBLE:
+        if not is_text:
+            found = int32(walk)
+        elif has(walk, 2):
+            found = get_i16(walk.at)
+            walk.at += 2
+        else:
+            found = -1
+    else:
+        while True:
+            if shift == 28 or not has(walk, 1):  # four bytes are more than a frame can hold
+                walk.is_bad = True
+                return 0
+            byte = walk.at[0]
+            walk.at += 1
+            number |= <unsigned int>(byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        found = <long long>number - 1
+    if found < 0:
+        walk.is_bad = True
+        return 0
+    return found
+
+
+cdef int no_tags(Walk* walk) noexcept:
+    if walk.version >= FLEXIBLE and has(walk, 1):
+        walk.is_bad = walk.at[0] != 0
+        walk.at += 1
+    return 0
+
+
+cdef object text(Walk* walk):
+    cdef Py_ssize_t size = <Py_ssize_t>length(walk, True)
+    if not has(walk, size):
+        return None
+    walk.at += size
+    try:
+        return PyUnicode_DecodeUTF8(<const char*>walk.at - size, size, NULL)
+    except UnicodeDecodeError:
+        walk.is_bad = True
+        return None
+
+
+cdef object topic(Walk* walk):
+    if walk.version < WITH_IDS:
+        return text(walk)
+    if not has(walk, 16):
+        return None
+    walk.at += 16
+    return PyBytes_FromStringAndSize(<const char*>walk.at - 16, 16)
+
+
+cdef tuple partition(Walk* walk, key):
+    cdef int version = walk.version
+    cdef long long index = int32(walk)
+    cdef long long epoch = int32(walk) if version >= 9 else -1
+    cdef long long offset = int64(walk)
+    cdef long long last_epoch = int32(walk) if version >= FLEXIBLE else -1
+    cdef long long log_start = int64(walk) if version >= 5 else -1
+    cdef long long max_bytes = int32(walk)
+    no_tags(walk)
+    return (key, index, epoch, offset, last_epoch, log_start, max_bytes)
+
+
+cdef list topics(Walk* walk, bint is_forgotten):
+    cdef list found = []
+    cdef long long count = length(walk, False)
+    cdef long long siblings
+    while count > 0 and not walk.is_bad:
+        count -= 1
+        key = topic(walk)
+        siblings = length(walk, False)
+        while siblings > 0 and not walk.is_bad:
+            siblings -= 1
+            found.append((key, int32(walk)) if is_forgotten else partition(walk, key))
+        no_tags(walk)
+    return found
+
+
+cdef tuple parse_walk(Walk* walk):
+    cdef int version = walk.version
+    cdef long long replica_id = int32(walk) if version < 15 else -1
+    cdef long long max_wait_ms = int32(walk)
+    cdef long long min_bytes = int32(walk)
+    cdef long long max_bytes = int32(walk)
+    cdef long long isolation = 0
+    cdef long long session_id = 0
+    cdef long long session_epoch = -1
+    if has(walk, 1):
+        isolation = <signed char>walk.at[0]
+        walk.at += 1
+    if version >= 7:
+        session_id, session_epoch = int32(walk), int32(walk)
+    partitions = topics(walk, False)
+    forgotten = topics(walk, True) if version >= 7 else []
+    rack_id = text(walk) if version >= 11 else ""
+    no_tags(walk)
+    if walk.is_bad or walk.at != walk.end:
+        return None
+    return (
+        version, replica_id, max_wait_ms, min_bytes, max_bytes, isolation,
+        session_id, session_epoch, partitions, forgotten, rack_id,
+    )
+
+
+def parse(body, int version):
+    cdef Py_buffer view
+    cdef Walk walk
+    PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+    try:
+        walk.at = <const unsigned char*>view.buf
+        walk.end = walk.at + view.len
+        walk.version, walk.is_bad = version, False
+        return parse_walk(&walk)
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,78 @@
+"""The common shapes of Fetch; see `fetch.pyi`.
+
+Requests and answers are left to the broker, whose own code is plain Python already: a second
+version of it here would be no faster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from millstream.kernels._plain.slots import PartitionSlot
+
+__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse"]
+
+UNKNOWN: Final = -1
+
+
+class Cursor:
+    """See the stub."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "key",
+        "last_fetched_epoch",
+        "leader",
+        "max_bytes",
+        "name",
+        "sent_high_watermark",
+        "sent_log_start",
+        "slot",
+        "visible_end",
+    )
+
+    def __init__(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
+        self.key: tuple[str | bytes, int] = asked[:2]
+        self.name: str | None = None
+        self.leader: Any = None
+        self.slot: PartitionSlot | None = None
+        self.sent_high_watermark = self.sent_log_start = UNKNOWN
+        self.ask(asked)
+
+    def ask(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
+        _, _, self.current_leader_epoch, self.fetch_offset = asked[:4]
+        self.last_fetched_epoch, self.max_bytes = asked[4], asked[6]
+        self.visible_end = UNKNOWN
+
+    def __repr__(self) -> str:
+        return f"Cursor({self.key}, {self.fetch_offset})"
+
+
+AnyCursor = TypeVar("AnyCursor", bound=Cursor)
+
+
+def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+    return [
+        cursor
+        for cursor in cursors
+        if (slot := cursor.slot) is None
+        or cursor.fetch_offset != cursor.visible_end
+        or slot.high_watermark != cursor.sent_high_watermark
+        or slot.log_start != cursor.sent_log_start
+    ]
+
+
+def parse(body: memoryview, version: int) -> tuple[Any, ...] | None:
+    del body, version
+    return None
+
+
+def answer_frame(
+    version: int, correlation_id: int, error: int, session_id: int, found: Sequence[Any]
+) -> tuple[list[Any], int] | None:
+    del version, correlation_id, error, session_id, found
+    return None

@@ -1,0 +1,57 @@
+"""The common shapes of Fetch: requests read, answers written, cursors looked at. For both twins.
+
+What is not common (tagged fields, a follower's state, aborted transactions, damage) is left to the
+broker's own Python, which knows everything: `parse` and `answer_frame` then return None, the plain
+twin always. `Cursor` and `moved` are complete in both.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from millstream.kernels.slots import PartitionSlot
+
+__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse"]
+
+UNKNOWN: int
+
+class Cursor:
+    """Where a client reads in one partition, and what it was last told of it."""
+
+    key: tuple[str | bytes, int]
+    """Topic, by name or by the bytes of its id, and partition."""
+    name: str | None
+    """The topic, once its id was resolved: a topic made anew under it is another (KIP-516)."""
+    leader: Any
+    slot: PartitionSlot | None
+    """The leader's; set together with it."""
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    max_bytes: int
+    sent_high_watermark: int
+    sent_log_start: int
+    visible_end: int
+    """Where the client's view ended when it was last looked at. While it reads from there, and
+    high watermark and log start are as sent, there is nothing to tell."""
+
+    def __init__(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None: ...
+    def ask(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
+        """Take over what a request says."""
+
+AnyCursor = TypeVar("AnyCursor", bound=Cursor)
+
+def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+    """All but those of which there is certainly nothing to tell."""
+
+def parse(body: memoryview, version: int) -> tuple[Any, ...] | None:
+    """The fields of the broker's `FetchAsk`, or None for what is not common."""
+
+def answer_frame(
+    version: int, correlation_id: int, error: int, session_id: int, found: Sequence[Any]
+) -> tuple[list[Any], int] | None:
+    """The parts of a whole frame and its size without the first four bytes; None: not common.
+
+    `found` are the broker's `Found`: (cursor, error, high watermark, last stable offset, log
+    start, aborted, data, diverging, ...). Records are copied where `data` has them and are a part
+    of their own otherwise.
+    """
