@@ -124,6 +124,7 @@ class Broker:
         )
         self.partitions = Partitions(self.logs, configs, self._table, broker_id=self.broker_id)
         self.server.exchange.after_commit = self.partitions.wake_readers
+        self.partitions.after_late_wake = self.server.exchange.poke
         self.partitions.is_wake_coming = self.server.exchange.is_awake
         self.services = Services(
             broker_id=self.broker_id,
@@ -146,7 +147,12 @@ class Broker:
         )
         gauges.register(self.services)
         self._upkeep = Upkeep(
-            self.logs, configs, self.metrics, make_missing_logs=self.partitions.try_again
+            self.logs,
+            configs,
+            self.metrics,
+            clock=seams.clock,
+            make_missing_logs=self.partitions.try_again,
+            poke=self.server.exchange.poke,
         )
         self.endpoints: list[ListenerAddress] = []
         """Where clients can connect, once started."""

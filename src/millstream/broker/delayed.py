@@ -15,6 +15,7 @@ from millstream.kernels.batches import HEADER_BYTES
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset
 from millstream.observe.logs import get_logger
+from millstream.replication.partition import Partition
 
 log = get_logger("millstream.broker.delayed")
 
@@ -34,6 +35,7 @@ class DelayedFetch:
         "_context",
         "_deadlines",
         "_is_over",
+        "_joined",
         "_min_bytes",
         "_reader",
     )
@@ -48,6 +50,8 @@ class DelayedFetch:
         self._bytes_of: dict[Cursor, int] = {}
         self._bytes_seen = 0
         self._is_over = False
+        self._joined: list[Partition] = []
+        """Where it waits: the session may forget a partition meanwhile."""
         services = context.services
         self._deadlines = services.partitions.deadlines(services.timers)
 
@@ -60,6 +64,7 @@ class DelayedFetch:
         for cursor in self._reader.round.cursors:
             if cursor.leader is not None:
                 cursor.leader.readers[self] = cursor
+                self._joined.append(cursor.leader)
         self._deadlines.add(self, timeout_ms=max_wait_ms)
 
     def progressed(self, mark: Any) -> None:
@@ -103,9 +108,9 @@ class DelayedFetch:
 
     def _leave(self) -> None:
         self._is_over = True
-        for cursor in self._reader.round.cursors:
-            if cursor.leader is not None:
-                cursor.leader.readers.pop(self, None)
+        for leader in self._joined:
+            leader.readers.pop(self, None)
+        self._joined.clear()
 
     def _finish(self) -> None:
         self._leave()

@@ -15,11 +15,10 @@ from typing import Any, Final
 from millstream.broker import registry
 from millstream.broker.context import AnswerPart, Context, Peer, RequestFacts
 from millstream.broker.error_codes import code_of
-from millstream.broker.peer import size_of
+from millstream.broker.peer import release, size_of
 from millstream.broker.registry import SERVED, Handler
 from millstream.broker.services import Services
 from millstream.model.errors import OperatingError
-from millstream.model.invariant import invariant
 from millstream.observe.logs import get_logger
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
@@ -29,6 +28,9 @@ from millstream.wire.primitives import MalformedFrame
 log = get_logger("millstream.broker.dispatch")
 
 _SIZE: Final = Struct(">i")
+
+ANSWER_BYTES_MAX: Final = 2**31 - 1
+"""The size of a frame is a signed 32-bit number."""
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 
@@ -151,7 +153,10 @@ class Dispatch:
         size = len(header)
         for part in body:
             size += size_of(part)
-        invariant(size < 2**31, "I-36 an answer larger than a frame", api=facts.api_key, size=size)
+        if size >= ANSWER_BYTES_MAX:  # a client can ask for that, so it is no bug of ours
+            release(body)
+            context.peer.close(f"an answer of {size} bytes does not fit a frame")
+            return
         self._observe(context, size + 4, error_count)
         first = body[0] if body else b""
         if isinstance(first, bytes):

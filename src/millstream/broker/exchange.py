@@ -23,7 +23,10 @@ log = get_logger("millstream.broker.exchange")
 
 _PRODUCE: Final = 0
 
-ROUNDS_MAX: Final = 8
+REQUESTS_PER_TURN_MAX: Final = 16
+"""Requests of one connection that handlers serve before the others have their turn."""
+
+ROUNDS_MAX: Final = 2
 """Times a wake-up goes back to connections whose answers made room for more of their requests.
 A client that pipelines without end must let the others have their turn."""
 
@@ -123,6 +126,11 @@ class Exchange:
 
     # -- connections -----------------------------------------------------------------------
 
+    def poke(self) -> None:
+        """Answers became ready outside a wake-up: a flush is done, or a time is up."""
+        if not self._is_awake:
+            self._again()
+
     def has_output(self, peer: ClientPeer) -> None:
         """An answer is ready; outside a wake-up it leaves at once."""
         self._with_output[peer] = None
@@ -165,6 +173,7 @@ class Exchange:
         core, table = peer.core, self.table
         wall_ms = self.wall_ms
         received_us = int(self.now_s * 1e6)
+        left = REQUESTS_PER_TURN_MAX
         try:
             while peer.is_open and (request := core.next_request(wall_ms)) is not None:
                 if table.staged:
@@ -180,6 +189,10 @@ class Exchange:
                     len(body),
                 )
                 self._dispatch.handle(peer, facts, body)
+                left -= 1
+                if not left:
+                    self.has_requests(peer)  # the others first
+                    return
         except FrameError as error:
             peer.close(str(error))
         except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'

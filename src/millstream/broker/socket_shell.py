@@ -128,7 +128,9 @@ class SocketPeer(ClientPeer):
                 return True
             while self._queue:
                 if not self._send_some():
-                    self._set_writing(True)
+                    # While a thread reads there is nothing to write: the socket would only tell,
+                    # again and again, that it could take more.
+                    self._set_writing(not self._is_loading)
                     return False
         except BlockingIOError:
             self._set_writing(True)
@@ -219,7 +221,10 @@ class SocketPeer(ClientPeer):
         try:
             self._shell.background.submit(work, partial(self._loaded, part, skip), name="cold read")
         except BackgroundFullError:
-            self._loaded(part, skip, Outcome(opened.read_at(part.position + skip, size)))
+            self._is_loading = False
+            data = opened.read_at(part.position + skip, size)
+            self._replace_front(part, skip, data)
+            self._exchange.has_output(self)
 
     def _loaded(self, part: ReadSlice, skip: int, outcome: Outcome[bytes]) -> None:
         self._is_loading = False
@@ -251,6 +256,7 @@ class SocketPeer(ClientPeer):
 
     def _sent(self, size: int, wanted: int) -> bool:
         """Drop what has left from the queue; False when the socket took less than offered."""
+        self.last_active_s = self._exchange.now_s
         taken = size + self._sent_of_first
         queue = self._queue
         while queue:

@@ -10,7 +10,9 @@ from millstream.observe import logs
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
+from millstream.runtime.clock import Clock
 from millstream.storage.manager import LogManager
+from millstream.wire.errors import ErrorCode
 
 log = get_logger("millstream.broker.upkeep")
 
@@ -32,8 +34,14 @@ class Upkeep:
         configs: BrokerConfigs,
         metrics: BrokerMetrics,
         *,
+        clock: Clock,
         make_missing_logs: Callable[[], None],
+        poke: Callable[[], None],
     ) -> None:
+        """`poke` lets answers leave that became ready here."""
+        self._clock = clock
+        self._poke = poke
+        self._told: set[str] = set()
         self._logs = logs
         self._make_missing_logs = make_missing_logs
         self._configs = configs
@@ -56,6 +64,8 @@ class Upkeep:
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
         self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
         self._every("log lines", lambda: 1.0, logs.flush)
+        self._every("directories", lambda: 1.0, self._tell_failures)
+        self._every("waiting", lambda: 1.0, self._expire_waiting)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
         self._lag.start()
@@ -108,6 +118,20 @@ class Upkeep:
         self._logs.cleaner.throttle.bytes_per_s = self._configs.cleaner_limits().bytes_per_s
         if self._configs.get_bool("log.cleaner.enable"):
             self._logs.run_cleaner()
+
+    def _tell_failures(self) -> None:
+        """A directory that failed takes its partitions offline: once, and loudly."""
+        for one in self._logs.directories:
+            if one.failure is not None and one.path not in self._told:
+                self._told.add(one.path)
+                log.error("a log directory failed", directory=one.path, cause=str(one.failure))
+
+    def _expire_waiting(self) -> None:
+        """Requests of the connection core whose own time limit has passed."""
+        now_ms = self._clock.wall_ms()
+        for one in self._logs:
+            if one.slot.waiting and one.slot.expire_waiting(now_ms, ErrorCode.REQUEST_TIMED_OUT):
+                self._poke()
 
     def _expire_producers(self) -> None:
         self._logs.expire_producers()

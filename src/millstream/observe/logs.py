@@ -51,6 +51,10 @@ REPEATED_KEYS_MAX: Final = 1024
 _LEVELS: Final = {name: number for number, name in LEVEL_NAMES.items()} | {"WARNING": 30}
 
 
+# Without a handler of ours or of the program, warnings would go to standard error all the same.
+logging.getLogger(OUR_ROOT).addHandler(logging.NullHandler())
+
+
 class UnknownLogger(OperatingError):
     """A level was to be set on a logger that nobody has."""
 

@@ -216,6 +216,8 @@ class Partition:
             return
         for waiting in (self._acknowledged, self._replicated):
             _fail(waiting, end, error)
+        if self.slot.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR):
+            self._home.wake(self)
         self._on_refusal()
 
     def _settle(self, end: Offset) -> None:
@@ -230,9 +232,10 @@ class Partition:
         log = self.log
         if end <= log.high_watermark:
             return
+        has_waiting = self.slot.waiting
         log.set_high_watermark(end)
         _wake(self._replicated, log.high_watermark)
-        if self.readers:
+        if self.readers or has_waiting:
             self._home.wake(self)
 
     def _check_replicas(self) -> None:

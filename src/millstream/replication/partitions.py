@@ -63,6 +63,8 @@ class Partitions:
         self._moved: dict[Partition, None] = {}
         self._timers: Timers | None = None
         self._deadlines: Deadlines | None = None
+        self.after_late_wake: Callable[[], None] = lambda: None
+        """Lets answers leave that became ready outside a wake-up of the network."""
         self._is_wake_due = False
         self.is_wake_coming: Callable[[], bool] = lambda: False
         """Whether somebody calls `wake_readers` soon in any case: then no timer is needed."""
@@ -263,6 +265,7 @@ class Partitions:
     def _wake_late(self) -> None:
         self._is_wake_due = False
         self.wake_readers()
+        self.after_late_wake()
 
     def wake_readers(self) -> None:
         """Let the fetches look that wait for partitions which moved since the last call."""

@@ -40,7 +40,9 @@ def handle(context: Context, request: DescribeConfigsRequest) -> DescribeConfigs
     known = set(ResourceType)
     if any(one.resource_type not in known for one in request.resources):
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
-    results = [_result(context, one, request) for one in request.resources]
+    # Each resource once: a small request must not buy an answer thousands of times its size.
+    wanted = {(one.resource_type, one.resource_name): one for one in request.resources}
+    results = [_result(context, one, request) for one in wanted.values()]
     return DescribeConfigsResponse(results=results)
 
 
