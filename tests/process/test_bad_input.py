@@ -21,6 +21,11 @@ from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import encode_request_header
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from waiting_for import until
 from wire_client import WireClient, build_batch, produce_request
@@ -59,6 +64,17 @@ def check_served(client: WireClient) -> None:
     assert partition.error_code == 0
     found = client.fetch("honest", partition.base_offset)
     assert found.responses[0].partitions[0].high_watermark == partition.base_offset + 1
+
+
+def fetch_request(topic: str) -> FetchRequest:
+    """Ten megabytes from the beginning."""
+    partition = FetchPartition(partition=0, partition_max_bytes=10 * MIB)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=10 * MIB,
+        topics=[FetchTopic(topic=topic, partitions=[partition])],
+    )
 
 
 def error_of(client: WireClient, batch: bytes | bytearray) -> ErrorCode:
@@ -322,19 +338,7 @@ def test_a_client_that_never_reads_is_stopped_and_does_not_grow_the_broker(
         deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         deaf.socket.setblocking(False)
         header = encode_request_header(ApiKey.FETCH, 12, 1, "deaf")
-        from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-
-        ask = FetchRequest(
-            max_wait_ms=0,
-            min_bytes=1,
-            max_bytes=10 * MIB,
-            topics=[
-                FetchTopic(
-                    topic="wide",
-                    partitions=[FetchPartition(partition=0, partition_max_bytes=10 * MIB)],
-                )
-            ],
-        )
+        ask = fetch_request("wide")
         frame = header + ask.encode(12)
         flood = (struct.pack(">i", len(frame)) + frame) * 3000
         sent = 0
@@ -429,6 +433,33 @@ def test_idle_and_stalled_connections_are_closed(tmp_path: Path) -> None:
         stalled.socket.sendall(struct.pack(">i", 500) + b"half of a request")
         assert idle.is_closed_by_peer()
         assert stalled.is_closed_by_peer()
+
+
+def test_a_client_that_reads_slowly_but_steadily_is_not_idle(tmp_path: Path) -> None:
+    settings = {"connections.max.idle.ms": "1000"}
+    with broker_process(tmp_path, settings) as impatient, impatient.client() as client:
+        client.create_topic("wide", max_message_bytes=str(8 * MIB))
+        for _ in range(4):
+            client.produce("wide", build_batch([(b"k", os.urandom(2 * MIB))]))
+        with impatient.client() as slow:
+            slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+            slow.write(fetch_request("wide"), 12)
+            taken, begin = 0, time.monotonic()
+            while taken < 8 * MIB:
+                # Paced by another client's requests for as long as twice the limit.
+                is_slow = time.monotonic() - begin < 3.5
+                if is_slow:
+                    client.send(MetadataRequest(topics=[]), 9)
+                piece = slow.socket.recv(256 if is_slow else MIB)
+                assert piece, f"closed after {taken} bytes"
+                taken += len(piece)
+
+
+def test_one_setting_asked_for_often_is_told_once(broker: BrokerProcess) -> None:
+    wanted = [DescribeConfigsResource(resource_type=4, resource_name="1")] * 2000
+    with broker.client() as client:
+        told = client.send(DescribeConfigsRequest(resources=wanted), 4)
+    assert len(told.results) == 1
 
 
 def test_it_survives_the_end_of_its_descriptors(tmp_path: Path) -> None:

@@ -126,25 +126,7 @@ class Broker:
         self.server.exchange.after_commit = self.partitions.wake_readers
         self.partitions.after_late_wake = self.server.exchange.poke
         self.partitions.is_wake_coming = self.server.exchange.is_awake
-        self.services = Services(
-            broker_id=self.broker_id,
-            clock=seams.clock,
-            randomness=seams.randomness,
-            timers=LoopTimers(loop, seams.clock),
-            answering=dispatch,
-            configs=configs,
-            controller=self.controller,
-            logs=self.logs,
-            partitions=self.partitions,
-            fetch_sessions=FetchSessions(
-                slots_max=configs.get_int("max.incremental.fetch.session.cache.slots"),
-                clock=seams.clock,
-                randomness=seams.randomness,
-            ),
-            producer_ids=ProducerIds(self.controller, self._tasks.spawn),
-            metrics=self.metrics,
-            repeated=Repeated(log, seams.clock, interval_s=60.0),
-        )
+        self.services = self._make_services(dispatch, LoopTimers(loop, seams.clock))
         gauges.register(self.services)
         self._upkeep = Upkeep(
             self.logs,
@@ -160,6 +142,28 @@ class Broker:
         self._not_ready: str | None = "the broker is starting"
         self._warming: asyncio.TimerHandle | None = None
         self.metrics_port: int | None = None
+
+    def _make_services(self, dispatch: Dispatch, timers: LoopTimers) -> Services:
+        seams, configs = self._seams, self._configs
+        return Services(
+            broker_id=self.broker_id,
+            clock=seams.clock,
+            randomness=seams.randomness,
+            timers=timers,
+            answering=dispatch,
+            configs=configs,
+            controller=self.controller,
+            logs=self.logs,
+            partitions=self.partitions,
+            fetch_sessions=FetchSessions(
+                slots_max=configs.get_int("max.incremental.fetch.session.cache.slots"),
+                clock=seams.clock,
+                randomness=seams.randomness,
+            ),
+            producer_ids=ProducerIds(self.controller, self._tasks.spawn),
+            metrics=self.metrics,
+            repeated=Repeated(log, seams.clock, interval_s=60.0),
+        )
 
     # -- start -----------------------------------------------------------------------------
 
