@@ -15,6 +15,7 @@ from client_kit import (
     some_records,
 )
 from client_targets import CODECS
+
 from conftest import ByName
 
 pytestmark = pytest.mark.interop

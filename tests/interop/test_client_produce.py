@@ -14,6 +14,7 @@ from client_kit import (
     some_records,
 )
 from client_targets import Target
+
 from conftest import ByName
 
 pytestmark = pytest.mark.interop

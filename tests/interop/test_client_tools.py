@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from client_kit import START_MS, ConnectedClient, Record, new_topic_name, some_records
 from client_targets import Target
-from conftest import ByName
 from kafka_tools import run_script
+
+from conftest import ByName
 
 pytestmark = pytest.mark.interop
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from client_kit import PROGRAMS, START_MS, Client, Record, record_of, some_records
 from client_targets import PEERS, Target
-from conftest import ByName
 
+from conftest import ByName
 from millstream.testing.peers.java_programs import (
     SPARK_JVM_OPTIONS,
     SPARK_VERSION,
