@@ -402,3 +402,28 @@ def test_session_ids_are_positive_and_different() -> None:
     assert len(ids) == 500
     assert min(ids) > 0
     assert max(ids) < 2**31
+
+
+def test_a_waiting_fetch_leaves_partitions_that_its_session_forgot_meanwhile() -> None:
+    """Pipelined long polls, each forgetting what the one before waits on, must not pile up."""
+    plane = plane_with()
+    client = Client(plane, 12)
+    client.fetch(("t", 0, 0), ("t", 1, 0))
+    waiting = plane.fetch_request(
+        [], session_id=client.session_id, session_epoch=1, max_wait_ms=500
+    )
+    first = plane.send(waiting, 12)
+    assert plane.leader("t", 0).readers
+    forgetting = plane.fetch_request(
+        [],
+        session_id=client.session_id,
+        session_epoch=2,
+        max_wait_ms=500,
+        forgotten=[("t", 0)],
+    )
+    second = plane.send(forgetting, 12)
+    plane.timers.pass_time(1000)
+    assert plane.fetched(first, 12).errors == []
+    assert plane.fetched(second, 12).errors == []
+    assert not plane.leader("t", 0).readers
+    assert not plane.leader("t", 1).readers
