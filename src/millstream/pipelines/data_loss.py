@@ -197,7 +197,7 @@ def _begin_of(
     if latest < position:
         text = (
             f"The latest offset of {partition} is {latest}, below {position}, where the query "
-            "stands: startingOffsets was set too high, or the topic was deleted and created again, or the "
+            "stands: startingOffsets was set too high, or the topic was created again, or the "
             "partition was cut by an unclean election."
         )
         return latest, Loss(LossKind.PARTITION_OFFSET_CHANGED, text)

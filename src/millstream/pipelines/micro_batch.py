@@ -7,7 +7,7 @@ first is therefore written into the end (see `source_offset`).
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millstream.model.ids import Offset, TimestampMs, TopicId, TopicPartition
 from millstream.pipelines.admission import (
@@ -37,7 +37,7 @@ class NextEnd:
     """The decision of one trigger."""
 
     offset: SourceOffset
-    """Equal to the start when there is nothing to do: Spark then runs no batch."""
+    """The start itself when there is nothing to do: Spark then runs no batch."""
     last_trigger: TimestampMs | None
     warnings: tuple[str, ...] = ()
 
@@ -67,7 +67,9 @@ def next_end(
         is_available_now=rules.is_available_now,
     )
     if admission.ends is None:
-        return NextEnd(offset=start, last_trigger=admission.last_trigger, warnings=warnings)
+        return NextEnd(
+            offset=_unmoved(start), last_trigger=admission.last_trigger, warnings=warnings
+        )
     end = _end(start, admission.ends, found.begins, view)
     return NextEnd(offset=end, last_trigger=admission.last_trigger, warnings=warnings)
 
@@ -113,10 +115,18 @@ def _end(
     )
     moved = {tp: at for tp, at in begins.items() if start.positions.get(tp) != at}
     if dict(ends) == dict(start.positions) and not moved and not is_other_topic:
-        # Spark compares the texts: extras that come or go would make an empty batch.
-        return start
+        return _unmoved(start)
     kept = dict(begins) if start.is_initial else moved
     return SourceOffset(positions=dict(ends), begins=kept, topic_ids=topic_ids)
+
+
+def _unmoved(start: SourceOffset) -> SourceOffset:
+    """The end of a batch that reads nothing."""
+    if not start.is_initial:
+        # Spark compares the texts: extras that come or go would make it run an empty batch.
+        return start
+    # The first batch is run even when it is empty, and its replay may resolve an earlier start.
+    return replace(start, begins=dict(start.positions), is_initial=False)
 
 
 def _ids_of(partitions: Collection[TopicPartition], view: ClusterView) -> dict[str, TopicId]:
