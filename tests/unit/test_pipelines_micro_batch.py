@@ -170,6 +170,12 @@ def test_large_partitions_are_split() -> None:
     )
 
 
+def test_shares_are_rounded_half_up() -> None:
+    """3 and 5 of 8 offsets over 4 tasks: 1.5 and 2.5 become 2 and 3."""
+    found = split_ranges(ranges((0, 0, 3), (1, 0, 5)), min_partitions=4)
+    assert [one.partition for one in found] == [0, 0, 1, 1, 1]
+
+
 def test_only_the_first_piece_starts_at_earliest() -> None:
     asked = [one._replace(starts_at_earliest=True) for one in ranges((0, 0, 10))]
     pieces = split_ranges(asked, min_partitions=2)

@@ -115,6 +115,16 @@ def test_what_we_add_hides_in_the_name_of_an_empty_topic() -> None:
     assert offsets_from_text(json.dumps(document)) == {A0: 23}
 
 
+def test_no_topic_is_taken_for_the_reserved_key() -> None:
+    """Nor the other way round: the name is in checkpoints and never changes."""
+    document = {"millstream": {"0": 1}, '#millstream {"v":1,"initial":true}': {}}
+    found = source_offset_from_document(document)
+    assert found == SourceOffset(
+        positions={TopicPartition("millstream", 0): Offset(1)}, is_initial=True
+    )
+    assert not is_topic_name(RESERVED_PREFIX[0])
+
+
 def test_without_extras_the_text_is_the_connectors() -> None:
     assert document_from_source_offset(SourceOffset(positions={A0: Offset(1)})) == {"a": {"0": 1}}
 
