@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
+from py4j import java_gateway
 
 from millstream.testing.peers.runtimes import find_runtime
 
@@ -54,14 +54,13 @@ class Gateway:
 @contextmanager
 def jvm_gateway(jars: Path) -> Iterator[Gateway]:
     """A JVM for as long as the context lasts."""
-    py4j = pytest.importorskip("py4j.java_gateway")
     command = [str(find_runtime("java")), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     command += ["-cp", f"{jars}/*", "py4j.GatewayServer", "--die-on-broken-pipe", "0"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        parameters = py4j.GatewayParameters(port=port, auto_convert=True)
-        gateway = py4j.JavaGateway(gateway_parameters=parameters)
+        parameters = java_gateway.GatewayParameters(port=port, auto_convert=True)
+        gateway = java_gateway.JavaGateway(gateway_parameters=parameters)
         try:
             yield Gateway(gateway)
         finally:
