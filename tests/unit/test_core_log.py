@@ -1,14 +1,11 @@
 """The log's side of the core: where an append stops being plain, and how small numbers are kept."""
 
-import random
 from array import array
 from dataclasses import replace
 
 import pytest
-from crc32c import crc32c
 
 from core_kit import BIG_SEGMENTS, NOW, TWINS, Core, Twin, batch, produce_frame, sequenced
-from kernel_twins import compiled, needs_compiled
 from millstream.kernels import batches, slots
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.limits import PRODUCER_BATCHES_KEPT
@@ -164,18 +161,6 @@ def test_index_entries_come_every_interval(kernel: Twin) -> None:
     found = kernel.slots.index_steps(rows, 150, 60, -1, 77)
     assert found == (200, 9, 1, [(1, 100, 9, 1), (3, 300, 9, 1)])
     assert kernel.slots.index_steps(rows[:0], 150, 60, 3, 77) == (60, 3, 77, [])
-
-
-@needs_compiled("crc")
-@pytest.mark.parametrize("may_use_sse42", [True, False])
-def test_checksums_are_those_of_the_package(may_use_sse42: bool) -> None:
-    kernel = compiled("crc")
-    assert kernel is not None
-    source = random.Random(3)
-    for size in [*range(70), 1023, 3071, 3072, 3073, 6144, 10_007, 100_003]:
-        data = source.randbytes(size)
-        assert kernel.crc32c(data, may_use_sse42) == crc32c(data), size
-        assert kernel.crc32c(memoryview(data)[1:], may_use_sse42) == crc32c(data[1:]), size
 
 
 def test_the_limits_of_a_slot_are_those_of_c() -> None:

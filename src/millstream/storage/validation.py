@@ -9,8 +9,6 @@ from array import array
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from millstream.kernels import batches, records
 from millstream.kernels.batches import (
     ATTRIBUTES,
@@ -27,6 +25,7 @@ from millstream.kernels.batches import (
     SIZE,
 )
 from millstream.kernels.compression import Codec, compress, decompress
+from millstream.kernels.crc import crc32c
 from millstream.kernels.errors import MalformedRecords, Reason
 from millstream.model.errors import (
     BatchTooLarge,
