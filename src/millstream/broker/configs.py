@@ -112,6 +112,15 @@ class BrokerConfigs:
             return list(value)
         return split_list(value) if isinstance(value, str) else []
 
+    def get_written(self, name: str) -> list[str]:
+        """The members as they were written: one that is there twice comes twice."""
+        text = self._sources.text(broker_key(name)) or ""
+        return [member.strip() for member in text.split(",")] if text.strip() else []
+
+    def is_set(self, name: str) -> bool:
+        """Whether anybody set it; otherwise its value is the default."""
+        return any(name in one for one in self._sources)
+
     def cleaner_limits(self) -> CleanerLimits:
         """For the log cleaner; the rate can change while the broker runs."""
         rate = self.get_float("log.cleaner.io.max.bytes.per.second")

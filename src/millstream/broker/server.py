@@ -94,8 +94,7 @@ class Server:
             try:
                 listener = await self._listen(one)
             except OSError as error:
-                place = f"{one.name}://{one.host}:{one.port}"
-                raise OSError(error.errno, f"{place}: {error.strerror or error}") from error
+                raise OSError(error.errno, f"{one.url}: {error.strerror or error}") from error
             self._listeners.append(listener)
             bound.append(one._replace(port=listener.port))
         return bound

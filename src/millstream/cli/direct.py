@@ -5,6 +5,7 @@ a test compares them; anything else, from `--help` to a mistyped number, is left
 that there is one place for help and errors.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -45,6 +46,8 @@ def _broker(given: dict[str, str]) -> Callable[[], int] | None:
         return None
 
     def run_broker() -> int:
+        # Loading makes many objects and no garbage; `run` turns it on when the broker is ready.
+        gc.disable()
         from millstream.broker.process import run
 
         return run(Path(given["--config"]))

@@ -4,7 +4,7 @@ Changes go one after the other: each is decided on the image that the last one l
 off the loop, and only then becomes the image, is told to the subscribers, and is answered.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -152,6 +152,10 @@ class LocalController:
         """`load` and `open` in one, where nothing has to happen between."""
         self.load(cluster_id=cluster_id)
         self.open()
+
+    def leave_out(self, directories: Container[str]) -> None:
+        """Log directories that turned out to be unusable are not ours to mark; before `open`."""
+        self._found = {path: one for path, one in self._found.items() if path not in directories}
 
     def close(self) -> None:
         """Give the lock back. Background work must have ended."""
