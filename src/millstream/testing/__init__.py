@@ -22,4 +22,6 @@ def __getattr__(name: str) -> Any:
 
     with collector_paused():
         module = "fixtures" if name == "broker" else "broker_thread"
-        return getattr(import_module(f"{__name__}.{module}"), name)
+        found = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = found
+    return found
