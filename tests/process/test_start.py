@@ -22,6 +22,7 @@ TOO_HEAVY = {
     "importlib.metadata",
     "kazoo",
     "lz4",
+    "millstream.storage.compaction.work",
     "numpy",
     "pyarrow",
     "pydantic",
