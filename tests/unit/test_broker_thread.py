@@ -1,6 +1,5 @@
 """The broker that users' tests start: what it says of settings, and what it costs to load."""
 
-import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -46,4 +45,3 @@ def test_loading_leaves_the_garbage_collector_as_it_was(is_on: bool) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == str(is_on)
-    assert gc.isenabled()

@@ -1,5 +1,6 @@
 """The short way into `broker` and `up`: it means what the library's long way means, or declines."""
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ class Calls:
         self.found: list[Any] = []
         monkeypatch.setattr(process, "run", self._note)
         monkeypatch.setattr(brokers_up, "run", self._note)
+        # It would stay off, as nothing is run here that turns it on again.
+        monkeypatch.setattr(gc, "disable", lambda: None)
 
     def _note(self, asked: object) -> int:
         self.found.append(asked)
