@@ -5,11 +5,9 @@ from typing import Final
 
 from millstream.broker.configs import BrokerConfigs
 
-_CONSEQUENCES: Final = {
+_CONSEQUENCES: Final = {  # those of internal topics come with these topics
     "default.replication.factor": "a topic that is created without a factor is refused",
     "min.insync.replicas": "records with acks=all are refused",
-    "offsets.topic.replication.factor": "the topic of committed offsets could not be created",
-    "transaction.state.log.replication.factor": "the topic of transactions could not be created",
 }
 
 
