@@ -75,6 +75,16 @@ class DeadlinePassed(ClientError):
         )
 
 
+class OutcomeUnknown(ClientError):
+    """The connection was lost before the answer, and the request must not be sent twice."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what}: whether it was done is not known ({why}); look, and repeat it if it was not"
+        )
+
+
 class TopicUnknown(ClientError):
     """The cluster has no such topic, or the topic no such partition."""
 

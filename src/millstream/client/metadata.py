@@ -36,7 +36,7 @@ class Broker(NamedTuple):
 class PartitionInfo(NamedTuple):
     """One partition as a broker told of it."""
 
-    index: int
+    partition: int
     leader: BrokerId | None
     leader_epoch: LeaderEpoch
     """-1 where the broker is too old to tell."""
@@ -162,7 +162,7 @@ class MetadataCache:
     def is_fresh(self, name: str, now_s: float) -> bool:
         """Whether what is known of the topic may be relied on without asking."""
         entry = self._entries.get(name)
-        if entry is None or entry.is_stale:
+        if entry is None or entry.is_stale or entry.error is not ErrorCode.NONE:
             return False
         return now_s - entry.updated_s < self._max_age_s
 
@@ -301,7 +301,7 @@ def topic_info(told: MetadataResponseTopic) -> TopicInfo:
 
 def _partition_info(told: MetadataResponsePartition) -> PartitionInfo:
     return PartitionInfo(
-        index=told.partition_index,
+        partition=told.partition_index,
         leader=BrokerId(told.leader_id) if told.leader_id >= 0 else None,
         leader_epoch=LeaderEpoch(told.leader_epoch),
         replicas=tuple(map(BrokerId, told.replica_nodes)),

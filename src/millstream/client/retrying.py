@@ -13,6 +13,8 @@ from millstream.client.errors import (
     ClientError,
     DeadlinePassed,
     NotSupported,
+    OutcomeUnknown,
+    TopicUnknown,
     error_for,
 )
 from millstream.rpc.backoff import Backoff
@@ -72,7 +74,8 @@ def remedy_for(failure: Failure, *, may_repeat: bool = True) -> Remedy:
     if isinstance(failure, ErrorCode):
         return _remedy_for_code(failure)
     if isinstance(failure, BrokersUnreachable):
-        return Remedy.BACK_OFF | Remedy.BOOTSTRAP
+        # The brokers that are known were tried with the rest: forgetting them would help nobody.
+        return Remedy.BACK_OFF
     if isinstance(failure, ClientError) and failure.code is not None:
         return _remedy_for_code(failure.code)
     if isinstance(failure, UnsupportedApiVersion) or not isinstance(failure, RpcError):
@@ -103,7 +106,7 @@ def as_client_error(failure: Failure, about: str) -> ClientError:
         return NotSupported(about, str(failure))
     if isinstance(failure, MalformedFrame):
         return AnswerUnreadable(about, str(failure))
-    return DeadlinePassed(about, last_error=failure)
+    return OutcomeUnknown(about, str(failure))
 
 
 class Deadline(NamedTuple):
@@ -133,15 +136,30 @@ class Deadline(NamedTuple):
 class Attempts:
     """The attempts of one call."""
 
-    __slots__ = ("_backoff", "_randomness", "deadline", "failures", "last")
+    __slots__ = ("_backoff", "_randomness", "_unknown_until_s", "deadline", "failures", "last")
 
-    def __init__(self, deadline: Deadline, backoff: Backoff, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        deadline: Deadline,
+        backoff: Backoff,
+        randomness: Randomness,
+        *,
+        unknown_until_s: float = float("inf"),
+    ) -> None:
         self.deadline = deadline
         self._backoff = backoff
         self._randomness = randomness
+        self._unknown_until_s = unknown_until_s
+        """Until when a topic that metadata does not know may still turn up."""
         self.failures = 0
         self.last: Failure | None = None
         """What the last one met."""
+
+    def remedy(self, failure: Failure, *, now_s: float, may_repeat: bool = True) -> Remedy:
+        """`remedy_for`, unless a topic has been unknown for long enough to be believed."""
+        if isinstance(failure, TopicUnknown) and now_s >= self._unknown_until_s:
+            return Remedy.GIVE_UP
+        return remedy_for(failure, may_repeat=may_repeat)
 
     def failed(self, failure: Failure, *, now_s: float) -> float:
         """How long to wait before the next; raises when there is no time for one."""
@@ -149,7 +167,10 @@ class Attempts:
         self.last = failure
         pause_s = self._backoff.delay_s(self.failures, self._randomness)
         if now_s + pause_s >= self.deadline.at_s:
-            raise self.deadline.error(failure) from (
-                failure if isinstance(failure, Exception) else None
-            )
+            raise self.deadline.error(failure) from cause_of(failure)
         return pause_s
+
+
+def cause_of(failure: Failure) -> Exception | None:
+    """For `raise ... from`."""
+    return failure if isinstance(failure, Exception) else None
