@@ -57,7 +57,12 @@ CLOSE_TIMEOUT_S: Final = 2.0
 """The end of a client, and of the interpreter, waits no longer for connections to close."""
 
 _lock = ForkSafeLock()
-_clients: "OrderedDict[ClientSettings, BlockingClient]" = OrderedDict()
+_known: "weakref.WeakValueDictionary[ClientSettings, BlockingClient]" = (
+    weakref.WeakValueDictionary()
+)
+"""Those that somebody has, or that are in use."""
+_in_use: "OrderedDict[ClientSettings, BlockingClient]" = OrderedDict()
+"""Those that keep thread and connections, the last used last."""
 _started: "weakref.WeakSet[BlockingClient]" = weakref.WeakSet()
 
 
@@ -140,8 +145,9 @@ class BlockingClient:
         """Close the connections and end the thread; later calls raise ClientClosed."""
         self._is_closed = True
         with _lock:
-            if _clients.get(self.settings) is self:
-                del _clients[self.settings]
+            if _known.get(self.settings) is self:
+                del _known[self.settings]
+                _in_use.pop(self.settings, None)
         self.rest()
 
     def rest(self, *, only_if_idle: bool = False) -> None:
@@ -331,14 +337,15 @@ def client_for(settings: ClientSettings | Mapping[str, object]) -> BlockingClien
     if not isinstance(settings, ClientSettings):
         settings = ClientSettings.from_configs(settings)
     with _lock:
-        client = _clients.get(settings)
+        client = _known.get(settings)
         if client is None:
-            client = _clients[settings] = BlockingClient(settings)
-        _clients.move_to_end(settings)
-        idle = [one for one in _clients.values() if one.is_idle and one is not client]
-        surplus = idle[: max(0, len(_clients) - CLIENTS_MAX)]
+            client = _known[settings] = BlockingClient(settings)
+        _in_use[settings] = client
+        _in_use.move_to_end(settings)
+        idle = [one for one in _in_use.values() if one.is_idle and one is not client]
+        surplus = idle[: max(0, len(_in_use) - CLIENTS_MAX)]
         for one in surplus:
-            del _clients[one.settings]
+            del _in_use[one.settings]
     for one in surplus:
         one.rest(only_if_idle=True)
     return client
