@@ -24,6 +24,7 @@ from millstream.client.errors import (
     TopicUnknown,
 )
 from millstream.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, OffsetSpec
+from millstream.client.targets import LeaderOf
 from millstream.model.ids import LeaderEpoch, Offset, TopicPartition
 from millstream.rpc.errors import RpcError
 from millstream.testing.record_batches import build_batch
@@ -35,6 +36,7 @@ from millstream.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from waiting_for import until
 
 Story = Callable[[BlockingClient, str], None]
 NOW_MS = 1_700_000_000_000
@@ -46,17 +48,29 @@ def created(client: BlockingClient, name: str, partitions: int = 1, **configs: s
     return or_raise(client.create_topics([wanted])[name])
 
 
+def has_leaders(client: BlockingClient, name: str) -> bool:
+    """A new topic may be known before its leaders are."""
+    return all(one.leader is not None for one in client.topics([name])[name].partitions)
+
+
 def append(client: BlockingClient, to: TopicPartition, *times_ms: int) -> int:
     """A batch of one record for each time, over the seam for hot paths; its first offset."""
 
     async def work(cluster: Cluster) -> int:
-        leader = await cluster.leader_connection(to, purpose="produce")
-        return await _produce(leader, to, times_ms)
+        attempts = cluster.attempts(cluster.deadline("append"))
+        while True:
+            leader = await cluster.leader_connection(to, purpose="produce")
+            code, offset = await _produce(leader, to, times_ms)
+            if code is ErrorCode.NONE:
+                return offset
+            await cluster.recover(attempts, code, to=LeaderOf(to))
 
     return client.run(work)
 
 
-async def _produce(leader: LeaderConnection, to: TopicPartition, times_ms: tuple[int, ...]) -> int:
+async def _produce(
+    leader: LeaderConnection, to: TopicPartition, times_ms: tuple[int, ...]
+) -> tuple[ErrorCode, int]:
     connection = leader.connection
     version = connection.version_of(ProduceRequest, range(3, 13))  # the next names topics by id
     pairs = [(b"k", b"v%d" % at) for at in range(len(times_ms))]
@@ -69,8 +83,7 @@ async def _produce(leader: LeaderConnection, to: TopicPartition, times_ms: tuple
     body = await done
     assert isinstance(body, memoryview), body
     told = ProduceResponse.decode(body, version).responses[0].partition_responses[0]
-    assert told.error_code == ErrorCode.NONE
-    return told.base_offset
+    return ErrorCode(told.error_code), told.base_offset
 
 
 # -- stories ---------------------------------------------------------------------------------------
@@ -79,6 +92,7 @@ async def _produce(leader: LeaderConnection, to: TopicPartition, times_ms: tuple
 def topics_are_made_shown_grown_and_removed(client: BlockingClient, name: str) -> None:
     made = created(client, name, 3)
     assert (made.partitions, made.replication_factor) == (3, 1)
+    until(lambda: has_leaders(client, name), "every partition has a leader")
     topic = client.topics([name])[name]
     assert (topic.topic_id, topic.partition_count) == (made.topic_id, 3)
     assert not topic.is_internal
@@ -88,9 +102,12 @@ def topics_are_made_shown_grown_and_removed(client: BlockingClient, name: str) -
     assert client.topics(pattern=f"{name[:-1]}.")[name] == topic
     assert client.list_topics()[name] == topic
     assert client.create_partitions({name: 5}) == {name: True}
-    assert client.topics([name])[name].partition_count == 5
+    until(lambda: client.topics([name])[name].partition_count == 5, "a broker heard of them")
     assert client.delete_topics([name]) == {name: True}
-    assert isinstance(client.describe_topics([name])[name], TopicUnknown)
+    until(
+        lambda: isinstance(client.describe_topics([name])[name], TopicUnknown),
+        "a broker heard that it is gone",
+    )
     again = created(client, name)
     assert again.topic_id != made.topic_id
 
