@@ -52,6 +52,8 @@ from rpc_server import PORT, Asked, Server, Session, frame_of
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 SILENCE = "silence"
 DISCONNECT = "disconnect"
+FORGET = "forget"
+"""An answer that says nothing about what was asked."""
 
 
 @dataclass
@@ -117,6 +119,8 @@ class FakeBroker:
             case MetadataRequest():
                 return self._metadata(request)
             case ListOffsetsRequest():
+                if scripted == FORGET:
+                    return ListOffsetsResponse()
                 return self._list_offsets(request, error)
             case CreateTopicsRequest():
                 return self._create(request, error)

@@ -5,10 +5,11 @@ from copy import deepcopy
 
 import pytest
 
-from fake_cluster import DISCONNECT, SILENCE, FakeCluster, partition
+from fake_cluster import DISCONNECT, FORGET, SILENCE, FakeCluster, partition
 from millstream.client.admin import Admin, NewTopic
 from millstream.client.cluster import Cluster
 from millstream.client.errors import (
+    AnswerUnreadable,
     BrokersUnreachable,
     ClientClosed,
     ConfigInvalid,
@@ -270,6 +271,38 @@ def test_a_code_that_cannot_pass_is_told_at_once() -> None:
         with pytest.raises(RequestRefused, match="UNSUPPORTED_FOR_MESSAGE_FORMAT"):
             await list_offsets(cluster, {partition(0): LATEST})
         assert now_s() < 0.1
+
+    fake.play(scenario)
+
+
+def test_an_answer_that_leaves_something_out_is_told() -> None:
+    fake = FakeCluster()
+    fake.add_topic("events")
+    fake.broker(1).script.append(FORGET)
+
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(AnswerUnreadable, match="nothing about events-0"):
+            await list_offsets(cluster, {partition(0): LATEST})
+
+    fake.play(scenario)
+
+
+def test_who_asks_while_a_request_is_under_way_gets_a_newer_answer() -> None:
+    """The one under way may have been answered before what its caller has seen happen."""
+    fake = FakeCluster()
+    topic = fake.add_topic("events")
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.refresh(["events"])
+        fake.world.network.slow_down("broker1", "client", delay_range_s=(1.0, 1.0))
+        first = asyncio.create_task(cluster.refresh(["events"]))
+        await asyncio.sleep(0.5)  # it is answered, and the answer is on its way
+        topic.leaders[0] = (2, 1)
+        await cluster.refresh(["events"])
+        leader = cluster.metadata.leader_of(partition(0))
+        assert leader is not None
+        assert leader.leader_epoch == 1
+        await first
 
     fake.play(scenario)
 
