@@ -2,7 +2,6 @@
 
 import asyncio
 import multiprocessing
-import os
 import pickle
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from broker_process import broker_process
+from forked import holds_in_child
 from millstream.client import blocking
 from millstream.client.admin import NewTopic, or_raise
 from millstream.client.blocking import BlockingClient, client_for
@@ -178,17 +178,14 @@ def test_ctrl_c_ends_the_waiting(shared: BrokerThread) -> None:
 def test_a_forked_child_makes_a_loop_of_its_own(client: BlockingClient) -> None:
     created(client, "forked")
     identity = client.topics(["forked"])["forked"].topic_id
+
+    def is_known() -> bool:
+        return client.topics(["forked"], timeout_s=10)["forked"].topic_id == identity
+
     for _ in range(3):
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                code = 0 if client.topics(["forked"])["forked"].topic_id == identity else 2
-            finally:
-                os._exit(code)
-        assert os.waitpid(child, 0)[1] == 0
+        assert holds_in_child(is_known)
         # The parent's loop must still wake up when it is called.
-        assert client.topics(["forked"], timeout_s=10)["forked"].topic_id == identity
+        assert is_known()
 
 
 def _in_child(servers: str) -> int:

@@ -1,15 +1,16 @@
 """An event loop in a thread: results, errors, time-outs, interrupts, stops and forks."""
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
+from forked import holds_in_child
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.loop_thread import ForkSafeLock, LoopEnded, LoopThread
 from waiting_for import until
@@ -97,6 +98,44 @@ def test_a_stop_lets_nobody_wait() -> None:
         thread.run(number(1))
 
 
+def test_who_comes_while_the_loop_ends_does_not_wait_either() -> None:
+    """Work that arrives when the tasks are already being cancelled never becomes one of them."""
+    thread = LoopThread("test")
+    ending, go_on = threading.Event(), threading.Event()
+    outcomes: list[str] = []
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            ending.set()
+            go_on.wait(10)
+
+    def begin(work: Callable[[], Coroutine[Any, Any, None]]) -> threading.Thread:
+        def wait() -> None:
+            try:
+                thread.run(work(), 20)
+            except LoopEnded:
+                outcomes.append("ended")
+
+        caller = threading.Thread(target=wait)
+        caller.start()
+        return caller
+
+    first = begin(slow_to_end)
+    until(lambda: thread.run(count_tasks()) > 1, "it waits")
+    stopping = threading.Thread(target=thread.stop)
+    stopping.start()
+    assert ending.wait(10)
+    late = begin(lambda: asyncio.sleep(3600))
+    until(lambda: len(thread._waiting) == 2, "the late one has come")
+    go_on.set()
+    for one in (first, late, stopping):
+        one.join(10)
+        assert not one.is_alive()
+    assert outcomes == ["ended"]  # the first one came to its own end
+
+
 async def count_tasks() -> int:
     return len(asyncio.all_tasks())
 
@@ -115,22 +154,20 @@ def test_a_loop_does_not_wait_for_itself(thread: LoopThread) -> None:
 
 @NO_FORK_WARNING
 def test_a_child_knows_that_the_loop_is_not_its_own(thread: LoopThread) -> None:
-    child = os.fork()
-    if child == 0:
-        os._exit(thread.is_ours + thread.is_alive)
-    assert os.waitpid(child, 0)[1] == 0
+    assert holds_in_child(lambda: not thread.is_ours and not thread.is_alive)
     assert thread.run(number(3)) == 3
 
 
 @NO_FORK_WARNING
 def test_a_child_finds_a_lock_free_that_was_held() -> None:
     lock = ForkSafeLock()
+
+    def take() -> bool:
+        with lock:
+            return True
+
     with lock:
-        child = os.fork()
-        if child == 0:
-            with lock:
-                os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        assert holds_in_child(take)
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)"])

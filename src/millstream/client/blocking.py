@@ -6,7 +6,6 @@ its parent's and starts its own. `client_for` keeps one client per settings, so 
 is used for task after task connects once.
 """
 
-import atexit
 import re
 import weakref
 from collections import OrderedDict
@@ -54,7 +53,8 @@ LATE_S: Final = 5.0
 """A call ends by its own deadline; this much later it is given up from outside."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
-"""The end of a client, and of the interpreter, waits no longer for connections to close."""
+"""The end of a client waits no longer for its connections to close. That of the interpreter does
+not wait at all: the thread is a daemon, and the system closes the connections."""
 
 _lock = ForkSafeLock()
 _known: "weakref.WeakValueDictionary[ClientSettings, BlockingClient]" = (
@@ -63,7 +63,6 @@ _known: "weakref.WeakValueDictionary[ClientSettings, BlockingClient]" = (
 """Those that somebody has, or that are in use."""
 _in_use: "OrderedDict[ClientSettings, BlockingClient]" = OrderedDict()
 """Those that keep thread and connections, the last used last."""
-_started: "weakref.WeakSet[BlockingClient]" = weakref.WeakSet()
 
 
 class _Running(NamedTuple):
@@ -125,16 +124,10 @@ class BlockingClient:
                 running = None
                 self._call_count = 0  # those were calls of the parent's threads
             if running is None or not running.thread.is_alive:
-                running = self._running = self._start()
+                thread = LoopThread("millstream client")
+                running = self._running = _Running(thread, self._make_cluster(self.settings))
             self._call_count += 1
             return running
-
-    def _start(self) -> _Running:
-        # Once: registered again it takes the place of the first.
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
-        _started.add(self)
-        return _Running(LoopThread("millstream client"), self._make_cluster(self.settings))
 
     @property
     def is_idle(self) -> bool:
@@ -349,9 +342,3 @@ def client_for(settings: ClientSettings | Mapping[str, object]) -> BlockingClien
     for one in surplus:
         one.rest(only_if_idle=True)
     return client
-
-
-def _close_all() -> None:
-    """At the interpreter's end: brokers see connections closed, and no warning is left."""
-    for client in list(_started):
-        client.rest()

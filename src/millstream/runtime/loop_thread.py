@@ -154,12 +154,9 @@ class LoopThread:
                 self._waiting.discard(future)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if self._ended.is_set():
-            work.close()
-            raise LoopEnded("the loop was stopped")
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # closed just now
+        except RuntimeError:  # closed
             work.close()
             raise LoopEnded("the loop was stopped") from None
         with self._waiting_lock:
