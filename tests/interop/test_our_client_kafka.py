@@ -13,6 +13,7 @@ from millstream.client.settings import ClientSettings
 from millstream.model.ids import TopicPartition
 from millstream.testing.peers.kafka import ApacheKafka
 from our_client import NOW_MS, STORIES, Story, append, created
+from waiting_for import until
 
 pytestmark = pytest.mark.interop
 
@@ -50,3 +51,27 @@ def test_a_client_outlives_a_kafka(jars: Path, tmp_path: Path) -> None:
         (listed,) = found
         assert isinstance(listed, dict)
         assert listed[here].offset == 1
+
+
+def test_the_last_stable_offset_is_the_end_for_who_reads_committed(kafka: ApacheKafka) -> None:
+    from confluent_kafka import Producer
+
+    with client_of(kafka) as client:
+        created(client, "open-transaction")
+        here = TopicPartition("open-transaction", 0)
+        append(client, here, NOW_MS)
+        producer = Producer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "open"}
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(here.topic, b"x", partition=0)
+        assert producer.flush(30) == 0
+        assert client.list_offsets({here: LATEST})[here].offset == 4
+        assert client.list_offsets({here: LATEST}, is_committed=True)[here].offset == 1
+        producer.commit_transaction(30)
+        until(
+            lambda: client.list_offsets({here: LATEST}, is_committed=True)[here].offset == 5,
+            "the marker is there",
+        )
