@@ -185,9 +185,12 @@ class Broker:
         check_protocols(wanted, _protocol_map(configs))
         self.controller.load()
         self._use_dynamic_configs()
+        self.logs.withhold(self.controller.directory_plan.withheld)
         report = self.logs.start(self._config_of)
         self.controller.leave_out(report.failed_directories)
         self.controller.open()
+        for gone in self.controller.directory_plan.forgotten:
+            log.info("a log directory without partitions is gone", directory=gone.path)
         self._adopt(report)
         self.partitions.attach(self.controller.image)
         bound = await self.server.bind(wanted)

@@ -54,6 +54,7 @@ class Upkeep:
     def start(self) -> None:
         """Begin every duty; the interval of each is read again before every turn."""
         in_s = self._configs_seconds
+        self._told = {one.path for one in self._logs.directories if one.failure is not None}
         self._every("flush", lambda: FLUSH_LOOK_S, self._logs.flush_due)
         self._every("retention", lambda: in_s("log.retention.check.interval.ms"), self._retention)
         self._every(

@@ -26,7 +26,7 @@ from millstream.storage.compaction.pacing import CleaningCancelled, Throttle
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
 from millstream.storage.move_copy import Copier, CopyFailed, CopyPlan, SegmentPart, Side, blaming
-from millstream.storage.move_marks import Mark, remove_mark
+from millstream.storage.move_marks import SETTLED, Mark, remove_mark
 from millstream.storage.partition_metadata import encode_topic_id
 from millstream.storage.sparse_index import IndexDamaged
 from millstream.storage.txn_index import TransactionIndex
@@ -254,14 +254,22 @@ class DirectoryMove:
         source, disk = self._source, self._disk
         partition = self.log.partition
         doomed = f"{source.owner.path}/{names.deleted_directory(partition, self._unique)}"
+
+        def settle() -> None:
+            # The source may be offline for ever from here on: that it let go must be known here.
+            with blaming(Side.TARGET), suppress(FileNotFoundError):  # deleted meanwhile
+                mark = f"{self._home.directory}/{names.MOVED_HERE}"
+                write_atomically(disk, mark, Mark(self._unique, SETTLED).encode())
+
         try:
             disk.rename(source.directory, doomed)
         except OSError as error:
             source.owner.failed(error)
-            self._finish(MoveEnd.MOVED)
+            self._submit(settle, lambda _: self._finish(MoveEnd.MOVED), "settle")
             return
 
         def retire() -> None:
+            settle()
             with blaming(Side.SOURCE):
                 disk.sync_directory(source.owner.path)
             with blaming(Side.TARGET):

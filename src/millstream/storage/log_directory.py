@@ -5,11 +5,11 @@ may have dropped the pages and report success the next time.
 """
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from millstream.model.errors import (
     DiskFull,
@@ -43,6 +43,30 @@ def is_descriptor_shortage(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
+class Withheld(NamedTuple):
+    """A directory that metadata knows and that is not there."""
+
+    name: str
+    """As it is told: its path, with its id where another directory has that path now."""
+    path: str
+    reason: str
+
+
+def withhold(
+    directories: "list[LogDirectory]", withheld: Iterable[Withheld], *, disk: Disk
+) -> None:
+    """Keep directories offline from the start on. Those that are not in the list join it, so that
+    whoever asks whether every directory can be looked at hears of them too.
+    """
+    for one in withheld:
+        directory = next((other for other in directories if other.path == one.name), None)
+        if directory is None:
+            directory = LogDirectory(disk, one.name)
+            directories.append(directory)
+        directory.failure = one.reason
+        directory.absent_from = one.path
+
+
 class LogDirectory:
     """A place for partitions that lives and fails as one."""
 
@@ -50,6 +74,8 @@ class LogDirectory:
         self.path = path
         self.disk = disk
         self.failure: str | None = None
+        self.absent_from: str | None = None
+        """Where it should be, if what is there is something else or nothing."""
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
@@ -61,6 +87,8 @@ class LogDirectory:
 
     def open(self) -> None:
         """Create and lock it, read its checkpoints. Raises LogDirectoryLocked or StorageFailed."""
+        if self.failure is not None:
+            raise StorageFailed(self.path, self.failure)
         try:
             self.disk.make_directories(self.path)
             self._lock = self.disk.lock_directory(self.path)

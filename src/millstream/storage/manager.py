@@ -5,7 +5,7 @@ the broker calls from its timers; what blocks goes through the background seam.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,7 +44,7 @@ from millstream.storage.flush import Flushable, FlushDone, GroupCommit
 from millstream.storage.loader import LoadReport, create_log, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
-from millstream.storage.log_directory import LogDirectory
+from millstream.storage.log_directory import LogDirectory, Withheld, withhold
 from millstream.storage.log_durability import close_together
 from millstream.storage.move_marks import settle_moves
 from millstream.storage.move_queue import DirectoryMoves
@@ -137,6 +137,10 @@ class LogManager:
         )
 
     # -- start and stop --------------------------------------------------------------------
+
+    def withhold(self, withheld: Iterable[Withheld]) -> None:
+        """Before the start: directories that metadata knows and that are not there."""
+        withhold(self._directories, withheld, disk=self._seams.disk)
 
     def start(self, config_of: ConfigOf) -> StartReport:
         """Lock the directories and open every log in them.
