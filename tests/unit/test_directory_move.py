@@ -455,7 +455,7 @@ def test_an_absent_source_is_as_good_as_an_offline_one() -> None:
     mover.disk.rename(A, "/elsewhere")
     mover.disk.make_directories(A)
     manager = mover.broker.new_manager()
-    manager.withhold([Withheld(f"{A} (its id)", A, "missing")])
+    manager.prepare([Withheld(f"{A} (its id)", A, "missing")])
     report = manager.start(lambda _partition, _topic_id: mover.config)
     assert ONE in report.unusable_partitions
     assert list(report.failed_directories) == [f"{A} (its id)"]
@@ -469,7 +469,7 @@ def test_a_source_is_not_believed_while_its_target_is_absent() -> None:
     mover.disk.rename(B, "/elsewhere")
     mover.disk.make_directories(B)
     manager = mover.broker.new_manager()
-    manager.withhold([Withheld(f"{B} (its id)", B, "missing")])
+    manager.prepare([Withheld(f"{B} (its id)", B, "missing")])
     report = manager.start(lambda _partition, _topic_id: mover.config)
     assert ONE in report.unusable_partitions
 

@@ -185,7 +185,8 @@ class Broker:
         check_protocols(wanted, _protocol_map(configs))
         self.controller.load()
         self._use_dynamic_configs()
-        self.logs.withhold(self.controller.directory_plan.withheld)
+        deleted = {topic.topic_id for topic in self.controller.deleted_topics}
+        self.logs.prepare(self.controller.directory_plan.withheld, deleted)
         report = self.logs.start(self._config_of)
         self.controller.leave_out(report.failed_directories)
         self.controller.open()

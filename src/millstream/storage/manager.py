@@ -5,7 +5,7 @@ the broker calls from its timers; what blocks goes through the background seam.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,6 +117,7 @@ class LogManager:
         self._places: dict[TopicPartition, str] = {}
         """Directory of every partition that was found or made, usable or not."""
         self._started: set[str] = set()
+        self._deleted_topics: Collection[TopicId] = ()
         self._doomed: deque[tuple[LogDirectory, str]] = deque()
         """Deleted partitions whose removal the background had no room for."""
         self.moves = DirectoryMoves(
@@ -138,9 +139,12 @@ class LogManager:
 
     # -- start and stop --------------------------------------------------------------------
 
-    def withhold(self, withheld: Iterable[Withheld]) -> None:
-        """Before the start: directories that metadata knows and that are not there."""
+    def prepare(self, withheld: Iterable[Withheld], deleted: Collection[TopicId] = ()) -> None:
+        """Before the start: directories that metadata knows and that are not there, and topics
+        that are gone and may have left logs.
+        """
         withhold(self._directories, withheld, disk=self._seams.disk)
+        self._deleted_topics = deleted
 
     def start(self, config_of: ConfigOf) -> StartReport:
         """Lock the directories and open every log in them.
@@ -216,14 +220,12 @@ class LogManager:
     ) -> dict[TopicPartition, str]:
         """Keep one copy of every partition, or none; the moves that were interrupted."""
         moves = settle_moves(self._directories, found)
-        for partition, (path, reason) in moves.unusable.items():
+        undecided = settle_copies(
+            self._usable(), found, report.surplus_copies, deleted=self._deleted_topics
+        )
+        for partition, (path, reason) in (moves.unusable | undecided).items():
             report.unusable_partitions[partition] = reason
             self._places[partition] = path
-        undecided = settle_copies(self._usable(), found, report.surplus_copies)
-        for partition, paths in undecided.items():
-            reason = f"{partition} is both in {' and in '.join(paths)}"
-            report.unusable_partitions[partition] = reason
-            self._places[partition] = paths[0]
         for directory in self._directories:
             if directory.failure is not None:
                 report.failed_directories[directory.path] = directory.failure
