@@ -24,6 +24,7 @@ from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest, 
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.topic_keys import (
     GZIP_DEFAULT_LEVEL,
+    LONG_MAX,
     TOPIC_KEYS,
     check_together,
     topic_key,
@@ -128,6 +129,11 @@ class BrokerConfigs:
             key_map_bytes=self.get_int("log.cleaner.dedupe.buffer.size"),
             bytes_per_s=math.inf if rate >= DOUBLE_MAX else rate,
         )
+
+    def move_bytes_per_s(self) -> float:
+        """For moves between log directories; it can change while the broker runs."""
+        rate = self.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
+        return math.inf if rate >= int(LONG_MAX) else rate
 
     # -- a topic's values ------------------------------------------------------------------
 

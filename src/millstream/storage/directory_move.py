@@ -206,7 +206,8 @@ class DirectoryMove:
         """Nothing is appended while this runs: it is the log's own thread."""
         self.log.slot.settle()
         plan = self._plan()
-        self._copier.copy(plan, bytes_max=sum(part.size_bytes for part in plan.parts))
+        total_bytes = sum(part.size_bytes for part in plan.parts)
+        self._copier.copy(plan, bytes_max=total_bytes, is_hurried=True)
         self._copy_waiting_aborts()
         with blaming(Side.TARGET):
             write_all_atomically(self._disk, self._small_files())

@@ -250,11 +250,17 @@ class LogDirectory:
         for path in paths:
             heappush(self._rubbish, (due_s, next(self._rubbish_numbers), path))
 
+    def take_rubbish(self, now_s: float, *, count_max: int) -> list[str]:
+        """Files that are due, the oldest first; whoever takes them removes them."""
+        due: list[str] = []
+        while len(due) < count_max and self._rubbish and self._rubbish[0][0] <= now_s:
+            due.append(heappop(self._rubbish)[2])
+        return due
+
     def empty_rubbish(self, now_s: float) -> int:
-        """Remove what is due; returns how many files. Blocks for as long as the removals take."""
+        """Remove what is due, blocking, for who has no background; returns how many files."""
         removed = 0
-        while self._rubbish and self._rubbish[0][0] <= now_s:
-            _, _, path = heappop(self._rubbish)
+        for path in self.take_rubbish(now_s, count_max=len(self._rubbish)):
             try:
                 self.disk.remove(path)
                 removed += 1

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.model.errors import (
-    CorruptRecords,
     DiskFull,
     InconsistentTopicId,
     OffsetOutOfRange,
@@ -49,6 +48,8 @@ from millstream.storage.log_durability import close_together
 from millstream.storage.move_marks import settle_moves
 from millstream.storage.move_queue import DirectoryMoves
 from millstream.storage.partition_metadata import encode_topic_id, read_topic_id
+from millstream.storage.retention_turn import run_retention_in
+from millstream.storage.rubbish import RubbishRemoval
 from millstream.storage.sparse_index import IndexCache
 
 T = TypeVar("T")
@@ -129,6 +130,9 @@ class LogManager:
             randomness=seams.randomness,
             on_moved=self._note_moved,
         )
+        self.rubbish = RubbishRemoval(
+            self._directories, clock=seams.clock, background=seams.background
+        )
         self.cleaner = Cleaner(
             self,
             clock=seams.clock,
@@ -189,6 +193,7 @@ class LogManager:
         """Begin nothing more in the background; what runs may end."""
         self.cleaner.stop()
         self.moves.stop()
+        self.rubbish.stop()
         for commit in self._commits.values():
             commit.stop()
 
@@ -486,13 +491,12 @@ class LogManager:
         self._remove_doomed()
         for directory in self._usable():
             try:
-                directory.empty_rubbish(self._seams.clock.monotonic_s())
-                removed += self._run_retention_in(directory, now_ms)
-                directory.empty_rubbish(self._seams.clock.monotonic_s())
+                removed += run_retention_in(directory, self._in(directory), now_ms)
             except OSError as error:
                 directory.refused(error)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue
+        self.rubbish.run()
         return removed
 
     def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
@@ -531,22 +535,6 @@ class LogManager:
         return sum(
             log.producers.states.expire(now_ms, log.config.producer_expiration_ms) for log in self
         )
-
-    def _run_retention_in(self, directory: LogDirectory, now_ms: TimestampMs) -> int:
-        moved: dict[TopicPartition, Offset] = {}
-        for log in self._in(directory):
-            try:
-                plan = log.plan_retention(now_ms)
-                if plan.reasons:
-                    log.begin_retention(plan)
-                    moved[log.partition] = log.log_start
-            except (CorruptRecords, DiskFull, TooManyOpenFiles):
-                continue  # it keeps what it has; the others have their turn
-        try:
-            directory.store(names.LOG_STARTS, moved)
-        except DiskFull:
-            return sum(self._logs[partition].make_room() for partition in moved)
-        return sum(self._logs[partition].remove_segments_below_start() for partition in moved)
 
     def _store_all(self, directory: LogDirectory) -> None:
         logs = self._in(directory)

@@ -69,7 +69,7 @@ class DirectoryMoves:
         self._home_of = home_of
         self._randomness = randomness
         self.throttle = Throttle(clock, bytes_per_s=math.inf)
-        """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`, read and written together."""
+        """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`; each byte counts once."""
         self._around = Surroundings(background, self.throttle, on_moved, self._ended)
         self._waiting: deque[DirectoryMove] = deque()
         self._current: DirectoryMove | None = None

@@ -290,6 +290,15 @@ _OWN_ROWS: Final = (
         mode=Mode.CLUSTER_WIDE,
     ),
     ConfigKey(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        _LONG,
+        LONG_MAX,
+        "The most that is copied in a second while partitions move between log directories; the"
+        " last mebibyte of a move does not wait. 0 holds moves back.",
+        at_least(0),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
         "socket.request.max.bytes",
         _INT,
         str(100 * MIB),

@@ -81,7 +81,6 @@ REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.request.bytes": "each connection has its own bound on what waits",
     "queued.max.requests": "each connection has its own bound on what waits",
-    "replica.alter.log.dirs.io.max.bytes.per.second": _THROTTLED,
     "replica.selector.class": _CLASSES,
     "request.timeout.ms": "there are no requests between brokers",
     "security.providers": _CLASSES,
