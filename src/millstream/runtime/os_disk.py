@@ -15,7 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from millstream.runtime.disk import File, ReadableBuffer
+from millstream.runtime.disk import File, NotAFile, ReadableBuffer
 
 _CLOSED: Final = 2**31 - 1
 """No kernel gives this number out, so every call on it answers EBADF (-1 is a ValueError)."""
@@ -170,14 +170,10 @@ class OsDisk:
     __slots__ = ()
 
     def open_read(self, path: str) -> File:
-        descriptor = os.open(path, os.O_RDONLY)
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return OsFile(path, descriptor)
+        return _opened(path, os.O_RDONLY)
 
     def open_write(self, path: str) -> File:
-        return OsFile(path, os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE))
+        return _opened(path, os.O_RDWR | os.O_CREAT)
 
     def exists(self, path: str) -> bool:
         return _status(path) is not None
@@ -191,6 +187,12 @@ class OsDisk:
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int | None:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        os.utime(path, ns=(time_ms * 1_000_000, time_ms * 1_000_000))
 
     def list_directory(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
@@ -235,6 +237,20 @@ class OsDisk:
     def total_bytes(self, path: str) -> int:
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize
+
+
+def _opened(path: str, flags: int) -> OsFile:
+    """A regular file. Without O_NONBLOCK a pipe of that name would keep the caller for ever; a
+    file does not know the flag.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK, _FILE_MODE)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return OsFile(path, descriptor)
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise NotAFile(errno.EINVAL, "not a regular file", path)
 
 
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:

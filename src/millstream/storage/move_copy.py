@@ -152,8 +152,18 @@ class Copier:
             if part.is_closed:
                 self._copy_file(base, names.OFFSET_INDEX)
                 self._copy_file(base, names.TIME_INDEX)
+                self._keep_age(base)
                 self._settled.add(base)
         return stop - start
+
+    def _keep_age(self, base: Offset) -> None:
+        """A closed segment is as old as it was: retention may know it by its file alone."""
+        with blaming(Side.SOURCE):
+            time_ms = self._disk.modified_ms(names.segment_path(self._source, base, names.LOG))
+        if time_ms is not None:
+            with blaming(Side.TARGET):
+                target = names.segment_path(self._target, base, names.LOG)
+                self._disk.set_modified_ms(target, time_ms)
 
     def _copy_range(self, base: Offset, start: int, stop: int) -> None:
         source = names.segment_path(self._source, base, names.LOG)
