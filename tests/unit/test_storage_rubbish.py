@@ -25,6 +25,9 @@ class Yard:
             self.disk.open_write(path).close()
         self.directory.discard(paths, due_s=self.clock.monotonic_s() + delay_s)
 
+    def is_offline(self) -> bool:
+        return self.directory.failure is not None
+
     def left(self) -> int:
         return sum(name.endswith(".deleted") for name in self.disk.list_directory("/a"))
 
@@ -73,11 +76,11 @@ def test_a_refusal_is_tried_again_and_a_failure_takes_the_directory_offline() ->
     yard.disk.faults.fail_next("remove", errno.ENOSPC)
     yard.removal.run()
     yard.background.run_all()
-    assert yard.directory.failure is None
+    assert not yard.is_offline()
     yard.disk.faults.fail_next("remove", errno.EIO)
     yard.removal.run()
     yard.background.run_all()
-    assert yard.directory.failure is not None
+    assert yard.is_offline()
     yard.removal.run()
     assert not yard.background.queue
     assert yard.left() == 3

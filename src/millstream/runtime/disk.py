@@ -85,7 +85,7 @@ class Disk(Protocol):
         """Whether the name is a symbolic link, whatever it leads to."""
 
     def size(self, path: str) -> int:
-        """Size of the file at `path` in bytes; ENOENT when missing."""
+        """Size of the file at `path` in bytes; ENOENT when missing, NotAFile for a pipe."""
 
     def modified_ms(self, path: str) -> int | None:
         """When the file was last changed, in milliseconds of the wall clock, or what was set;

@@ -186,7 +186,9 @@ class OsDisk:
         return os.path.islink(path)
 
     def size(self, path: str) -> int:
-        return os.stat(path).st_size
+        status = os.stat(path)
+        _check_regular(path, status.st_mode)
+        return status.st_size
 
     def modified_ms(self, path: str) -> int | None:
         return os.stat(path).st_mtime_ns // 1_000_000
@@ -244,13 +246,19 @@ def _opened(path: str, flags: int) -> OsFile:
     file does not know the flag.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, _FILE_MODE)
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return OsFile(path, descriptor)
-    os.close(descriptor)
+    try:
+        _check_regular(path, os.fstat(descriptor).st_mode)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return OsFile(path, descriptor)
+
+
+def _check_regular(path: str, mode: int) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise NotAFile(errno.EINVAL, "not a regular file", path)
+    if not stat.S_ISREG(mode):
+        raise NotAFile(errno.EINVAL, "not a regular file", path)
 
 
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:

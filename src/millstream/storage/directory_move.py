@@ -245,9 +245,11 @@ class DirectoryMove:
         """Nobody knows which name a restart will find, so the source must say that it counts."""
         source = self._source
         reason = self.target.failed(error)
-        with suppress(StorageFailed), source.owner.failing():
+        try:
             self._disk.remove(f"{source.directory}/{names.MOVING_AWAY}")
             self._disk.sync_directory(source.directory)
+        except OSError as failure:
+            source.owner.failed(failure)  # for want of a descriptor too: it must not be used then
         self._finish(MoveEnd.FAILED, str(reason))
 
     def _retire_source(self) -> None:

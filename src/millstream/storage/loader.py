@@ -10,15 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from millstream.kernels.errors import Reason
-from millstream.model.errors import CorruptRecords, DiskFull
+from millstream.model.errors import (
+    CorruptRecords,
+    DiskFull,
+    OperatingError,
+    TooManyOpenFiles,
+)
 from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-from millstream.runtime.disk import write_atomically
+from millstream.runtime.disk import NotAFile, write_atomically
 from millstream.storage import names
 from millstream.storage.checkpoints import CorruptCheckpoint
 from millstream.storage.config import LogConfig
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome, LogState
+from millstream.storage.log_directory import is_descriptor_shortage
 from millstream.storage.producer_log import ProducerLog
 from millstream.storage.recovery import Recovered, recover_segment
 from millstream.storage.segment import Segment, SegmentContext, believable
@@ -52,7 +58,8 @@ def load_log(
     """Open the log in `home.directory`, created empty where it is missing.
 
     Raises OSError; DiskFull where something must be written for the log to be right and there is
-    no room for it: this log then cannot be used before the next start, the others can.
+    no room for it, TooManyOpenFiles, and CorruptRecords for a pipe or a directory in place of a
+    file: this log then cannot be used before the next start, the others can.
     """
     loading = _Loading(home, config, report or LoadReport())
     disk = home.owner.disk
@@ -62,9 +69,21 @@ def load_log(
             disk.sync_directory(home.owner.path)
         return Log(home, config, loading.run(is_clean=is_clean))
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(home.owner.path) from error
-        raise
+        trouble = _trouble_of_one(error, home)
+        if trouble is None:
+            raise
+        raise trouble from error
+
+
+def _trouble_of_one(error: OSError, home: LogHome) -> OperatingError | None:
+    """The error for this partition, where it says nothing against the whole directory."""
+    if error.errno == errno.ENOSPC:
+        return DiskFull(home.owner.path)
+    if is_descriptor_shortage(error):
+        return TooManyOpenFiles(f"{error.strerror} ({error.filename or home.directory})")
+    if isinstance(error, NotAFile | IsADirectoryError):
+        return CorruptRecords(f"{error.filename or home.directory} is not a regular file")
+    return None
 
 
 class _Loading:

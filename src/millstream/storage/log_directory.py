@@ -20,7 +20,7 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import Offset, TopicPartition
-from millstream.runtime.disk import DirectoryLock, Disk, remove_tree
+from millstream.runtime.disk import DirectoryLock, Disk, NotAFile, remove_tree
 from millstream.storage import names
 from millstream.storage.checkpoints import (
     CorruptCheckpoint,
@@ -97,7 +97,7 @@ class LogDirectory:
         except BlockingIOError as error:
             raise LogDirectoryLocked(f"{self.path} is in use by another process") from error
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.flush_failed(error) from error
 
     def close(self) -> None:
         """Give the lock back."""
@@ -115,11 +115,13 @@ class LogDirectory:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Any error of the disk inside is a failure of this directory."""
+        """Any error of the disk inside is a failure of this directory; raises StorageFailed, or
+        TooManyOpenFiles, which says nothing about the disk.
+        """
         try:
             yield
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.flush_failed(error) from error
 
     def refused(self, error: OSError) -> OperatingError:
         """The error to raise for a call that may be made again: a full disk, or a process without
@@ -129,6 +131,8 @@ class LogDirectory:
             return DiskFull(self.path)
         if is_descriptor_shortage(error):
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")
+        if isinstance(error, NotAFile):  # it concerns one partition, or nothing of ours
+            return StorageFailed(self.path, f"{error.strerror} ({error.filename})")
         return self.failed(error)
 
     def flush_failed(self, error: OSError) -> OperatingError:
@@ -224,6 +228,17 @@ class LogDirectory:
                 self.disk.sync_directory(self.path)
         except OSError as error:
             raise self.failed(error) from error
+
+    def sync_if_possible(self) -> None:
+        """Make names durable that a power loss may take back without harm; raises OSError.
+
+        Without a descriptor it is left to whoever syncs the directory next.
+        """
+        try:
+            self.disk.sync_directory(self.path)
+        except OSError as error:
+            if not is_descriptor_shortage(error):
+                raise
 
     # -- partitions ------------------------------------------------------------------------
 

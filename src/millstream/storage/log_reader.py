@@ -18,13 +18,14 @@ from millstream.kernels.batches import (
     SIZE,
 )
 from millstream.kernels.compression import Codec, decompress
-from millstream.kernels.errors import MalformedRecords
+from millstream.kernels.errors import MalformedRecords, Reason
 from millstream.kernels.records import OFFSET_DELTA, SPAN_FIELDS, TIMESTAMP_DELTA
-from millstream.model.errors import CorruptRecords
+from millstream.model.errors import CorruptRecords, StorageFailed, TooManyOpenFiles
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import invariant
 from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from millstream.storage.files import PooledFile
+from millstream.storage.log_directory import is_descriptor_shortage
 from millstream.storage.segment import Segment
 from millstream.storage.segments import Segments
 from millstream.storage.sparse_index import IndexDamaged
@@ -61,12 +62,27 @@ class ReadSlice:
         """The bytes, once `load` was called; then the file is not needed any more."""
 
     def load(self) -> None:
-        """Take the bytes themselves: for a few that can be had without waiting."""
-        self.raw = self.read()
+        """Take the bytes themselves: for a few that can be had without waiting. Raises OSError, of
+        which the log's owner makes what it means.
+        """
+        self.raw = self._read()
         self.file = None
 
     def read(self) -> bytes:
-        """The bytes, in one read."""
+        """The bytes, in one read; raises StorageFailed, or TooManyOpenFiles."""
+        try:
+            return self._read()
+        except OSError as error:
+            told = f"{error.strerror or error} ({error.filename or self._path()})"
+            if is_descriptor_shortage(error):
+                raise TooManyOpenFiles(told) from error
+            directory = self._path().rpartition("/")[0].rpartition("/")[0]
+            raise StorageFailed(directory, told) from error
+
+    def _path(self) -> str:
+        return "" if self.file is None else self.file.path
+
+    def _read(self) -> bytes:
         if self.file is None:
             return b""
         data = self.file.open().read_at(self.position, self.size_bytes)
@@ -101,7 +117,9 @@ def read_slice(
             break
         if place.position + place.size_bytes > end:
             # No rule of ours put the end there: a length or an offset on the disk was changed.
-            raise CorruptRecords(f"{segment.log.path}: LENGTH at byte {place.position}")
+            raise CorruptRecords(
+                f"{segment.log.path}: {Reason.LENGTH.text} at byte {place.position}"
+            )
         size = max(min(size_max, end - place.position), place.size_bytes)
         invariant(
             place.position + size <= end,

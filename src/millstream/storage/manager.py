@@ -444,7 +444,7 @@ class LogManager:
         doomed = f"{directory.path}/{names.deleted_directory(partition, unique)}"
         try:
             self._seams.disk.rename(log.home.directory, doomed)
-            self._seams.disk.sync_directory(directory.path)
+            directory.sync_if_possible()
             with suppress(
                 DiskFull, TooManyOpenFiles
             ):  # it is tried again before the name is used again
@@ -456,21 +456,22 @@ class LogManager:
         self._remove_doomed()
 
     def _remove_doomed(self) -> None:
-        while self._doomed:
-            directory, path = self._doomed[0]
+        for _ in range(len(self._doomed)):  # what is refused comes back, for the next turn
+            directory, path = self._doomed.popleft()
             try:
                 self._seams.background.submit(
                     partial(remove_tree, self._seams.disk, path),
-                    partial(self._after_removal, directory),
+                    partial(self._after_removal, directory, path),
                     name=f"remove {path}",
                 )
             except BackgroundFullError:
+                self._doomed.append((directory, path))
                 return  # thousands are being deleted; the next upkeep goes on
-            self._doomed.popleft()
 
-    def _after_removal(self, directory: LogDirectory, outcome: Outcome[None]) -> None:
+    def _after_removal(self, directory: LogDirectory, path: str, outcome: Outcome[None]) -> None:
         if isinstance(outcome.error, OSError):
-            directory.failed(outcome.error)
+            if isinstance(directory.refused(outcome.error), TooManyOpenFiles):
+                self._doomed.append((directory, path))
         else:
             outcome.result()
 

@@ -352,7 +352,7 @@ class Segment:
         for step in walk:
             epoch = LeaderEpoch(step.rows[LEADER_EPOCH - ROW_FIELDS])
         if walk.valid_end != self.size_bytes:
-            raise IndexDamaged(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
+            raise IndexDamaged(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
         return epoch
 
     def read(self, place: BatchPlace) -> bytes:
@@ -397,7 +397,7 @@ class Segment:
                 raise CorruptRecords(f"{self.log.path}: OFFSETS at byte {at}")
             expected = Offset(step.last_offset + 1)
         if walk.valid_end != self.size_bytes:
-            raise CorruptRecords(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
+            raise CorruptRecords(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
 
     def _looked_up(self, look_up: Callable[[], T]) -> T:
         """What `look_up` finds, once more with new indexes when these turn out to be damaged."""

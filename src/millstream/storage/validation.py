@@ -71,7 +71,7 @@ def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "a
         buffer, 0, len(buffer), check_crc=check_crc, size_max=BATCH_BYTES_MAX
     )
     if reason or not rows:
-        raise CorruptRecords(f"{Reason(reason).name} at byte {end} of {len(buffer)}")
+        raise CorruptRecords(f"{Reason(reason).text} at byte {end} of {len(buffer)}")
     return rows
 
 
@@ -80,7 +80,7 @@ def _walk_produced(buffer: bytes | bytearray | memoryview) -> "array[int]":
     rows, end, reason = batches.walk(
         buffer, 0, len(buffer), check_crc=True, size_max=BATCH_BYTES_MAX
     )
-    told = f"{Reason(reason).name} at byte {end} of {len(buffer)}"
+    told = f"{Reason(reason).text} at byte {end} of {len(buffer)}"
     if reason in (Reason.OFFSETS, Reason.COUNT):
         raise InvalidRecords(told)
     if reason or not rows:
@@ -163,7 +163,7 @@ def _check_records(
         payload, start, stop, rows[row + RECORD_COUNT], contiguous=True
     )
     if reason:
-        raise InvalidRecords(f"records of the batch are malformed: {Reason(reason).name}")
+        raise InvalidRecords(f"the records of a batch are malformed: {Reason(reason).text}")
     if null_keys and config.cleanup_compact:
         raise InvalidRecords(f"{null_keys} records without a key in a compacted topic")
     base = rows[row + BASE_TIMESTAMP]
