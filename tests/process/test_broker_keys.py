@@ -263,7 +263,7 @@ def test_a_cleaning_that_is_held_back_does_not_hold_back_the_stop() -> None:
         bench.put_versions(topic, b"a")
         until(
             lambda: any("compaction" in one.name for one in threading.enumerate()),
-            "the cleaner is at work",
+            "the cleaner waits for the throttle",
         )
         began_s = time.monotonic()
     assert time.monotonic() - began_s < 5.0

@@ -3,6 +3,7 @@
 Unnoticed, its partitions would begin anew and empty in the others: all records lost, and no word.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -32,7 +33,6 @@ from wire_client import WireClient, build_batch
 TOPIC = "orders"
 PARTITIONS = 4
 OFFLINE = ErrorCode.KAFKA_STORAGE_ERROR
-RESTART_CODES = (ErrorCode.NONE, OFFLINE)
 
 
 class Disks:
@@ -120,6 +120,13 @@ def leaders(client: WireClient) -> dict[int, ErrorCode]:
     return {one.partition_index: ErrorCode(one.error_code) for one in topic.partitions}
 
 
+def uptime_s(broker: BrokerProcess) -> float:
+    """Of the process, in seconds."""
+    ticks = int(Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    since_boot_s = float(Path("/proc/uptime").read_text().split()[0])
+    return since_boot_s - ticks / os.sysconf("SC_CLK_TCK")
+
+
 def delete_topic(client: WireClient, name: str = TOPIC) -> None:
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
     assert client.send(request, 6).responses[0].error_code == 0
@@ -173,6 +180,8 @@ def test_an_absent_directory_keeps_its_partitions_offline_and_comes_back(
             assert put(client, kept, b"meanwhile") == 0
             client.create_topic(f"new-{broker.pid}", 3)
             assert put(client, 2, b"value", f"new-{broker.pid}") == 0
+            until(lambda: uptime_s(broker) > 3, "the broker has looked after its directories")
+            assert len(disks.lines(str(disks.path("two")))) == 1
     disks.mount("two")
     back = {*configured, "two"}
     with disks.broker(*sorted(back)) as broker, broker.client() as client:

@@ -18,6 +18,7 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import directory_move, move_copy, names
+from millstream.storage.compaction.pacing import CancelFlag
 from millstream.storage.directory_move import MoveEnd
 from millstream.storage.log_directory import Withheld
 from millstream.storage.log_reader import Isolation
@@ -474,19 +475,48 @@ def test_a_source_is_not_believed_while_its_target_is_absent() -> None:
     assert ONE in report.unusable_partitions
 
 
-@pytest.mark.parametrize("operation", ["rename", "sync_directory"])
-def test_what_moved_off_a_dying_disk_needs_it_no_more(operation: DiskOperation) -> None:
-    mover = after(STEPS - 2)
-    fault = DiskFault(operation=operation, errno=errno.EIO, path_part=A, skip=0)
-    mover.disk.faults.plan(fault)
+@pytest.mark.parametrize(
+    ("operation", "part", "steps"), [("rename", "-delete", -2), ("sync_directory", A, -1)]
+)
+def test_what_moved_off_a_dying_disk_needs_it_no_more(
+    operation: DiskOperation, part: str, steps: int
+) -> None:
+    mover = after(STEPS + steps)
+    mover.disk.faults.fail_next(operation, path_part=part)
     mover.steps.run_all()
     assert mover.reports[-1].end is MoveEnd.MOVED
+    assert mover.broker.manager.directories[0].failure is not None
     mover.put(b"only in B")
     mover.kill()
     mover.disk.faults.fail_directory(A)
     mover.broker.start()
     assert not mover.broker.report.unusable_partitions
     assert mover.records()[-1].value == b"only in B"
+
+
+def test_the_commit_waits_for_no_throttle() -> None:
+    """It runs on the loop, which would stand still for as long."""
+
+    def never(_: CancelFlag, __: float) -> None:
+        raise AssertionError
+
+    mover = Mover()
+    mover.move()
+    while mover.steps.queue[0].name.rpartition(": ")[2] != "seal":
+        mover.steps.run_next()
+    seal = mover.steps.queue[0]
+    work = seal.work
+
+    def seal_and_write() -> None:
+        work()
+        mover.put(b"the short rest")
+        throttle = mover.broker.manager.moves.throttle
+        throttle.bytes_per_s = 0
+        throttle._pause = never
+
+    seal.work = seal_and_write
+    assert mover.finish() is MoveEnd.MOVED
+    assert mover.records()[-1].value == b"the short rest"
 
 
 def test_disks_that_were_mounted_elsewhere_meanwhile() -> None:
