@@ -111,27 +111,41 @@ class SocketPeer(ClientPeer):
         self._shell = shell
         self._socket = sock
         self._is_writing = False
+        self._is_pause_due = False
+        """Reading is paused and the epoll not told so yet. With an answer about to leave that can
+        wait until it is known whether the client takes it: most do, and reading goes on."""
         self._sent_of_first = 0
         """Bytes of the queue's first part that have left."""
         self._is_loading = False
         """Whether a thread reads cold data for the queue's first part."""
-        self._is_corked = False
 
     # -- input -----------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
         if self._reading and self.state != CLOSED:
             self._reading = False
-            self._shell.watch(self.core, reading=False, writing=self._is_writing)
+            self._is_pause_due = True
+            self.core.is_direct = False
+        if self._is_pause_due and not self.core.output_bytes:
+            self._watch()
 
     def resume_reading(self) -> None:
         self._reading = True
-        self._shell.watch(self.core, reading=True, writing=self._is_writing)
+        if self._is_pause_due and not self._is_writing:
+            self._is_pause_due = False
+            self.core.is_direct = True
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._is_pause_due = False
+        self._shell.watch(self.core, reading=self._reading, writing=self._is_writing)
 
     # -- output ----------------------------------------------------------------------------
 
     def send_queue(self) -> bool:
         if self._is_loading:
+            self._set_writing(False)
             return False
         try:
             if len(self._queue) == 1 and self._send_only():
@@ -144,7 +158,8 @@ class SocketPeer(ClientPeer):
             return False
         # While a thread reads there is nothing to write: the socket would only tell, again and
         # again, that it could take more.
-        self._set_writing(not is_empty and not self._is_loading)
+        if self._is_writing or not is_empty:
+            self._set_writing(not is_empty and not self._is_loading)
         return is_empty
 
     def _send_only(self) -> bool:
@@ -167,8 +182,6 @@ class SocketPeer(ClientPeer):
             left -= size
             if not is_wanted:
                 return False
-        if self._is_corked and not queue:
-            self._cork(wanted=False)
         return not queue
 
     def _send_some(self) -> tuple[int, bool]:
@@ -200,9 +213,6 @@ class SocketPeer(ClientPeer):
         return -1 if descriptor is None else descriptor
 
     def _send_range(self, part: ReadSlice, skip: int, descriptor: int) -> tuple[int, bool]:
-        if len(self._queue) > 1 and not self._is_corked:
-            # The end of a range would leave alone, and the few bytes behind it, too.
-            self._cork(wanted=True)
         left = part.size_bytes - skip
         size, state = send_file(self._socket.fileno(), descriptor, part.position + skip, left)
         if size:
@@ -270,7 +280,8 @@ class SocketPeer(ClientPeer):
         file = part.file
         if file is None:
             return
-        self._cork(wanted=False)  # what was sent before must not wait for the disk
+        # What left before with MSG_MORE must not wait for the disk; this makes it go.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened = file.open()  # it stays pinned: the part is in the queue
         self._is_loading = True
         work = partial(opened.read_at, part.position + skip, size)
@@ -330,15 +341,10 @@ class SocketPeer(ClientPeer):
         else:
             self.abort(f"sending failed: {error.strerror}", Cause.CLIENT)
 
-    def _cork(self, *, wanted: bool) -> None:
-        """Let the kernel send whole packets only, until it is told that this was all."""
-        self._is_corked = wanted
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, wanted)
-
     def _set_writing(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
-        if self._is_writing != wanted and self.state != CLOSED:
+        if self.state != CLOSED and (self._is_writing != wanted or self._is_pause_due):
             self._is_writing = wanted
-            self._shell.watch(self.core, reading=self._reading, writing=wanted)
+            self._watch()
 
     # -- end -------------------------------------------------------------------------------
 

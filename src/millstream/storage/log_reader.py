@@ -148,7 +148,7 @@ def aborted_in(
     Not of everything below `limit`: that list would grow with the reader's lag. Raises
     CorruptRecords when it cannot be known.
     """
-    if data.file is None:
+    if data.file is None or not _has_aborted(segments, start):
         return []
     segment = next(
         one for one in segments.from_number(segments.number_at(start)) if one.log is data.file
@@ -158,6 +158,11 @@ def aborted_in(
         return aborted_between(segments, start, min(limit, end))
     except IndexDamaged as error:
         raise CorruptRecords(str(error)) from error
+
+
+def _has_aborted(segments: Segments, start: Offset) -> bool:
+    """Most logs never have an aborted transaction, and need no search for where a slice ends."""
+    return any(len(one.txn_index) for one in segments.from_number(segments.number_at(start)))
 
 
 def aborted_between(segments: Segments, start: Offset, end: Offset) -> list[AbortedTransaction]:
