@@ -3,12 +3,13 @@
 The defaults of topics are not here: `test_topic_keys_*.py` turn them together with the topics'.
 """
 
+import gc
 import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.definition import Mode
 from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import TOPIC_KEYS
+from millstream.testing import BrokerThread
 from millstream.testing.record_batches import BatchSpec
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_replica_log_dirs import (
@@ -145,6 +147,29 @@ def test_an_address_can_have_a_limit_of_its_own(bench: Bench, name: str) -> None
 
 
 # -- the cleaner -------------------------------------------------------------------------------
+
+
+def send_buffer_bytes(settings: dict[str, object]) -> int:
+    """What the kernel was asked for, on the broker's side of a connection; it takes the double."""
+    with BrokerThread(settings) as broker, WireClient(broker.bootstrap_servers) as client:
+        client.send(ApiVersionsRequest(), 0)
+        name = client.socket.getsockname()
+        for one in gc.get_objects():
+            if type(one) is socket.socket and one.fileno() >= 0:
+                with suppress(OSError):
+                    if one.getpeername() == name:
+                        return one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
+    raise AssertionError("the broker's socket was not found")
+
+
+def test_send_buffers_are_as_large_as_told() -> None:
+    """`socket.send.buffer.bytes`, which cannot change while the broker runs."""
+    key = "socket.send.buffer.bytes"
+    assert send_buffer_bytes({}) == 102_400
+    assert send_buffer_bytes({key: 50_000}) == 50_000
+    of_the_system = send_buffer_bytes({key: -1})
+    assert of_the_system not in (50_000, 102_400)
+    assert send_buffer_bytes({key: 0}) == of_the_system
 
 
 @effect_of("log.cleaner.backoff.ms")
