@@ -33,7 +33,7 @@ from wire_client import WireClient
 pytestmark = pytest.mark.interop
 
 DEFAULT = 5
-OTHER_DEFAULTS = {"log.dir", "node.id"}
+OTHER_DEFAULTS = {"log.dir", "node.id", "socket.send.buffer.bytes"}
 """Ours on purpose; the documentation says why."""
 READ_AT_START = {"listeners", "listener.security.protocol.map", "log.cleaner.dedupe.buffer.size"}
 """Dynamic in Kafka."""

@@ -165,10 +165,10 @@ def send_buffer_bytes(settings: dict[str, object]) -> int:
 def test_send_buffers_are_as_large_as_told() -> None:
     """`socket.send.buffer.bytes`, which cannot change while the broker runs."""
     key = "socket.send.buffer.bytes"
-    assert send_buffer_bytes({}) == 102_400
+    assert send_buffer_bytes({}) == 262_144
     assert send_buffer_bytes({key: 50_000}) == 50_000
     of_the_system = send_buffer_bytes({key: -1})
-    assert of_the_system not in (50_000, 102_400)
+    assert of_the_system not in (50_000, 262_144)
     assert send_buffer_bytes({key: 0}) == of_the_system
 
 

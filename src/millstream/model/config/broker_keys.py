@@ -308,7 +308,7 @@ _OWN_ROWS: Final = (
     ConfigKey(
         "socket.send.buffer.bytes",
         _INT,
-        str(100 * KIB),
+        str(256 * KIB),
         "What the kernel holds of a connection's answers until the client has them (it takes twice "
         "that); -1 lets it grow as far as the system allows, for clients that are far away.",
     ),
