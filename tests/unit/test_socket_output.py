@@ -252,12 +252,21 @@ def test_a_fast_client_lets_the_others_have_their_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket_shell, "TURN_BYTES_MAX", 100_000)
+    sizes = []
+
+    def noted(sock: int, file: int, position: int, size: int) -> tuple[int, int]:
+        sizes.append(size)
+        return kernel.send_file(sock, file, position, size)
+
+    monkeypatch.setattr(socket_shell, "send_file", noted)
     data = os.urandom(LARGE)
-    file = stage.file(data)
-    stage.answer(bytes(80_000), bytes(80_000), stage.range(file, 0, LARGE))
-    assert stage.core.unsent_bytes >= LARGE
+    stage.answer(bytes(80_000), bytes(80_000), stage.range(stage.file(data), 0, LARGE))
+    assert sizes == []
     assert stage.has_news()  # it goes on with the next turn of the loop
+    stage.step()
+    assert sizes == [100_000]
     assert stage.received(160_000 + LARGE) == bytes(160_000) + data
+    assert max(sizes) == 100_000
 
 
 # -- cold data ---------------------------------------------------------------------------------
@@ -346,6 +355,17 @@ def test_with_too_much_background_work_the_loop_reads_itself(stage: Stage, cold:
     file = stage.file(data)
     stage.answer(b"head", stage.range(file, 0, cold))
     assert stage.received(4 + cold) == b"head" + data
+    assert not is_pinned(file)
+
+
+def test_the_loop_reads_no_file_that_is_too_short_for_ever(stage: Stage, cold: int) -> None:
+    stage.background.is_full = True
+    file = stage.file(bytes(cold // 2))
+    stage.answer(b"head", stage.range(file, 0, cold))
+    while stage.peer.state != CLOSED:
+        stage.theirs.recv(MIB)
+        stage.step()
+    assert stage.peer.close_cause is Cause.FAILURE
     assert not is_pinned(file)
 
 

@@ -214,7 +214,9 @@ class SocketPeer(ClientPeer):
 
     def _send_range(self, part: ReadSlice, skip: int, descriptor: int) -> tuple[int, bool]:
         left = part.size_bytes - skip
-        size, state = send_file(self._socket.fileno(), descriptor, part.position + skip, left)
+        size, state = send_file(
+            self._socket.fileno(), descriptor, part.position + skip, min(left, TURN_BYTES_MAX)
+        )
         if size:
             self._sent(size)
         if state == COLD:
@@ -290,6 +292,8 @@ class SocketPeer(ClientPeer):
         except BackgroundFullError:
             self._is_loading = False
             data = opened.read_at(part.position + skip, size)
+            if not data:
+                raise OSError(errno.EIO, "a segment file is shorter than its batches") from None
             self._replace_front(part, skip, data)
             self._exchange.has_output(self)
 
