@@ -228,11 +228,8 @@ class LogBase:
         """Write what the connection core staged; called by the slot, which drops it on an error."""
         self._check_open()
         slot, segment = self.slot, self._segments.active
-        invariant(
-            self._is_slot_drawn and slot.position == segment.size_bytes,
-            "I-03 batches were staged for another place",
-            partition=self.partition,
-        )
+        if not self._is_slot_drawn or slot.position != segment.size_bytes:
+            invariant(False, "I-03 batches were staged for another place", partition=self.partition)
         records = slot.staged_end - slot.log_end
         try:
             segment.append_all(slot.staged_buffers, slot.staged_rows, size_bytes=slot.staged_bytes)
@@ -327,6 +324,9 @@ class LogBase:
     def set_high_watermark(self, offset: Offset) -> None:
         """Move it within the log; a leader only moves it up (I-06 is replication's to keep)."""
         slot = self.slot
+        if slot.is_decided and offset == slot.log_end:
+            slot.advance_high_watermark(offset)  # no transaction looks at it
+            return
         offset = min(max(offset, slot.log_start), slot.log_end)
         if offset < slot.high_watermark:
             slot.high_watermark = offset
