@@ -25,6 +25,7 @@ from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe import logs
 from millstream.observe.process import LinuxProcess
 from millstream.runtime import descriptors, fatal
+from millstream.runtime.loop import DirectLoop
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -49,7 +50,7 @@ def run(config_file: Path) -> int:
         sys.stderr.write(f"millstream: {error}\n")
         return EXIT_USAGE
     logs.configure(level=configs.get_text("log.level"))
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=DirectLoop) as runner:
         fatal.install(runner.get_loop())
         return runner.run(_serve(configs))
 

@@ -21,6 +21,7 @@ from millstream.kernels.epoll_shell import ENDED, REQUESTS, WRITABLE, EpollShell
 from millstream.kernels.send_file import COLD, SENT, SHORT, UNKNOWN, send_file
 from millstream.model.limits import KIB, MIB
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.runtime.loop import DirectLoop
 from millstream.storage.log_reader import ReadSlice
 
 SEND_BUFFER_BYTES: Final = 256 * KIB
@@ -56,7 +57,10 @@ class SocketShell:
         """Shared by all sends: its content never outlives a call."""
         self.sends_uncopied = True
         """Until a file system shows that it cannot."""
-        loop.add_reader(self._epoll.fileno(), self._wake)
+        self._direct = loop if isinstance(loop, DirectLoop) else None
+        if self._direct is None or not self._direct.serve(self._epoll, self._wake):
+            self._direct = None
+            loop.add_reader(self._epoll.fileno(), self._wake)
 
     def add(
         self, sock: socket.socket, core: Connection, *, listener: str, client_host: str, number: int
@@ -76,7 +80,10 @@ class SocketShell:
 
     def close(self) -> None:
         """After the last connection."""
-        self._loop.remove_reader(self._epoll.fileno())
+        if self._direct is not None:
+            self._direct.stop_serving()
+        else:
+            self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
     def _wake(self) -> None:

@@ -12,6 +12,7 @@ from typing import Final, Self
 from millstream.broker.broker import Broker
 from millstream.broker.configs import BrokerConfigs
 from millstream.model.config.properties import check_settings
+from millstream.runtime.loop import DirectLoop
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -100,7 +101,8 @@ class BrokerThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner(loop_factory=DirectLoop) as runner:
+                runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - raised by `start`, in the caller's thread
             self._failure = error
         finally:
