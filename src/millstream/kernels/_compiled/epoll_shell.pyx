@@ -104,6 +104,7 @@ cdef class EpollShell:
         self.control(EPOLL_CTL_MOD, connection.descriptor, <void*>connection, events)
 
     def forget(self, Connection connection) -> None:
+        self.event_count = 0  # it may be among those; the others will be found again
         del self.connections[connection.descriptor]
         self.control(EPOLL_CTL_DEL, connection.descriptor, NULL, 0)
         connection.descriptor = -1

@@ -53,6 +53,7 @@ class EpollShell:
         self._epoll.modify(self._descriptors[connection], events)
 
     def forget(self, connection: Connection) -> None:
+        self._events = []  # it may be among those; the others will be found again
         descriptor = self._descriptors.pop(connection)
         del self._connections[descriptor]
         self._epoll.unregister(descriptor)
