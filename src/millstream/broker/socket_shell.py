@@ -1,9 +1,10 @@
-"""Plain sockets without a transport between: our own epoll inside the loop's.
+"""Plain sockets without a transport between, in an epoll of our own.
 
-The event loop watches one descriptor, the nested epoll. When it fires, everything that any
-connection brought since is read and handled in one go: the loop's own cost per event is paid once
-per wake-up instead of once per connection, requests of many connections share one write per
-partition, and answers go straight to the socket instead of through a transport's buffer.
+A `DirectLoop` waits in it; another loop watches it as one descriptor. When it fires, everything
+that any connection brought since is read and handled in one go: the loop's own cost per event is
+paid once per wake-up at most instead of once per connection, requests of many connections share
+one write per partition, and answers go straight to the socket instead of through a transport's
+buffer.
 """
 
 import errno
