@@ -53,8 +53,8 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     EVENTS_MAX = 256
-    SPIN_NS = 50_000  # about what it costs to sleep and to be woken
-    SHORT_NS = 80_000  # a sleep that a spin would have replaced: it takes the waking as well
+    SPIN_NS = 40_000  # about what it costs to sleep and to be woken
+    SHORT_NS = 60_000  # a sleep that a spin would have replaced: it takes the waking as well
     NO_SLEEP_NS = 4_000  # it had come before
     SPIN_CREDIT = 8
     CREDIT_MAX = 64
