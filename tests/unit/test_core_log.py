@@ -1,7 +1,10 @@
 """The log's side of the core: where an append stops being plain, and how small numbers are kept."""
 
+import random
+import struct
 from array import array
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -158,9 +161,32 @@ def test_index_entries_come_every_interval(kernel: Twin) -> None:
         row[batches.LAST_OFFSET], row[batches.MAX_TIMESTAMP] = number, stamp
         row[batches.RECORD_COUNT] = 1 if number != 4 else 0
         rows.extend(row)
-    found = kernel.slots.index_steps(rows, 150, 60, -1, 77)
-    assert found == (200, 9, 1, [(1, 100, 9, 1), (3, 300, 9, 1)])
-    assert kernel.slots.index_steps(rows[:0], 150, 60, 3, 77) == (60, 3, 77, [])
+    offsets, times = bytearray(), bytearray()
+    steps = partial(kernel.slots.index_steps, base_offset=0, interval_bytes=150, since=(60, -1, 77))
+    assert steps(rows, offsets, times, shift=1000) == (200, 9, 1)
+    assert list(struct.iter_unpack(">ii", offsets)) == [(1, 1100), (3, 1300)]
+    # The second entry says nothing new of the time.
+    assert list(struct.iter_unpack(">qi", times)) == [(9, 1)]
+    assert steps(rows[:0], offsets, times, shift=0) == (60, -1, 77)
+    assert (len(offsets), len(times)) == (16, 12)
+
+
+@pytest.mark.parametrize("kernel", TWINS)
+@pytest.mark.parametrize(
+    ("last_offset", "position"), [(2**31, 0), (-1, 0), (0, 2**31), (0, -1), (2**31 + 7, 2**31)]
+)
+def test_an_index_takes_nothing_it_cannot_address(
+    kernel: Twin, last_offset: int, position: int
+) -> None:
+    row = array("q", [0] * batches.ROW_FIELDS)
+    row[batches.LAST_OFFSET], row[batches.POSITION] = last_offset, position
+    row[batches.RECORD_COUNT] = 1
+    offsets, times = bytearray(), bytearray()
+    with pytest.raises((ValueError, struct.error)):
+        kernel.slots.index_steps(
+            row, offsets, times, shift=0, base_offset=0, interval_bytes=0, since=(1, -1, 0)
+        )
+    assert not offsets + times
 
 
 def test_the_limits_of_a_slot_are_those_of_c() -> None:

@@ -7,14 +7,17 @@ compaction) is cut into a job that another thread runs and the owner completes.
 
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millstream.kernels import batches
 from millstream.kernels.batches import (
+    ATTRIBUTES,
     BASE_OFFSET,
     LAST_OFFSET,
     LEADER_EPOCH,
+    MAX_TIMESTAMP,
     POSITION,
+    PRODUCER_ID,
     ROW_FIELDS,
     SIZE,
 )
@@ -40,7 +43,11 @@ from millstream.storage.producer_log import markers
 from millstream.storage.producers import Duplicate, Origin
 from millstream.storage.segment import Segment
 from millstream.storage.txn_index import AbortedTransaction
-from millstream.storage.validation import prepare, walk_whole
+from millstream.storage.validation import CONTROL_BIT, TRANSACTIONAL_BIT, prepare, walk_whole
+
+# A look-up in an enumeration's class costs as much as four comparisons.
+_CREATE_TIME: Final = TimestampType.CREATE_TIME
+_TRANSACTION_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class Appended(NamedTuple):
@@ -78,26 +85,29 @@ class Log(ShrinkingLog):
     ) -> Appended:
         """Check the batches, assign offsets in place (in a copy where that cannot be), write."""
         self._check_open()
-        self.slot.settle()
+        slot, config = self.slot, self._config
+        slot.settle()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
-        data, rows = prepare(records, self.config, now_ms=now_ms, origin=origin)
-        if len(data) > self.config.segment_bytes:
-            raise BatchTooLarge(size_bytes=len(data), limit_bytes=self.config.segment_bytes)
+        data, rows = prepare(records, config, now_ms=now_ms, origin=origin)
+        if len(data) > config.segment_bytes:
+            raise BatchTooLarge(size_bytes=len(data), limit_bytes=config.segment_bytes)
         try:
-            batches.assign_offsets(data, rows, self._log_end, leader_epoch)
+            batches.assign_offsets(data, rows, slot.log_end, leader_epoch)
         except MalformedRecords as error:
-            raise InvalidRecords(f"no offsets are left after {self._log_end}") from error
-        is_append_time = self.config.timestamp_type is TimestampType.LOG_APPEND_TIME
-        duplicate = self._check_producer(data, rows, origin)
+            raise InvalidRecords(f"no offsets are left after {slot.log_end}") from error
+        is_append_time = config.timestamp_type is not _CREATE_TIME
+        duplicate = None
+        if rows[PRODUCER_ID] >= 0 or len(rows) > ROW_FIELDS or rows[ATTRIBUTES] & CONTROL_BIT:
+            duplicate = self._check_producer(data, rows, origin)
         if duplicate is not None:
             stamp = duplicate.timestamp_ms if is_append_time else None
             return Appended(duplicate.base_offset, duplicate.last_offset, stamp, is_duplicate=True)
         first, last = Offset(rows[BASE_OFFSET]), Offset(rows[LAST_OFFSET - ROW_FIELDS])
         self._write(data, rows)
-        self.slot.records_in += last + 1 - first
-        self.slot.bytes_in += len(data)
+        slot.records_in += last + 1 - first
+        slot.bytes_in += len(data)
         stamp = TimestampMs(now_ms) if is_append_time else None
         return Appended(first, last, stamp, is_duplicate=False)
 
@@ -168,7 +178,7 @@ class Log(ShrinkingLog):
 
     def _write(self, data: bytes | bytearray | memoryview, rows: "array[int]") -> None:
         first, last = rows[BASE_OFFSET], rows[LAST_OFFSET - ROW_FIELDS]
-        log_end = self._log_end
+        log_end = self.slot.log_end
         if not log_end <= first <= last:  # the call alone would cost as much as the comparison
             invariant(False, "I-03 offsets must increase", first=first, log_end=log_end)
         try:
@@ -179,6 +189,16 @@ class Log(ShrinkingLog):
         if rows[LEADER_EPOCH - ROW_FIELDS] != self._epochs.latest:
             self._note_epochs(rows)
             self._forget_limits()
+        is_single = len(rows) == ROW_FIELDS
+        if rows[PRODUCER_ID] >= 0 or not is_single:
+            self._follow_producers(data, rows, segment)
+        self._unflushed_records += last + 1 - log_end
+        has_transactions = not is_single or rows[ATTRIBUTES] & _TRANSACTION_BITS != 0
+        self._follow(Offset(last + 1), has_transactions=has_transactions)
+
+    def _follow_producers(
+        self, data: bytes | bytearray | memoryview, rows: "array[int]", segment: Segment
+    ) -> None:
         try:
             for aborted in self.producers.apply(data, rows):
                 segment.txn_index.append(aborted)
@@ -188,9 +208,6 @@ class Log(ShrinkingLog):
             # The batches are in the file and everything about them was checked before: whatever
             # this is, going on would leave the log's end behind its bytes.
             raise InvariantViolated("I-03 batches were written that cannot be followed") from error
-        self._unflushed_records += last + 1 - log_end
-        self._log_end = Offset(last + 1)
-        self._draw_limits()
 
     def _note_epochs(self, rows: "array[int]") -> None:
         for row in range(0, len(rows), ROW_FIELDS):
@@ -200,8 +217,10 @@ class Log(ShrinkingLog):
 
     def _segment_for(self, rows: "array[int]", size_bytes: int) -> Segment:
         """The active segment, after a roll where one is due."""
-        active, config = self._segments.active, self.config
-        last = Offset(rows[LAST_OFFSET - ROW_FIELDS])
+        active, config = self._segments.active, self._config
+        last, stamp_ms = Offset(rows[LAST_OFFSET - ROW_FIELDS]), rows[MAX_TIMESTAMP - ROW_FIELDS]
+        if self._is_slot_drawn and self.slot.takes(last, size_bytes, stamp_ms):
+            return active
         if not active.size_bytes:
             if active.has_room_for(last_offset=last, size_bytes=size_bytes):
                 return active
@@ -209,7 +228,7 @@ class Log(ShrinkingLog):
             active.size_bytes + size_bytes <= config.segment_bytes
             and active.has_room_for(last_offset=last, size_bytes=size_bytes)
             and active.offset_index.size_bytes < config.segment_index_bytes
-            and not self._is_old(active, rows[batches.MAX_TIMESTAMP - ROW_FIELDS])
+            and not self._is_old(active, stamp_ms)
         ):
             return active
         self.roll()

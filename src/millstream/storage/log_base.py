@@ -238,22 +238,25 @@ class LogBase:
         try:
             slot.apply_staged()
             self._unflushed_records += records
-            log_slot.follow_position(slot, self._config, segment)
+            slot.follow(slot.log_end, segment.size_bytes, self._index_room_bytes(segment))
             if self.after_commit is not None:
                 self.after_commit()
         except Exception as error:
             raise InvariantViolated("I-03 batches were written that cannot be followed") from error
 
-    def _draw_limits(self) -> None:
+    def _follow(self, log_end: Offset, *, has_transactions: bool) -> None:
         """After an append to the active segment: what comes next may be staged."""
-        active = self._segments.active
-        self._note_decided()
-        if self._is_slot_drawn:
-            log_slot.follow_position(self.slot, self._config, active)
-            return
-        self._is_slot_drawn = True
-        self.slot.producers = cast("dict[int, ProducerEntry]", self.producers.states.by_id)
-        log_slot.draw_limits(self.slot, self._config, active, self._epochs.latest)
+        slot, active = self.slot, self._segments.active
+        slot.follow(log_end, active.size_bytes, self._index_room_bytes(active))
+        if has_transactions or not slot.is_decided:
+            self._note_decided()
+        if not self._is_slot_drawn:
+            self._is_slot_drawn = True
+            slot.producers = cast("dict[int, ProducerEntry]", self.producers.states.by_id)
+            log_slot.draw_limits(slot, self._config, active, self._epochs.latest)
+
+    def _index_room_bytes(self, active: Segment) -> int:
+        return self._config.segment_index_bytes - active.offset_index.size_bytes
 
     def _forget_limits(self) -> None:
         self._is_slot_drawn = False

@@ -180,13 +180,15 @@ class Segment:
     def index(self, rows: "array[int]", shift: int) -> None:
         """Note walked batches in the indexes; `shift` turns a row's position into the file's."""
         newest = self.max_timestamp or self._load_max_timestamp()
-        self._bytes_since_index, newest_ms, newest_offset, entries = slots.index_steps(
-            rows, self._context.index_interval_bytes, self._bytes_since_index, *newest
+        self._bytes_since_index, newest_ms, newest_offset = slots.index_steps(
+            rows,
+            self.offset_index.entries,
+            self.time_index.entries,
+            shift=shift,
+            base_offset=self.base_offset,
+            interval_bytes=self._context.index_interval_bytes,
+            since=(self._bytes_since_index, *newest),
         )
-        for last_offset, position, stamp_ms, stamp_offset in entries:
-            self.offset_index.append(last_offset=Offset(last_offset), position=position + shift)
-            stamp = TimeIndexEntry(TimestampMs(stamp_ms), Offset(stamp_offset))
-            self.time_index.append_if_later(stamp)
         if newest_ms != newest.timestamp_ms:
             self.max_timestamp = TimeIndexEntry(TimestampMs(newest_ms), Offset(newest_offset))
 

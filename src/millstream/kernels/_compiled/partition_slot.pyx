@@ -198,7 +198,18 @@ cdef class PartitionSlot:
         self.buffers = []  # a new one: whoever wrote them may still look at the old
         self.entries.clear()
 
-    def note_end(self) -> None:
+    def takes(self, long long last_offset, long long size_bytes, long long timestamp_ms) -> bool:
+        return (
+            self.position + size_bytes <= self.position_max
+            and last_offset <= self.offset_max
+            and self.batches_max > 0
+            and timestamp_ms <= self.roll_timestamp_ms
+        )
+
+    def follow(self, long long log_end, long long position, long long index_room_bytes) -> None:
+        self.log_end, self.position = log_end, position
+        # Each batch may add one entry; the segment rolls before an append that finds it full.
+        self.batches_max = (index_room_bytes + 7) // 8 if index_room_bytes > 0 else 0
         if self.end_count and self.end_offsets[(self.end_next - 1) & 15] == self.log_end:
             self.end_next = (self.end_next - 1) & 15
             self.end_count -= 1

@@ -28,6 +28,8 @@ _ERROR_AND_BASE: Final = Struct(">hq")
 _LOG_START: Final = Struct(">q")
 _LOG_START_AT: Final = 18
 """Behind the error code: base offset and append time come first."""
+_OFFSET_ENTRY: Final = Struct(">ii")
+_TIME_ENTRY: Final = Struct(">qi")
 
 
 class ProducerEntry:
@@ -124,18 +126,34 @@ class Staged:
 
 
 def index_steps(
-    rows: array[int], interval_bytes: int, since_bytes: int, newest_ms: int, newest_offset: int
-) -> tuple[int, int, int, list[tuple[int, int, int, int]]]:
-    entries = []
+    rows: array[int],
+    offset_entries: bytearray,
+    time_entries: bytearray,
+    *,
+    shift: int,
+    base_offset: int,
+    interval_bytes: int,
+    since: tuple[int, int, int],
+) -> tuple[int, int, int]:
+    since_bytes, newest_ms, newest_offset = since
     for row in range(0, len(rows), ROW_FIELDS):
         if rows[row + MAX_TIMESTAMP] > newest_ms and rows[row + RECORD_COUNT]:
             newest_ms, newest_offset = rows[row + MAX_TIMESTAMP], rows[row + LAST_OFFSET]
         if since_bytes > interval_bytes:
-            place = rows[row + LAST_OFFSET], rows[row + POSITION]
-            entries.append((*place, newest_ms, newest_offset))
+            relative, position = rows[row + LAST_OFFSET] - base_offset, rows[row + POSITION] + shift
+            if relative < 0 or position < 0:
+                raise ValueError(f"offset {relative} and position {position} of a segment")
+            offset_entries += _OFFSET_ENTRY.pack(relative, position)
+            _add_time(time_entries, newest_ms, newest_offset - base_offset)
             since_bytes = 0
         since_bytes += rows[row + SIZE]
-    return since_bytes, newest_ms, newest_offset, entries
+    return since_bytes, newest_ms, newest_offset
+
+
+def _add_time(entries: bytearray, stamp_ms: int, relative: int) -> None:
+    newest = _TIME_ENTRY.unpack(entries[-_TIME_ENTRY.size :]) if entries else (-1, -1)
+    if stamp_ms > newest[0] and relative > newest[1]:
+        entries += _TIME_ENTRY.pack(stamp_ms, relative)
 
 
 def last_sequence_of(base_sequence: int, count: int) -> int:
