@@ -61,6 +61,18 @@ class ProducerEntry:
     ) -> None:
         """Remember one more batch; the oldest goes when there are too many."""
 
+    def is_next(self, rows: array[int], at: int) -> bool:
+        """Whether the walked batch in the row at `at` is the producer's next one for sure.
+
+        False: it may be, or be a retry, or wrong. Nothing must be staged.
+        """
+
+    def take(self, rows: array[int], at: int) -> bool:
+        """Follow the batch in the row, which is in the log. False, and nothing done, where that
+        is more than to remember it: another epoch, sequences that begin anew, a transaction's
+        first batch or marker, or what cannot be.
+        """
+
     def forget_batches(self) -> None: ...
 
 class PartitionSlot:

@@ -74,6 +74,9 @@ class ProducerLog:
         if len(rows) == ROW_FIELDS and not rows[ATTRIBUTES] & CONTROL_BIT:
             if rows[PRODUCER_ID] < 0:
                 return None
+            entry = self.states.get(ProducerId(rows[PRODUCER_ID]))
+            if entry is not None and entry.is_next(rows, 0):
+                return None
             return self.states.check(ProducerBatch.of_row(rows, 0), origin)
         for marker in markers(data, rows):
             self.states.check_marker(marker, transaction_version=0)
@@ -99,8 +102,13 @@ class ProducerLog:
     def apply(self, data: ReadableBuffer, rows: "array[int]") -> list[AbortedTransaction]:
         """Follow batches that are in the log; the transactions that they abort."""
         aborted: list[AbortedTransaction] = []
+        producers = self.states.by_id
         for row in range(0, len(rows), ROW_FIELDS):
-            if rows[row + PRODUCER_ID] < 0:
+            producer_id = rows[row + PRODUCER_ID]
+            if producer_id < 0:
+                continue
+            entry = producers.get(ProducerId(producer_id))
+            if entry is not None and entry.take(rows, row):
                 continue
             if not rows[row + ATTRIBUTES] & CONTROL_BIT:
                 if rows[row + RECORD_COUNT] or rows[row + LAST_OFFSET] >= rows[row + BASE_OFFSET]:
