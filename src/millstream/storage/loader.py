@@ -104,6 +104,8 @@ class _Loading:
         self._is_epoch_file_lost = False
         self._newest_epoch: LeaderEpoch | None = None
         """Of the last batch, as recovery found it."""
+        self._tail_end = Offset(0)
+        """Behind the last batch, where the newest segment is sound."""
 
     def run(self, *, is_clean: bool) -> LogState:
         files = tidy(self._disk, self._home.directory)
@@ -119,7 +121,7 @@ class _Loading:
             return self._start_anew(log_start)
         number, is_trusted = self._trusted_count(segments, is_clean=is_clean)
         if is_trusted:
-            log_end = self._open_tail(segments)
+            log_end = self._tail_end
         else:
             segments, log_end = self._recover(segments, number)
         if log_end < log_start:
@@ -185,6 +187,7 @@ class _Loading:
         """Whether the newest segment ends with a whole batch, as a clean stop leaves it."""
         if not segment.size_bytes:
             segment.start_indexes()
+            self._tail_end = segment.base_offset
             return True
         try:
             segment.offset_index.start_writing()
@@ -203,16 +206,9 @@ class _Loading:
             if len(rows) < len(step.rows):
                 return False
             last_offset = Offset(step.last_offset)
+        self._tail_end = Offset(last_offset + 1)
         is_whole = walk.reason is Reason.NONE and walk.valid_end == segment.size_bytes
         return is_whole and segment.largest_timestamp().offset <= last_offset
-
-    def _open_tail(self, segments: list[Segment]) -> Offset:
-        newest = segments[-1]
-        end = newest.base_offset
-        if newest.size_bytes:
-            for step in newest.walk(newest.offset_index.last_position()):
-                end = Offset(step.last_offset + 1)
-        return end
 
     def _recover(self, segments: list[Segment], number: int) -> tuple[list[Segment], Offset]:
         start = segments[number].base_offset

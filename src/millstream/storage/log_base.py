@@ -73,6 +73,7 @@ class LogBase:
         self._ages = SegmentAges()
         self._epoch_file = EpochFile(f"{home.directory}/{names.LEADER_EPOCHS}")
         self.producers = state.producers
+        self._share_producers()
         self._log_start = state.log_start
         self._log_end = state.log_end
         self.slot.position = state.segments.active.size_bytes
@@ -252,8 +253,11 @@ class LogBase:
             self._note_decided()
         if not self._is_slot_drawn:
             self._is_slot_drawn = True
-            slot.producers = cast("dict[int, ProducerEntry]", self.producers.states.by_id)
+            self._share_producers()
             log_slot.draw_limits(slot, self._config, active, self._epochs.latest)
+
+    def _share_producers(self) -> None:
+        self.slot.producers = cast("dict[int, ProducerEntry]", self.producers.states.by_id)
 
     def _index_room_bytes(self, active: Segment) -> int:
         return self._config.segment_index_bytes - active.offset_index.size_bytes
