@@ -224,7 +224,7 @@ cdef class EpollShell:
                 return 0
             error[0] = errno if size < 0 else 0
             return 4
-        connection.end += size
+        connection.took(size)
         try:
             is_for_python = connection.walk(wall_ms)
         except FrameError:
