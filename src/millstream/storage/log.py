@@ -47,6 +47,8 @@ from millstream.storage.validation import CONTROL_BIT, TRANSACTIONAL_BIT, prepar
 
 # A look-up in an enumeration's class costs as much as four comparisons.
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
+_LOG_END: Final = Isolation.LOG_END
+_HIGH_WATERMARK: Final = Isolation.HIGH_WATERMARK
 _TRANSACTION_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
@@ -267,24 +269,28 @@ class Log(ShrinkingLog):
     def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:
         """Batches from the one that holds `offset` on, as far as the reader may see."""
         self._check_open()
-        if not self._log_start <= offset <= self._log_end:
-            raise OffsetOutOfRange(asked=offset, start=self._log_start, end=self._log_end)
-        stable = self.last_stable_offset
-        limit = self._log_end
-        if isolation is not Isolation.LOG_END:
-            limit = self._high_watermark if isolation is Isolation.HIGH_WATERMARK else stable
+        slot = self.slot
+        log_start, log_end, high_watermark = slot.log_start, slot.log_end, slot.high_watermark
+        if not log_start <= offset <= log_end:
+            raise OffsetOutOfRange(asked=offset, start=log_start, end=log_end)
+        stable = self.producers.states.last_stable_offset(
+            log_start=log_start, high_watermark=high_watermark
+        )
+        limit = log_end
+        if isolation is not _LOG_END:
+            limit = high_watermark if isolation is _HIGH_WATERMARK else stable
         aborted: list[AbortedTransaction] = []
         data = log_reader.EMPTY_SLICE
         if offset < limit:
             try:
                 data = log_reader.read_slice(
-                    self._segments, offset, limit=limit, log_end=self._log_end, size_max=size_max
+                    self._segments, offset, limit=limit, log_end=log_end, size_max=size_max
                 )
                 if isolation is Isolation.COMMITTED:
                     aborted = log_reader.aborted_in(data, self._segments, offset, limit)
             except OSError as error:
                 raise self._home.owner.refused(error) from error
-        return ReadResult(data, self._high_watermark, stable, self._log_start, aborted)
+        return ReadResult(data, high_watermark, stable, log_start, aborted)
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
         """The first record at or after that time; ListOffsets by timestamp."""
