@@ -1,6 +1,5 @@
 """The log's side of the core: where an append stops being plain, and how small numbers are kept."""
 
-import random
 import struct
 from array import array
 from dataclasses import replace
