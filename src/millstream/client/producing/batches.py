@@ -1,0 +1,176 @@
+"""A record batch on its way to a partition: its bytes, its place in the order, its outcome."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from crc32c import crc32c
+
+from millstream.kernels.columns import (
+    COLUMN_BYTES_MAX,
+    BatchOptions,
+    DecodeOptions,
+    RecordColumns,
+    decode,
+    encode,
+    encode_many,
+)
+from millstream.model.ids import (
+    NO_OFFSET,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    Sequence,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from millstream.client.errors import ClientError
+    from millstream.client.retrying import Failure
+
+_PRODUCER: Final = Struct(">qhi")
+"""Producer id, epoch and base sequence as they stand in a batch's header."""
+_PRODUCER_AT: Final = 43
+_CRC: Final = Struct(">I")
+_CRC_AT: Final = 17
+_CHECKED_AT: Final = 21
+_SEQUENCES: Final = 2**31
+
+
+class Identity(NamedTuple):
+    """Who writes, as brokers tell writers apart."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+
+
+NO_IDENTITY: Final = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+class Origin(NamedTuple):
+    """Where the rows of a batch come from, so that an error can name one."""
+
+    write: int
+    """Which call brought them, from 1."""
+    rows: memoryview | range
+    """Their numbers in that call's columns."""
+
+    def part(self, start: int, stop: int) -> Origin:
+        return Origin(self.write, self.rows[start:stop])
+
+    def __str__(self) -> str:
+        return f"row {self.rows[0]} of write {self.write}" if len(self.rows) else "a row"
+
+
+class Batch:
+    """One batch. Plain numbers: there is one for every few hundred kilobytes."""
+
+    __slots__ = (
+        "data",
+        "deadline_s",
+        "error",
+        "identity",
+        "is_done",
+        "last",
+        "may_be_stored",
+        "offset",
+        "order",
+        "origin",
+        "partition",
+        "row_count",
+        "sent_s",
+        "sequence",
+        "was_sent",
+    )
+
+    def __init__(
+        self, partition: TopicPartition, data: bytearray, row_count: int, origin: Origin
+    ) -> None:
+        self.partition = partition
+        self.data = data
+        self.row_count = row_count
+        self.origin = origin
+        self.deadline_s = float("inf")
+        self.order = (0, 0)
+        """Among the batches of its partition; parts of one batch differ in the second number."""
+        self.identity = NO_IDENTITY
+        self.sequence = NO_SEQUENCE
+        self.was_sent = False
+        self.sent_s = float("-inf")
+        """When the last attempt began."""
+        self.may_be_stored = False
+        """An attempt had no answer, or one that leaves it open."""
+        self.last: Failure | None = None
+        """What the last attempt met."""
+        self.is_done = False
+        self.offset = NO_OFFSET
+        """Of its first record, when it was stored and the broker told."""
+        self.error: ClientError | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
+    def last_offset(self) -> Offset:
+        return Offset(self.offset + self.row_count - 1) if self.offset >= 0 else NO_OFFSET
+
+    def give(self, identity: Identity, sequence: Sequence) -> None:
+        """Write as whom, and in which place, into the bytes; the checksum covers both."""
+        if (identity, sequence) == (self.identity, self.sequence):
+            return
+        if self.was_sent:
+            # A transport may still hold the bytes of an earlier attempt.
+            self.data = bytearray(self.data)
+        self.identity, self.sequence = identity, sequence
+        _PRODUCER.pack_into(self.data, _PRODUCER_AT, *identity, sequence)
+        with memoryview(self.data) as view:
+            _CRC.pack_into(self.data, _CRC_AT, crc32c(view[_CHECKED_AT:]))
+
+
+def sequence_after(sequence: int, row_count: int) -> Sequence:
+    """Sequences wrap from the largest int32 to zero."""
+    return Sequence((sequence + row_count) % _SEQUENCES)
+
+
+def split(batch: Batch, options: BatchOptions) -> list[Batch]:
+    """Smaller batches with the same records, in order; each has at least one.
+
+    They continue each other's sequences, so whatever follows the batch keeps its own.
+    """
+    decoded = decode(
+        batch.data,
+        0,
+        len(batch.data),
+        DecodeOptions(check_crc=False, batch_bytes_max=COLUMN_BYTES_MAX),
+    )
+    columns = decoded.columns
+    size_max = _data_bytes(columns) // 2
+    pieces = encode_many(columns, 0, columns.rows, options, size_max=size_max)
+    if len(pieces) == 1:
+        half = columns.rows // 2
+        pieces = [
+            (encode(columns, 0, half, options), half),
+            (encode(columns, half, columns.rows, options), columns.rows - half),
+        ]
+    parts, start = [], 0
+    for data, rows in pieces:
+        part = Batch(batch.partition, data, rows, batch.origin.part(start, start + rows))
+        part.order = (batch.order[0], batch.order[1] + start)
+        part.deadline_s = batch.deadline_s
+        if batch.sequence >= 0:
+            part.give(batch.identity, sequence_after(batch.sequence, start))
+        parts.append(part)
+        start += rows
+    return parts
+
+
+def _data_bytes(columns: RecordColumns) -> int:
+    binaries = [columns.keys, columns.values]
+    if columns.headers is not None:
+        binaries += [columns.headers.keys, columns.headers.values]
+    return sum(memoryview(one.data).nbytes for one in binaries if one is not None)
