@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millstream.client.producing.answers import Answer
-from millstream.client.producing.batches import Batch, Identity, Origin
+from millstream.client.producing.batches import Batch, Identity, Origin, Source
 from millstream.client.producing.errors import OutcomeOpen
 from millstream.client.producing.machine import ProduceMachine, Rules
 from millstream.client.producing.partition_queue import LINGERING_S
@@ -101,7 +101,7 @@ class World:
             values = list(range(self.written, self.written + rows))
             self.written += rows
             to = TopicPartition("t", self.randomness.integer(0, PARTITIONS))
-            made.append(Batch(to, encoded(values), rows, Origin(1, range(rows))))
+            made.append(Batch(to, encoded(values), rows, Origin(Source((1,), (0,)), range(rows))))
             self.batches.append((made[-1], values))
         self.machine.append(made, self.now_s)
 
@@ -242,11 +242,11 @@ class World:
             told = self.machine.delivered.get(TopicPartition("t", index))
             stored_records += told.records if told is not None else 0
         for batch, values in self.batches:
-            log = self.logs[batch.partition.partition].log
-            there = [value for value in values if value in log]
+            stored = self.logs[batch.partition.partition].log
+            there = [value for value in values if value in stored]
             if batch.is_done and batch.error is None:
                 assert there == values, "an acknowledged record is lost"
-                assert log[batch.offset : batch.offset + len(values)] == values
+                assert stored[batch.offset : batch.offset + len(values)] == values
             elif batch.is_done:
                 assert not there or _leaves_open(batch), "a refused record is stored"
         total = sum(len(values) for _, values in self.batches)

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from millstream.client.admin import (
     Admin,
@@ -42,6 +42,9 @@ from millstream.runtime.loop_thread import (
     LoopThread,
     keep_for_ever,
 )
+
+if TYPE_CHECKING:  # it loads pyarrow
+    from millstream.client.column_writer import ColumnWriter
 
 T = TypeVar("T")
 
@@ -129,6 +132,15 @@ class BlockingClient:
             self._call_count += 1
             return running
 
+    def borrow(self) -> Cluster:
+        """What `run` hands out, kept until `give_back`: for who holds state on the loop."""
+        return self._begin().cluster
+
+    def give_back(self) -> None:
+        with _lock:
+            # A forked child counts its own calls alone.
+            self._call_count = max(0, self._call_count - 1)
+
     @property
     def is_idle(self) -> bool:
         """No call is under way."""
@@ -211,6 +223,12 @@ class BlockingClient:
             return await offsets_for_leader_epoch(cluster, epochs, deadline=deadline)
 
         return self.run(work, timeout_s=timeout_s)
+
+    def column_writer(self, *, topic: str | None = None) -> "ColumnWriter":
+        """A writer of Arrow batches; to be closed. Without `topic` the batches have a column."""
+        from millstream.client.column_writer import ColumnWriter
+
+        return ColumnWriter(self, topic=topic)
 
     # -- admin; see `Admin` for each
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _PRODUCER: Final = Struct(">qhi")
 """Producer id, epoch and base sequence as they stand in a batch's header."""
 _PRODUCER_AT: Final = 43
+_BASE_OFFSET: Final = bytes(8)
 _CRC: Final = Struct(">I")
 _CRC_AT: Final = 17
 _CHECKED_AT: Final = 21
@@ -51,19 +53,31 @@ class Identity(NamedTuple):
 NO_IDENTITY: Final = Identity(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
-class Origin(NamedTuple):
-    """Where the rows of a batch come from, so that an error can name one."""
+class Source(NamedTuple):
+    """Which calls brought rows, so that an error can name one as it came."""
 
-    write: int
-    """Which call brought them, from 1."""
+    writes: tuple[int, ...]
+    """Their numbers, from 1."""
+    starts: tuple[int, ...]
+    """Where the rows of each begin; below zero when it began before."""
+
+    def name(self, row: int) -> str:
+        index = bisect_right(self.starts, row) - 1
+        return f"row {row - self.starts[index]} of write {self.writes[index]}"
+
+
+class Origin(NamedTuple):
+    """Where the rows of a batch come from."""
+
+    source: Source
     rows: memoryview | range
-    """Their numbers in that call's columns."""
+    """Their numbers."""
 
     def part(self, start: int, stop: int) -> Origin:
-        return Origin(self.write, self.rows[start:stop])
+        return Origin(self.source, self.rows[start:stop])
 
     def __str__(self) -> str:
-        return f"row {self.rows[0]} of write {self.write}" if len(self.rows) else "a row"
+        return self.source.name(self.rows[0]) if len(self.rows) else "no row"
 
 
 class Batch:
@@ -91,6 +105,8 @@ class Batch:
         self, partition: TopicPartition, data: bytearray, row_count: int, origin: Origin
     ) -> None:
         self.partition = partition
+        # Encoded together with others it counts on from them; brokers want each to begin at 0.
+        data[: len(_BASE_OFFSET)] = _BASE_OFFSET
         self.data = data
         self.row_count = row_count
         self.origin = origin

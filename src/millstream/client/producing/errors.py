@@ -1,5 +1,7 @@
 """What can go wrong for a writer of columns, beside what `client/errors.py` has."""
 
+from typing import Self
+
 from millstream.client.errors import ClientError, DeadlinePassed, told
 from millstream.wire.errors import ErrorCode
 
@@ -28,8 +30,14 @@ class RowInvalid(ClientError):
     """A row that no record can be made of; nothing of the batch was written."""
 
     def __init__(self, row: int, why: str) -> None:
-        self.row = row
+        self.row, self.why = row, why
         super().__init__(f"row {row}: {why}")
+
+    def moved(self, by: int) -> Self:
+        """The same for a row that was counted from there."""
+        self.row += by
+        self.args = (f"row {self.row}: {self.why}",)
+        return self
 
 
 class PartitionInvalid(RowInvalid):

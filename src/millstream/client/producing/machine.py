@@ -104,6 +104,11 @@ class ProduceMachine:
         elif self._rules.is_idempotent and self.identity is NO_IDENTITY:
             self.identity_wanted = True
 
+    def refuse(self, error: ClientError, row_count: int) -> None:
+        """Rows that came and could not be made batches of."""
+        self.errors.append(error)
+        self.undelivered_records += row_count
+
     def _queue(self, partition: TopicPartition) -> PartitionQueue:
         queue = self._queues.get(partition)
         if queue is None:
@@ -235,8 +240,7 @@ class ProduceMachine:
             error = _error_of(batch, answer)
             self._end(queue, batch, error)
             if verdict is Verdict.FATAL:
-                self.fatal = error
-                self.fail_all(error)
+                self.end(error)
 
     def _pause(self, queue: PartitionQueue, now_s: float) -> None:
         """Once for all that fails together, such as what a lost connection had under way."""
@@ -258,10 +262,16 @@ class ProduceMachine:
         self.open_batches += len(parts) - 1
         queue.put_parts(batch, parts)
 
-    def unreachable(self, partition: TopicPartition, failure: Failure) -> None:
+    def unreachable(self, partition: TopicPartition, failure: Failure, now_s: float) -> None:
         """Its leader could not be found or reached; what waits goes on waiting."""
         queue = self._queues.get(partition)
         if queue is not None:
+            queue.last = failure
+            self._pause(queue, now_s)
+
+    def no_identity(self, failure: Failure) -> None:
+        """No broker gave a producer id; what waits goes on waiting."""
+        for queue in self._queues.values():
             queue.last = failure
 
     # -- ends
@@ -308,6 +318,12 @@ class ProduceMachine:
             return OutcomeOpen(what, within_s=within_s, last_error=last)
         return DeadlinePassed(what, within_s=within_s, last_error=last)
 
+    def fail_partition(self, partition: TopicPartition, error: ClientError) -> None:
+        """Nothing that waits there can ever be sent."""
+        queue = self._queues.get(partition)
+        for batch in list(queue.waiting) if queue is not None else ():
+            self._give_up(self._queues[partition], batch, error)
+
     def fail_all(self, error: ClientError) -> None:
         """End everything that is open."""
         for queue in list(self._queues.values()):
@@ -315,10 +331,14 @@ class ProduceMachine:
                 if not batch.is_done:
                     self._give_up(queue, batch, error)
 
-    def close(self) -> None:
-        """Nothing may be sent any more; what is open ends with ClientClosed."""
-        self.fatal = self.fatal if self.fatal is not None else ClientClosed()
+    def end(self, error: ClientError) -> None:
+        """Nothing may be sent any more; what is open, or comes, ends with the error."""
+        if self.fatal is None:
+            self.fatal = error
         self.fail_all(self.fatal)
+
+    def close(self) -> None:
+        self.end(ClientClosed())
 
     def wake_s(self, now_s: float) -> float:
         """When to come again although nothing was answered."""

@@ -1,0 +1,307 @@
+"""Arrow record batches written to topics: idempotent, in order, with back-pressure.
+
+`send` returns when a batch is taken in, not when it is stored; `flush` tells what was. Small
+batches are gathered until there is enough for a record batch or `linger.ms` is over; large ones are
+cut into pieces, so that the first are on their way while the last are encoded.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+import pyarrow as pa
+
+from millstream.client.arrow_write import Rows, rows_of
+from millstream.client.cluster import Cluster
+from millstream.client.errors import ClientClosed, ClientError
+from millstream.client.metadata import TopicInfo
+from millstream.client.producing.batches import Batch, Source
+from millstream.client.producing.errors import BufferFull, RowInvalid
+from millstream.client.producing.gathering import Gatherer, Portion
+from millstream.client.producing.machine import Delivered, ProduceMachine, Rules
+from millstream.client.producing.sender import Sender
+from millstream.client.producing.spreading import Spreader, SpreadRules
+from millstream.client.settings import ClientSettings
+from millstream.kernels.columns import BatchOptions
+from millstream.kernels.compression import Codec
+from millstream.model.ids import TopicPartition
+from millstream.runtime.clock import Clock, SystemClock
+from millstream.runtime.randomness import Randomness, system_randomness
+
+BATCH_BYTES: Final = 512 * 1024
+"""Of a record batch before it is packed, where `batch.size` is not larger. That setting is about
+how much memory may be set aside for rows to come; here the rows are there. Half of what a topic
+takes by default, and large enough that the costs of a batch do not count."""
+
+PIECE_BYTES: Final = 4 * 1024 * 1024
+"""A larger Arrow batch is encoded and sent in pieces of this: they overlap, and the memory that
+waits is bounded by pieces instead of batches."""
+
+
+class Piece(NamedTuple):
+    """Rows that are encoded together."""
+
+    batch: pa.RecordBatch
+    source: Source
+
+
+class ColumnProducer:
+    """One producer; made and used on a loop. All its errors are ClientErrors."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        topic: str | None = None,
+        randomness: Randomness | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings = cluster.settings
+        self._cluster = cluster
+        self._topic = topic
+        self._clock = clock if clock is not None else SystemClock()
+        randomness = randomness if randomness is not None else system_randomness()
+        options = batch_options(settings)
+        batch_bytes = min(max(settings.batch_size, BATCH_BYTES), settings.max_request_size)
+        self._spreader = Spreader(
+            SpreadRules(
+                batch_bytes=batch_bytes,
+                record_bytes_max=settings.max_request_size,
+                options=options,
+            ),
+            randomness,
+        )
+        rules = Rules(
+            delivery_timeout_s=settings.delivery_timeout_ms / 1000,
+            backoff=settings.retry_backoff,
+            in_flight_max=settings.max_in_flight_requests_per_connection,
+            request_bytes_max=settings.max_request_size,
+            batch_options=options,
+            is_idempotent=settings.enable_idempotence,
+        )
+        self._sender = Sender(
+            cluster, ProduceMachine(rules, randomness), on_too_large=self._spreader.too_large
+        )
+        self._gatherer = Gatherer(bytes_min=batch_bytes if settings.linger_ms else 0)
+        self._linger: asyncio.TimerHandle | None = None
+        self._piece_bytes = max(1, min(PIECE_BYTES, settings.buffer_memory // 4))
+        self._turn = asyncio.Lock()
+        """Who sends keeps others behind: the order of sends is the order of records."""
+        self._writes = 0
+        self._is_closed = False
+
+    # -- writing
+
+    async def send(self, batch: pa.RecordBatch, *, topic: str | None = None) -> None:
+        """Take the rows in; waits for room (`buffer.memory`) up to `max.block.ms`.
+
+        Raises what is wrong with the batch, and what went wrong with earlier ones.
+        """
+        async with self._turn:
+            topic = topic if topic is not None else self._topic
+            if self.is_small(batch):
+                self._check()
+                self._writes += 1
+                if batch.num_rows:
+                    await self._gather(batch, topic)
+                return
+            await self._begin_write()
+            for piece in self.pieces(batch):
+                rows = self.rows_of(piece, topic)
+                topics = self.known_topics(rows) or await self.topics_of(rows)
+                await self.enqueue(self.encode(piece, rows, topics))
+
+    async def begin_write(self) -> None:
+        """Before the pieces of a large batch: what was gathered goes first."""
+        async with self._turn:
+            await self._begin_write()
+
+    async def _begin_write(self) -> None:
+        self._check()
+        self._writes += 1
+        await self._send_gathered()
+
+    def is_small(self, batch: pa.RecordBatch) -> bool:
+        return self._gatherer.takes(batch.nbytes)
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+        """Slices without copies."""
+        count = max(1, -(-batch.nbytes // self._piece_bytes))
+        length = -(-batch.num_rows // count)
+        for start in range(0, batch.num_rows, length):
+            yield Piece(batch.slice(start, length), Source((self._writes,), (-start,)))
+
+    def rows_of(self, piece: Piece, topic: str | None) -> Rows:
+        """May be called on any thread, as may `encode`, by one at a time."""
+        try:
+            return rows_of(piece.batch, topic=topic, now_ms=self._clock.wall_ms())
+        except RowInvalid as error:
+            raise error.moved(-piece.source.starts[0]) from None
+
+    def known_topics(self, rows: Rows) -> dict[str, TopicInfo] | None:
+        """From what is known and recent; None when something has to be asked for."""
+        metadata = self._cluster.metadata
+        found: dict[str, TopicInfo] = {}
+        for name in rows.topics.names:
+            info = metadata.topic(name)
+            if info is None:
+                return None
+            found[name] = info
+        return found
+
+    async def topics_of(self, rows: Rows) -> dict[str, TopicInfo]:
+        """Raises TopicUnknown and the like, within `max.block.ms`."""
+        found = self.known_topics(rows)
+        if found is not None:
+            return found
+        deadline = self._cluster.deadline(
+            "metadata of topics to write to", self.settings.max_block_ms / 1000
+        )
+        return await self._cluster.topics(rows.topics.names, deadline=deadline)
+
+    def encode(self, piece: Piece, rows: Rows, topics: dict[str, TopicInfo]) -> list[Batch]:
+        try:
+            return self._spreader.spread(rows, topics, piece.source)
+        except RowInvalid as error:
+            raise error.moved(-piece.source.starts[0]) from None
+
+    async def enqueue(self, batches: list[Batch]) -> None:
+        """Hand them to the sender as soon as there is room; all or none."""
+        total = sum(one.size for one in batches)
+        machine, limit = self._sender.machine, self.settings.buffer_memory
+
+        def has_room() -> bool:
+            return machine.open_bytes + total <= limit or not machine.open_bytes or self._is_closed
+
+        within_s = self.settings.max_block_ms / 1000
+        if not await self._sender.until(has_room, within_s):
+            last = machine.errors[0] if machine.errors else None
+            raise BufferFull(within_s=within_s, bytes_max=limit, last_error=last)
+        self._check()
+        self._sender.append(batches)
+
+    # -- small batches
+
+    async def _gather(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        rows = rows_of(batch, topic=topic, now_ms=self._clock.wall_ms())
+        self._spreader.check(rows, await self.topics_of(rows))
+        if not self._gatherer.fits(batch.schema, topic):
+            await self._send_gathered()
+        self._gatherer.add(batch, topic, self._writes)
+        if self._gatherer.is_full:
+            await self._send_gathered()
+        elif self._linger is None:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(self.settings.linger_ms / 1000, self._lingered)
+
+    async def _send_gathered(self) -> None:
+        portion = self._take_gathered()
+        if portion is not None:
+            piece = Piece(portion.batch, portion.source)
+            rows = self.rows_of(piece, portion.topic)
+            topics = await self.topics_of(rows)
+            await self.enqueue(self.encode(piece, rows, topics))
+
+    def _take_gathered(self) -> Portion | None:
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
+        return self._gatherer.take()
+
+    def _lingered(self) -> None:
+        """Time is over. Without waiting for room, as it is less than one batch."""
+        self._linger = None
+        portion = self._gatherer.take()
+        if portion is None or self._is_closed:
+            return
+        try:
+            piece = Piece(portion.batch, portion.source)
+            rows = self.rows_of(piece, portion.topic)
+            topics = self.known_topics(rows)
+            if topics is None:
+                # Forgotten meanwhile: the next send or flush asks for it.
+                self._gatherer.put_back(portion)
+            else:
+                self._sender.append(self.encode(piece, rows, topics))
+        except ClientError as error:
+            self._sender.machine.refuse(error, portion.batch.num_rows)
+
+    # -- ends
+
+    async def flush(self) -> dict[TopicPartition, Delivered]:
+        """Wait until everything has ended, and tell what was stored since the last flush.
+
+        Raises the first error of a batch that was not stored; each ends within
+        `delivery.timeout.ms`. After that the producer can be used again, unless the error concerns
+        the producer itself.
+        """
+        async with self._turn:
+            if self._is_closed:
+                raise ClientClosed
+            await self._send_gathered()
+            machine = self._sender.machine
+            await self._sender.until(lambda: not machine.open_batches)
+            self._raise_errors()
+            delivered, machine.delivered = machine.delivered, {}
+            return delivered
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClientClosed
+        if self._sender.machine.errors:
+            self._raise_errors()
+
+    def _raise_errors(self) -> None:
+        machine = self._sender.machine
+        if machine.fatal is not None and not machine.errors:
+            raise machine.fatal
+        if not machine.errors:
+            return
+        error: ClientError = machine.errors[0]
+        count = machine.undelivered_records
+        machine.errors, machine.undelivered_records = [], 0
+        error.add_note(f"{count} records in all were not acknowledged")
+        raise error
+
+    async def abort(self) -> None:
+        """Drop what was not sent and forget what was; the producer is closed."""
+        self._is_closed = True
+        self._take_gathered()
+        await self._sender.close()
+
+    async def close(self) -> None:
+        """Flush, then end."""
+        if self._is_closed:
+            return
+        try:
+            await self.flush()
+        finally:
+            await self.abort()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abort()
+
+
+def batch_options(settings: ClientSettings) -> BatchOptions:
+    """How batches are packed."""
+    codec = Codec[settings.compression_type.upper()]
+    level = {
+        Codec.GZIP: settings.compression_gzip_level,
+        Codec.LZ4: settings.compression_lz4_level,
+        Codec.ZSTD: settings.compression_zstd_level,
+    }.get(codec)
+    if codec is Codec.GZIP and level == -1:
+        level = None
+    return BatchOptions(codec=codec, level=level)

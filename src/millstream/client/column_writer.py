@@ -1,0 +1,128 @@
+"""Arrow record batches written from code that blocks: Spark's tasks, scripts, the command line.
+
+Rows are made into record batches on the caller's thread while the client's loop sends the ones
+before: compression and checksums, which let go of the interpreter, run beside the sending.
+"""
+
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import pyarrow as pa
+
+from millstream.client.cluster import Cluster
+from millstream.client.column_producer import ColumnProducer
+from millstream.client.errors import ClientClosed
+from millstream.client.producing.machine import Delivered
+from millstream.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.client.blocking import BlockingClient
+
+T = TypeVar("T")
+
+
+class ColumnWriter:
+    """Made by `BlockingClient.column_writer`. Calls from several threads take turns."""
+
+    def __init__(self, client: "BlockingClient", *, topic: str | None = None) -> None:
+        self._client = client
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._cluster = client.borrow()
+        try:
+            self._producer: ColumnProducer = client.run(self._make)
+        except BaseException:
+            client.give_back()
+            raise
+
+    async def _make(self, cluster: Cluster) -> ColumnProducer:
+        return ColumnProducer(cluster, topic=self._topic)
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
+        """On the loop that the producer is of: a client that was closed meanwhile has another."""
+
+        async def guarded(cluster: Cluster) -> T:
+            if cluster is not self._cluster:
+                raise ClientClosed
+            return await work()
+
+        return self._client.run(guarded, timeout_s=timeout_s)
+
+    @property
+    def _block_s(self) -> float:
+        return self._client.settings.max_block_ms / 1000
+
+    @property
+    def _delivery_s(self) -> float:
+        return self._client.settings.delivery_timeout_ms / 1000
+
+    def write(self, batch: pa.RecordBatch, *, topic: str | None = None) -> None:
+        """See `ColumnProducer.send`; blocks while there is no room."""
+        with self._lock:
+            self._check()
+            producer = self._producer
+            if not batch.num_rows or producer.is_small(batch):
+                self._run(lambda: producer.send(batch, topic=topic), self._block_s)
+                return
+            topic = topic if topic is not None else self._topic
+            self._run(producer.begin_write, self._block_s)
+            for piece in producer.pieces(batch):
+                rows = producer.rows_of(piece, topic)
+                topics = producer.known_topics(rows)
+                if topics is None:
+                    topics = self._run(lambda rows=rows: producer.topics_of(rows), self._block_s)  # type: ignore[misc]
+                batches = producer.encode(piece, rows, topics)
+                self._run(lambda batches=batches: producer.enqueue(batches), self._block_s)  # type: ignore[misc]
+
+    def flush(self) -> dict[TopicPartition, Delivered]:
+        """See `ColumnProducer.flush`: what was stored since the last one, by partition."""
+        with self._lock:
+            self._check()
+            return self._run(self._producer.flush, self._delivery_s + self._block_s)
+
+    def abort(self) -> None:
+        """Drop what was not sent; what was may be stored. The writer is closed."""
+        with self._lock:
+            self._end()
+
+    def close(self) -> None:
+        """Flush, then end; raises what `flush` raises."""
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                self._run(self._producer.flush, self._delivery_s + self._block_s)
+            finally:
+                self._end()
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClientClosed
+
+    def _end(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._run(self._producer.abort, self._block_s)
+        except ClientClosed:
+            pass  # the client ended first, and the producer with it
+        finally:
+            self._client.give_back()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
