@@ -103,9 +103,7 @@ def _binary(name: str, column: Any) -> BinaryColumn | None:
 
 def _to_binary(name: str, column: Any) -> Any:
     kind, types = column.type, pa.types
-    if types.is_large_string(kind):
-        return _cast(name, column, pa.string())
-    if types.is_string_view(kind):
+    if types.is_large_string(kind) or types.is_string_view(kind):
         return _cast(name, column, pa.string())
     if (
         types.is_large_binary(kind)
@@ -160,8 +158,11 @@ def _topics(column: Any, topic: str | None) -> Topics:
         raise ColumnInvalid("topic", "is missing, and no topic was named for all rows")
     if column.null_count:
         raise RowInvalid(_first(pc.is_null(column)), "has no topic")
-    if not pa.types.is_string(column.type):
+    kind, types = column.type, pa.types
+    if types.is_large_string(kind) or types.is_string_view(kind):
         column = _cast("topic", column, pa.string())
+    elif not types.is_string(kind):
+        raise ColumnInvalid("topic", f"is {kind}; string is wanted")
     coded = column.dictionary_encode()
     names = coded.dictionary.to_pylist()
     if len(names) == 1:

@@ -34,6 +34,9 @@ BATCH_BYTES: Final = 512 * 1024
 how much memory may be set aside for rows to come; here the rows are there. Half of what a topic
 takes by default, and large enough that the costs of a batch do not count."""
 
+_LZ4_LEVEL: Final = 9
+"""What `compression.lz4.level` is without being set."""
+
 PIECE_BYTES: Final = 4 * 1024 * 1024
 """A larger Arrow batch is encoded and sent in pieces of this: they overlap, and the memory that
 waits is bounded by pieces instead of batches."""
@@ -128,7 +131,7 @@ class ColumnProducer:
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
         """Slices without copies."""
         count = max(1, -(-batch.nbytes // self._piece_bytes))
-        length = -(-batch.num_rows // count)
+        length = max(1, -(-batch.num_rows // count))
         for start in range(0, batch.num_rows, length):
             yield Piece(batch.slice(start, length), Source((self._writes,), (-start,)))
 
@@ -302,6 +305,7 @@ def batch_options(settings: ClientSettings) -> BatchOptions:
         Codec.LZ4: settings.compression_lz4_level,
         Codec.ZSTD: settings.compression_zstd_level,
     }.get(codec)
-    if codec is Codec.GZIP and level == -1:
+    # In Java's client these mean the codec's own default, which for lz4 is its fast mode.
+    if (codec, level) in ((Codec.GZIP, -1), (Codec.LZ4, _LZ4_LEVEL)):
         level = None
     return BatchOptions(codec=codec, level=level)

@@ -221,7 +221,7 @@ class Sender:
             told = Told(Answer(ErrorCode.UNKNOWN_SERVER_ERROR), None)
         size = batch.size
         verdict = self.machine.answered(batch, told.answer, now_s)
-        if verdict is Verdict.SPLIT:
+        if verdict is Verdict.SPLIT and batch.row_count > 1:
             self._on_too_large(batch.partition.topic, size)
         elif verdict is Verdict.AGAIN:
             remedy = self._cluster.partition_failed(batch.partition, told.answer.failure, told.hint)

@@ -7,7 +7,7 @@ equal shares over time.
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millstream.client.arrow_write import Rows
 from millstream.client.errors import RecordTooLarge, TopicUnknown
@@ -19,6 +19,9 @@ from millstream.kernels.partitioner import assign, group, stick
 from millstream.model.ids import TopicPartition
 from millstream.runtime.randomness import Randomness
 from millstream.wire.errors import ErrorCode
+
+_LIMIT_MIN: Final = 1024
+"""A topic that takes less than that is not worth learning from."""
 
 
 class SpreadRules(NamedTuple):
@@ -52,7 +55,7 @@ class Spreader:
 
     def too_large(self, topic: str, size: int) -> None:
         """A batch of that size was refused: later ones of the topic are smaller."""
-        self._limits[topic] = max(1024, min(size, self._batch_bytes(topic)) // 2)
+        self._limits[topic] = min(self._batch_bytes(topic), max(_LIMIT_MIN, size // 2))
 
     def _batch_bytes(self, topic: str) -> int:
         return self._limits.get(topic, self._rules.batch_bytes)
