@@ -74,7 +74,7 @@ def test_all_null_and_fixed_size() -> None:
 @pytest.mark.parametrize("kind", [HEADERS, pa.large_list(HEADERS.value_type)], ids=str)
 @pytest.mark.parametrize("start", [0, 1, 2])
 def test_headers(kind: pa.DataType, start: int) -> None:
-    lists = [
+    lists: list[Any] = [
         [{"key": "a", "value": b"1"}, {"key": "b", "value": None}],
         None,
         [],

@@ -1,0 +1,135 @@
+"""Our writer of columns with real brokers of ours: the stories, kills, time, the blocking face."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from broker_process import broker_process
+from millstream.client.errors import BrokersUnreachable, ClientClosed, ClientError
+from millstream.client.producing.errors import BufferFull
+from millstream.testing.broker_thread import BrokerThread
+from our_writer import STORIES, Story, client_of, read_all, topic_of, write_through_kills
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[str]:
+    with BrokerThread() as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda one: one.__name__)
+def test_story(servers: str, story: Story) -> None:
+    story(servers, story.__name__.replace("_", "-"))
+
+
+def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as first:
+        port = int(first.place.rpartition(":")[2])
+        running = [first]
+        following = []
+
+        def kill_and_restart() -> None:
+            running[-1].kill()
+            context = broker_process(tmp_path, port=port)
+            running.append(context.__enter__())
+            following.append(context)
+
+        try:
+            write_through_kills(first.place, "killed", kill_and_restart)
+        finally:
+            for context in reversed(following):
+                context.__exit__(None, None, None)
+
+
+def test_back_pressure_ends_in_the_named_time(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as broker:
+        configs = {"buffer_memory": 1_000_000, "max_block_ms": 1500}
+        with client_of(broker.place, **configs) as client:
+            topic_of(client, "full")
+            writer = client.column_writer(topic="full")
+            batch = pa.record_batch({"value": pa.array([b"x" * 100] * 7000)})
+            writer.write(batch)
+            writer.flush()
+            broker.kill()
+            begun_s = time.monotonic()
+            writer.write(batch)
+            with pytest.raises(BufferFull, match="buffer"):
+                writer.write(batch)
+            assert time.monotonic() - begun_s < 4
+            writer.abort()
+
+
+def test_without_a_broker_the_first_write_ends_in_the_named_time() -> None:
+    with (
+        client_of("127.0.0.1:1", max_block_ms=1000) as client,
+        client.column_writer(topic="t") as writer,
+    ):
+        begun_s = time.monotonic()
+        with pytest.raises(BrokersUnreachable, match=r"127\.0\.0\.1:1"):
+            writer.write(pa.record_batch({"value": pa.array(["v"])}))
+        assert time.monotonic() - begun_s < 3
+
+
+def test_undelivered_records_are_told_within_delivery_timeout(tmp_path: Path) -> None:
+    with broker_process(tmp_path) as broker:
+        configs = {"delivery_timeout_ms": 2000, "request_timeout_ms": 1000}
+        with client_of(broker.place, **configs) as client:
+            topic_of(client, "late")
+            writer = client.column_writer(topic="late")
+            batch = pa.record_batch({"value": pa.array(["v"])})
+            writer.write(batch)
+            writer.flush()
+            broker.kill()
+            begun_s = time.monotonic()
+            writer.write(batch)
+            with pytest.raises(ClientError, match="within 2 s"):
+                writer.flush()
+            assert time.monotonic() - begun_s < 4
+            writer.abort()
+
+
+def test_threads_take_turns(servers: str) -> None:
+    with client_of(servers) as client:
+        topic_of(client, "threads", 2)
+        with client.column_writer(topic="threads") as writer:
+
+            def work(number: int) -> None:
+                values = [f"{number}-{row}" for row in range(20_000)]
+                for start in range(0, 20_000, 4000):
+                    writer.write(pa.record_batch({"value": pa.array(values[start : start + 4000])}))
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+            for one in threads:
+                one.start()
+            for one in threads:
+                one.join(60)
+            told = writer.flush()
+    assert sum(one.records for one in told.values()) == 80_000
+    read_all(servers, "threads", 2, 80_000)
+
+
+def test_a_writer_ends_with_its_client_and_others_of_the_client_do_not(servers: str) -> None:
+    batch = pa.record_batch({"value": pa.array(["v"] * 10)})
+    with client_of(servers) as client:
+        topic_of(client, "ends")
+        one, other = client.column_writer(topic="ends"), client.column_writer(topic="ends")
+        is_idle = client.is_idle
+        assert not is_idle
+        one.write(batch)
+        one.abort()
+        with pytest.raises(ClientClosed):
+            one.write(batch)
+        one.close()
+        other.write(batch)
+        assert sum(told.records for told in other.flush().values()) == 10
+        other.close()
+        is_idle = client.is_idle
+        assert is_idle
+        last = client.column_writer(topic="ends")
+    with pytest.raises(ClientClosed):
+        last.write(batch)
+    last.abort()
