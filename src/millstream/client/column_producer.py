@@ -92,6 +92,9 @@ class ColumnProducer:
         self._turn = asyncio.Lock()
         """Who sends keeps others behind: the order of sends is the order of records."""
         self._writes = 0
+        self._loop = asyncio.get_running_loop()
+        self._handed_bytes = self._taken_bytes = 0
+        """By and from `hand_over`, since the beginning."""
         self._is_closed = False
 
     # -- writing
@@ -184,6 +187,38 @@ class ColumnProducer:
         self._check()
         self._sender.append(batches)
 
+    # -- from another thread
+
+    @property
+    def is_clear(self) -> bool:
+        """Nothing is gathered and nothing went wrong: a large batch may be handed over at once."""
+        return self._gatherer.is_empty and not self._is_closed and not self._sender.machine.errors
+
+    def begin_clear_write(self) -> None:
+        """`begin_write` for who saw `is_clear`."""
+        self._writes += 1
+
+    def hand_over(self, batches: list[Batch]) -> bool:
+        """`enqueue` from the one thread that writes, without waiting for the loop.
+
+        False, and nothing is done, when there is no room or something went wrong. What the loop
+        has not taken yet counts as used; numbers that only one side writes need no lock.
+        """
+        total = sum(one.size for one in batches)
+        used = self._sender.machine.open_bytes + self._handed_bytes - self._taken_bytes
+        if not self.is_clear or used + total > self.settings.buffer_memory:
+            return False
+        self._handed_bytes += total
+        try:
+            self._loop.call_soon_threadsafe(self._take_over, batches, total)
+        except RuntimeError:
+            raise ClientClosed from None  # the loop was closed
+        return True
+
+    def _take_over(self, batches: list[Batch], total: int) -> None:
+        self._taken_bytes += total
+        self._sender.append(batches)
+
     # -- small batches
 
     async def _gather(self, batch: pa.RecordBatch, topic: str | None) -> None:
@@ -195,8 +230,7 @@ class ColumnProducer:
         if self._gatherer.is_full:
             await self._send_gathered()
         elif self._linger is None:
-            loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(self.settings.linger_ms / 1000, self._lingered)
+            self._linger = self._loop.call_later(self.settings.linger_ms / 1000, self._lingered)
 
     async def _send_gathered(self) -> None:
         portion = self._take_gathered()

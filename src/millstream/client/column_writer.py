@@ -4,8 +4,10 @@ Rows are made into record batches on the caller's thread while the client's loop
 before: compression and checksums, which let go of the interpreter, run beside the sending.
 """
 
+import os
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -31,6 +33,7 @@ class ColumnWriter:
         self._topic = topic
         self._lock = threading.Lock()
         self._is_closed = False
+        self._pid = os.getpid()
         self._cluster = client.borrow()
         try:
             self._producer: ColumnProducer = client.run(self._make)
@@ -64,18 +67,26 @@ class ColumnWriter:
         with self._lock:
             self._check()
             producer = self._producer
-            if not batch.num_rows or producer.is_small(batch):
+            if producer.is_small(batch):
                 self._run(lambda: producer.send(batch, topic=topic), self._block_s)
-                return
-            topic = topic if topic is not None else self._topic
+            else:
+                self._write_pieces(batch, topic if topic is not None else self._topic)
+
+    def _write_pieces(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        """The loop is waited for only where there is a reason to."""
+        producer = self._producer
+        if producer.is_clear:
+            producer.begin_clear_write()
+        else:
             self._run(producer.begin_write, self._block_s)
-            for piece in producer.pieces(batch):
-                rows = producer.rows_of(piece, topic)
-                topics = producer.known_topics(rows)
-                if topics is None:
-                    topics = self._run(lambda rows=rows: producer.topics_of(rows), self._block_s)  # type: ignore[misc]
-                batches = producer.encode(piece, rows, topics)
-                self._run(lambda batches=batches: producer.enqueue(batches), self._block_s)  # type: ignore[misc]
+        for piece in producer.pieces(batch):
+            rows = producer.rows_of(piece, topic)
+            topics = producer.known_topics(rows)
+            if topics is None:
+                topics = self._run(partial(producer.topics_of, rows), self._block_s)
+            batches = producer.encode(piece, rows, topics)
+            if not producer.hand_over(batches):
+                self._run(partial(producer.enqueue, batches), self._block_s)
 
     def flush(self) -> dict[TopicPartition, Delivered]:
         """See `ColumnProducer.flush`: what was stored since the last one, by partition."""
@@ -99,7 +110,8 @@ class ColumnWriter:
                 self._end()
 
     def _check(self) -> None:
-        if self._is_closed:
+        # A forked child has no loop that would take anything.
+        if self._is_closed or self._pid != os.getpid():
             raise ClientClosed
 
     def _end(self) -> None:

@@ -30,6 +30,10 @@ class Gatherer:
         return size < self._bytes_min
 
     @property
+    def is_empty(self) -> bool:
+        return not self._batches
+
+    @property
     def is_full(self) -> bool:
         return self.bytes >= self._bytes_min
 
