@@ -149,6 +149,22 @@ def _same_records(rows: list[dict[str, Any]], found: list[list[Seen]]) -> None:
     assert surplus == len(unplaced)
 
 
+def small_and_large_batches_keep_their_order(servers: str, name: str) -> None:
+    values = [b"%07d" % row for row in range(400_000)]
+    with client_of(servers, linger_ms=5000) as client:
+        topic_of(client, name, 1, retention_ms="-1")
+        with client.column_writer(topic=name) as writer:
+            start = 0
+            for size in (1, 7, 200_000, 3, 150_000, 49_989):
+                column = pa.array(values[start : start + size])
+                writer.write(pa.record_batch({"value": column}))
+                start += size
+            told = writer.flush()
+    assert told[TopicPartition(name, 0)] == (400_000, 0, 399_999)
+    (found,) = read_all(servers, name, 1, 400_000)
+    assert [one.value for one in found] == values
+
+
 def a_record_that_is_too_large_is_named(servers: str, name: str) -> None:
     with client_of(servers) as client:
         topic_of(client, name, 1, max_message_bytes="20000")
@@ -209,6 +225,7 @@ def weaker_acknowledgements_work_too(servers: str, name: str) -> None:
 
 STORIES: list[Story] = [
     contents_are_the_same_with_every_codec,
+    small_and_large_batches_keep_their_order,
     a_record_that_is_too_large_is_named,
     batches_larger_than_the_topic_takes_are_split,
     what_is_not_there_is_told_soon,

@@ -69,6 +69,8 @@ class SimPartition:
         if len(data) > self.bytes_max:
             return ErrorCode.MESSAGE_TOO_LARGE, -1
         head = Header(*HEADER.unpack_from(data))
+        if head.base_offset != 0:
+            return ErrorCode.INVALID_RECORD, -1
         values = values_of(data)
         if head.producer_id >= 0:
             code, offset = self._check(head)

@@ -102,7 +102,7 @@ def test_an_explicit_partition_wins_and_a_wrong_one_names_its_row() -> None:
         assert caught.value.row == 90_000
         await producer.flush()
 
-    play(fake, scenario, {"buffer.memory": 10_000_000})
+    play(fake, scenario, {"buffer.memory": 1_000_000})  # so that it comes in pieces
     assert fake.stored()[1:] == [[3], [0, 2]]
     assert fake.stored()[0][0] == 1
 
@@ -176,6 +176,19 @@ def test_small_batches_are_gathered_and_linger() -> None:
     play(fake, scenario, {"linger.ms": 50})
     assert len(requests(fake)) == 1
     assert fake.stored() == [list(range(100))]
+
+
+def test_what_was_gathered_goes_before_a_large_batch() -> None:
+    fake = cluster_of(1)
+
+    async def scenario(_: Cluster, producer: ColumnProducer) -> None:
+        await producer.send(numbers([0, 1]))
+        await producer.send(numbers(list(range(2, 100_000))))
+        await producer.send(numbers([100_000]))
+        await producer.flush()
+
+    play(fake, scenario, {"linger.ms": 1000})
+    assert fake.stored() == [list(range(100_001))]
 
 
 def test_a_gathered_row_is_named_as_it_came() -> None:
@@ -269,7 +282,10 @@ def test_a_batch_that_is_too_large_is_split_and_later_ones_are_smaller() -> None
         before = len(requests(fake))
         await producer.send(numbers(list(range(20_000, 40_000))))
         await producer.flush()
-        assert len(requests(fake)) - before < before
+        sizes = [
+            len(one.topic_data[0].partition_data[0].records or b"") for _, one in requests(fake)
+        ]
+        assert max(sizes[:before]) > 20_000 > max(sizes[before:])
 
     play(fake, scenario)
     assert fake.stored() == [list(range(40_000))]

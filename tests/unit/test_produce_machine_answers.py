@@ -169,6 +169,20 @@ def test_what_was_lost_keeps_its_sequence_when_something_before_it_expires() -> 
     assert bench.state(second) == (7, 0, 2)
 
 
+def test_what_is_missing_before_something_stored_is_stored() -> None:
+    """A broker that remembers less than five cannot make us write a record twice."""
+    bench = Bench()
+    bench.stored()
+    first, second = bench.append(), bench.append()
+    bench.send(), bench.send()
+    bench.answer(first, ErrorCode.REQUEST_TIMED_OUT)
+    bench.answer(second, ErrorCode.NONE, 2)
+    bench.now_s += 1
+    assert bench.send() == [first]
+    assert bench.answer(first, OUT_OF_ORDER) is Verdict.STORED
+    assert bench.machine.delivered[HERE].records == 3
+
+
 def test_an_answer_after_the_deadline_changes_nothing_that_was_told() -> None:
     bench = Bench(delivery_timeout_s=10.0)
     bench.stored()

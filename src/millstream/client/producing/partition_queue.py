@@ -180,9 +180,6 @@ class PartitionQueue:
         if batch.identity == self.identity:
             self.is_proven = self.is_idempotent
             self._stored_to = max(self._stored_to, batch.order)
-            if self.hole_at < batch.order:
-                # A request that lingered has filled it; what waits is known when it is repeated.
-                self.hole_at = _NOWHERE
         self.failures = 0
         self.not_before_s = float("-inf")
 
