@@ -1,5 +1,6 @@
 """Our writer of columns with real brokers of ours: the stories, kills, time, the blocking face."""
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Iterator
@@ -133,3 +134,31 @@ def test_a_writer_ends_with_its_client_and_others_of_the_client_do_not(servers: 
     with pytest.raises(ClientClosed):
         last.write(batch)
     last.abort()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_writers_of_its_own_alone(servers: str) -> None:
+    batch = pa.record_batch({"value": pa.array([b"x" * 100] * 7000)})
+    with client_of(servers) as client:
+        topic_of(client, "forked")
+        with client.column_writer(topic="forked") as writer:
+            writer.write(batch)
+            fork = multiprocessing.get_context("fork")
+            inbox = fork.SimpleQueue()
+
+            def child() -> None:
+                try:
+                    writer.write(batch)
+                except ClientClosed:
+                    with client.column_writer(topic="forked") as own:
+                        own.write(batch)
+                        inbox.put(sum(told.records for told in own.flush().values()))
+
+            process = fork.Process(target=child)
+            process.start()
+            process.join(30)
+            assert process.exitcode == 0
+            assert inbox.get() == 7000
+            writer.write(batch)
+            assert sum(told.records for told in writer.flush().values()) == 14_000
+    read_all(servers, "forked", 1, 21_000)

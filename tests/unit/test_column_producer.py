@@ -11,7 +11,7 @@ from aiokafka.partitioner import murmur2
 
 from fake_cluster import DISCONNECT, SILENCE, partition
 from millstream.client.cluster import Cluster
-from millstream.client.column_producer import ColumnProducer
+from millstream.client.column_producer import ColumnProducer, batch_options
 from millstream.client.errors import (
     ClientClosed,
     DeadlinePassed,
@@ -26,6 +26,7 @@ from millstream.client.producing.errors import (
     OutcomeOpen,
     PartitionInvalid,
 )
+from millstream.client.settings import ClientSettings
 from millstream.runtime.randomness import SeededRandomness
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
@@ -488,3 +489,21 @@ def test_weaker_acknowledgements(acks: str) -> None:
     play(fake, scenario, {"acks": acks})
     assert fake.stored() == [list(range(1000))]
     assert not fake.asked(InitProducerIdRequest)
+
+
+@pytest.mark.parametrize(
+    ("configs", "codec", "level"),
+    [
+        ({}, 0, None),
+        ({"compression.type": "gzip"}, 1, None),
+        ({"compression.type": "gzip", "compression.gzip.level": 3}, 1, 3),
+        ({"compression.type": "snappy"}, 2, None),
+        ({"compression.type": "lz4"}, 3, None),
+        ({"compression.type": "lz4", "compression.lz4.level": 4}, 3, 4),
+        ({"compression.type": "zstd"}, 4, 3),
+    ],
+)
+def test_codecs_and_levels(configs: dict[str, object], codec: int, level: int | None) -> None:
+    settings = ClientSettings.from_configs({"bootstrap.servers": SERVERS, **configs})
+    options = batch_options(settings)
+    assert (options.codec, options.level) == (codec, level)
