@@ -6,8 +6,6 @@ from bisect import bisect_right
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
-
 from millstream.kernels.columns import (
     COLUMN_BYTES_MAX,
     BatchOptions,
@@ -17,6 +15,7 @@ from millstream.kernels.columns import (
     encode,
     encode_many,
 )
+from millstream.kernels.crc import crc32c
 from millstream.model.ids import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
