@@ -200,6 +200,11 @@ class LogBase:
         return self._truncations
 
     @property
+    def is_released(self) -> bool:
+        """Whether it was closed or deleted: what jobs know of it counts no more."""
+        return self._is_released
+
+    @property
     def unflushed_records(self) -> int:
         return self._unflushed_records
 

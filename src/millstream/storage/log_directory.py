@@ -2,10 +2,14 @@
 
 A directory that failed once is not used again before a restart: after a failed fsync the kernel
 may have dropped the pages and report success the next time.
+
+The checkpoint files are written by jobs in other threads too, and by the owner of the logs where it
+cannot wait for one. A lock keeps the writers apart: each sees what the one before it stored.
 """
 
 import errno
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from itertools import count
@@ -54,6 +58,7 @@ class LogDirectory:
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
         """Checkpoints whose file still names a partition that is gone."""
+        self._checkpoint_lock = threading.RLock()
         self._rubbish: list[tuple[float, int, str]] = []
         """A heap by due time, then in the order it came: topics have delays of their own."""
         self._rubbish_numbers = count()
@@ -131,15 +136,39 @@ class LogDirectory:
 
         Raises DiskFull or TooManyOpenFiles, with the file as it was, or StorageFailed.
         """
-        current = self._stored[name]
-        is_same = all(current.get(partition) == offset for partition, offset in changes.items())
-        if is_same and name not in self._behind:
-            return
-        updated = {**current, **changes}
-        self._write(name, updated)
+        with self._checkpoint_lock:
+            current = self._stored[name]
+            is_same = all(current.get(partition) == offset for partition, offset in changes.items())
+            if is_same and name not in self._behind:
+                return
+            updated = {**current, **changes}
+            self._write(name, updated)
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Drop a deleted partition from every checkpoint file.
+    def store_current(
+        self, name: str, offsets: OffsetsByPartition, is_current: Callable[[TopicPartition], bool]
+    ) -> None:
+        """The same for a job that was made a while ago: only what still holds is written.
+
+        A log start never goes back: a later one may have been stored since.
+        """
+        with self._checkpoint_lock:
+            current = self._stored[name]
+            changes = {one: offset for one, offset in offsets.items() if is_current(one)}
+            if name == names.LOG_STARTS:
+                changes = {
+                    one: max(offset, current.get(one, offset)) for one, offset in changes.items()
+                }
+            self.store(name, changes)
+
+    def lower(self, name: str, partition: TopicPartition, offset: Offset) -> None:
+        """Store `offset` where the file says more, after whatever is being stored just now."""
+        with self._checkpoint_lock:
+            stored = self.stored(name, partition)
+            if stored is not None and stored > offset:
+                self.store(name, {partition: offset})
+
+    def forget(self, *partitions: TopicPartition) -> None:
+        """Drop deleted partitions from every checkpoint file.
 
         What it says must never pass to a new partition of the same name. Where there is no room
         to write (a partition may be deleted to make some) or no descriptor, DiskFull or
@@ -147,16 +176,19 @@ class LogDirectory:
         `forget`.
         """
         refusal: DiskFull | TooManyOpenFiles | None = None
-        for name, stored in self._stored.items():
-            if partition not in stored and name not in self._behind:
-                continue
-            rest = {key: offset for key, offset in stored.items() if key != partition}
-            self._stored[name] = rest
-            self._behind.add(name)
-            try:
-                self._write(name, rest)
-            except (DiskFull, TooManyOpenFiles) as error:
-                refusal = error
+        with self._checkpoint_lock:
+            for name, stored in self._stored.items():
+                if name not in self._behind and not any(one in stored for one in partitions):
+                    continue
+                rest = dict(stored)
+                for one in partitions:
+                    rest.pop(one, None)
+                self._stored[name] = rest
+                self._behind.add(name)
+                try:
+                    self._write(name, rest)
+                except (DiskFull, TooManyOpenFiles) as error:
+                    refusal = error
         if refusal is not None:
             raise refusal
 
@@ -222,14 +254,18 @@ class LogDirectory:
         for path in paths:
             heappush(self._rubbish, (due_s, next(self._rubbish_numbers), path))
 
+    def take_rubbish(self, now_s: float, count_max: int) -> list[str]:
+        """Files that are due to be removed, the oldest first; they are the caller's now."""
+        paths: list[str] = []
+        while len(paths) < count_max and self._rubbish and self._rubbish[0][0] <= now_s:
+            paths.append(heappop(self._rubbish)[2])
+        return paths
+
     def empty_rubbish(self, now_s: float) -> int:
         """Remove what is due; returns how many files. Blocks for as long as the removals take."""
         removed = 0
-        while self._rubbish and self._rubbish[0][0] <= now_s:
-            _, _, path = heappop(self._rubbish)
-            try:
-                self.disk.remove(path)
+        while paths := self.take_rubbish(now_s, 1):
+            with suppress(FileNotFoundError):  # its partition was deleted meanwhile
+                self.disk.remove(paths[0])
                 removed += 1
-            except FileNotFoundError:
-                continue  # its partition was deleted meanwhile
         return removed

@@ -1,0 +1,144 @@
+"""Long work, cut into steps so that one client's large request does not hold up all the others.
+
+Such work is a generator. It yields None where others may have their turn, and a function where it
+must wait for the disk or compute for long: the function runs in another thread, its result is
+sent back in, its error is raised at the yield. The same generator runs as a whole where nobody
+else is to be served: at a start, and in tests.
+
+How much is done between two yields is counted in items, not measured: a clock would make every run
+of the simulator, where no time passes inside a step, one single step.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from millstream.runtime.background import Background, BackgroundFullError, run_in_background
+
+T = TypeVar("T")
+I = TypeVar("I")  # noqa: E741 - of items
+
+Work = Callable[[], Any]
+Steps = Generator[Work | None, Any, T]
+
+ITEMS_PER_TURN: Final = 200
+"""Of what takes about ten microseconds each: two milliseconds, which nobody notices."""
+
+ROOM_WAIT_S: Final = 0.02
+"""Until work is offered again that the background had no room for."""
+
+
+def in_parts(items: Sequence[I], size: int = ITEMS_PER_TURN) -> Iterator[Sequence[I]]:
+    """The items in groups; a yield belongs between them."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def run_whole(steps: Steps[T]) -> T:
+    """All steps at once, blocking work on the spot."""
+    try:
+        asked = next(steps)
+        while True:
+            if asked is None:
+                asked = steps.send(None)
+                continue
+            try:
+                result = asked()
+            except Exception as error:  # noqa: BLE001 - the steps decide what it means
+                asked = steps.throw(error)
+            else:
+                asked = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+class Begun:
+    """Steps that did not end in their first turn, with what they asked for."""
+
+    __slots__ = ("asked", "steps")
+
+    def __init__(self, steps: Steps[Any], asked: Work | None) -> None:
+        self.steps = steps
+        self.asked = asked
+
+
+def begin(steps: Steps[T]) -> T | Begun:
+    """The first turn at once, which is all that most work needs; the result, or what is left."""
+    try:
+        asked = next(steps)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    return Begun(steps, asked)
+
+
+class Turns:
+    """Lets long works take their turns: one of them in each round of the event loop.
+
+    However many there are, whoever else has something to do waits for one step at most.
+    """
+
+    def __init__(self, background: Background) -> None:
+        self.background = background
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_due = False
+
+    async def run(self, steps: Steps[T], *, name: str) -> T:
+        """Take the steps to their end. A cancelled task leaves a job that began to itself."""
+        await self.next()
+        begun = begin(steps)
+        if not isinstance(begun, Begun):
+            return begun
+        value: T = await self.go_on(begun, name=name)
+        return value
+
+    async def go_on(self, begun: Begun, *, name: str) -> Any:
+        """The same for steps that have begun."""
+        steps, asked = begun.steps, begun.asked
+        try:
+            while True:
+                if asked is None:
+                    await self.next()
+                    asked = steps.send(None)
+                    continue
+                try:
+                    result = await self.elsewhere(asked, name=name)
+                except Exception as error:  # noqa: BLE001 - the steps decide what it means
+                    asked = steps.throw(error)
+                else:
+                    asked = steps.send(result)
+        except StopIteration as end:
+            return end.value
+        finally:
+            steps.close()
+
+    async def elsewhere(self, work: Callable[[], T], *, name: str) -> T:
+        """Run it in another thread, as soon as there is room for it."""
+        while True:
+            try:
+                return await run_in_background(self.background, work, name=name)
+            except BackgroundFullError:
+                await asyncio.sleep(ROOM_WAIT_S)
+
+    def next(self) -> Awaitable[None]:
+        """The turn after those that wait already."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(turn)
+        if not self._is_due:
+            self._is_due = True
+            loop.call_soon(self._let_one_go)
+        return turn
+
+    def _let_one_go(self) -> None:
+        self._is_due = False
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+        if self._waiting:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._let_one_go)
