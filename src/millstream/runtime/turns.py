@@ -11,7 +11,7 @@ of the simulator, where no time passes inside a step, one single step.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from millstream.runtime.background import Background, BackgroundFullError, run_in_background
@@ -20,6 +20,7 @@ T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 - of items
 
 Work = Callable[[], Any]
+Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 Steps = Generator[Work | None, Any, T]
 
 ITEMS_PER_TURN: Final = 200
@@ -80,8 +81,11 @@ class Turns:
     However many there are, whoever else has something to do waits for one step at most.
     """
 
-    def __init__(self, background: Background) -> None:
+    def __init__(self, background: Background, spawn: Spawn | None = None) -> None:
+        """`spawn` starts a task that ends with its scope; None: the tasks are kept here."""
         self.background = background
+        self.spawn = spawn or self._spawn_here
+        self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
 
@@ -131,6 +135,11 @@ class Turns:
             self._is_due = True
             loop.call_soon(self._let_one_go)
         return turn
+
+    def _spawn_here(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _let_one_go(self) -> None:
         self._is_due = False

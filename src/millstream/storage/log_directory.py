@@ -54,6 +54,8 @@ class LogDirectory:
         self.path = path
         self.disk = disk
         self.failure: str | None = None
+        self.has_leftovers = False
+        """Something of a partition that could not be made may be here until the next start."""
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()

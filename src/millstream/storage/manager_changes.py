@@ -369,6 +369,12 @@ class ChangingLogs:
         log.owner.check_usable()
         return log
 
+    def is_gone(self, partition: TopicPartition) -> bool:
+        """Whether no directory has anything that a start could take for the partition."""
+        return partition not in self._places and not any(
+            one.failure is not None or one.has_leftovers for one in self._directories
+        )
+
     def __iter__(self) -> Iterator[Log]:
         """All logs that are online."""
         return (log for log in list(self._logs.values()) if log.owner.failure is None)
@@ -426,18 +432,34 @@ def _make_files(disk: Disk, directory: LogDirectory, homes: Sequence[LogHome]) -
                 if (topic_id := home.topic_id) is not None
             },
         )
-        # Recovery must know of them before they roll, and the roll shall not wait for the disk. With
-        # the checkpoint's name the names of the partitions become durable.
+        # Recovery must know of them before they roll, and the roll shall not wait for the disk.
+        # With the checkpoint's name the names of the partitions become durable.
         directory.store(names.RECOVERY_POINTS, dict.fromkeys(partitions, Offset(0)))
     except (OSError, OperatingError) as error:
-        # The next try may choose another place. Also on a disk that failed: if something stays
-        # there after all, the next start settles it.
-        for path in made:
-            with suppress(OSError):
-                remove_tree(disk, path)
+        _clear_away(disk, directory, made)
         if isinstance(error, OSError):
             raise directory.refused(error) from error
         raise
+
+
+def _clear_away(disk: Disk, directory: LogDirectory, paths: Sequence[str]) -> None:
+    """What an interrupted creation left: the next try may choose another place.
+
+    On a disk that failed too. If something stays there after all, the next start settles it.
+    """
+    is_clear = True
+    for path in paths:
+        try:
+            if disk.exists(path):
+                remove_tree(disk, path)
+        except OSError:
+            is_clear = False
+    try:
+        disk.sync_directory(directory.path)
+    except OSError:
+        is_clear = False
+    if not is_clear:
+        directory.has_leftovers = True
 
 
 def _rename_all(
