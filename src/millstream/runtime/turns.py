@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
+from millstream.model.invariant import invariant
 from millstream.runtime.background import Background, BackgroundFullError, run_in_background
 
 T = TypeVar("T")
@@ -34,6 +35,36 @@ def in_parts(items: Sequence[I], size: int = ITEMS_PER_TURN) -> Iterator[Sequenc
     """The items in groups; a yield belongs between them."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+class Pace:
+    """Counts items, and says when it is time to give others their turn."""
+
+    __slots__ = ("_done", "_size")
+
+    def __init__(self, size: int = ITEMS_PER_TURN) -> None:
+        self._size = size
+        self._done = 0
+
+    def is_due(self, count: int = 1) -> bool:
+        """To be asked after each item, or several: yield when it says so."""
+        self._done += count
+        if self._done < self._size:
+            return False
+        self._done = 0
+        return True
+
+
+async def on_the_loop(steps: Steps[T]) -> T:
+    """For coroutines: all steps of work that never asks for another thread."""
+    try:
+        while True:
+            asked = next(steps)
+            invariant(asked is None, "steps on the loop asked for another thread")
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        value: T = end.value
+        return value
 
 
 def run_whole(steps: Steps[T]) -> T:

@@ -31,14 +31,16 @@ from millstream.model.errors import (
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import InvariantViolated, invariant
 from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX
-from millstream.storage import log_reader, names
+from millstream.runtime.turns import Steps, run_whole
+from millstream.storage import log_reader, names, time_search
 from millstream.storage.config import FOREVER, TimestampType
-from millstream.storage.log_reader import Isolation, ReadSlice, RecordPlace
+from millstream.storage.log_reader import Isolation, ReadSlice
 from millstream.storage.log_removal import ShrinkingLog
 from millstream.storage.log_slot import age_limit_ms
 from millstream.storage.producer_log import markers
 from millstream.storage.producers import Duplicate, Origin
 from millstream.storage.segment import Segment
+from millstream.storage.time_search import RecordPlace
 from millstream.storage.txn_index import AbortedTransaction
 from millstream.storage.validation import prepare, walk_whole
 
@@ -269,25 +271,24 @@ class Log(ShrinkingLog):
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
         """The first record at or after that time; ListOffsets by timestamp."""
-        self._check_open()
+        return run_whole(self.finding_timestamp(timestamp_ms))
+
+    def finding_timestamp(self, timestamp_ms: TimestampMs) -> Steps[RecordPlace | None]:
+        """The same in steps."""
+        size_max = self.config.decompressed_batch_bytes_max
         try:
-            return log_reader.find_by_timestamp(
-                self._segments,
-                timestamp_ms,
-                log_start=self._log_start,
-                size_max=self.config.decompressed_batch_bytes_max,
-            )
+            return (yield from time_search.finding_timestamp(self, timestamp_ms, size_max=size_max))
         except OSError as error:
             raise self._home.owner.refused(error) from error
 
     def find_max_timestamp(self) -> RecordPlace | None:
         """The first record with the largest timestamp."""
-        self._check_open()
+        return run_whole(self.finding_max_timestamp())
+
+    def finding_max_timestamp(self) -> Steps[RecordPlace | None]:
+        """The same in steps."""
+        size_max = self.config.decompressed_batch_bytes_max
         try:
-            return log_reader.find_max_timestamp(
-                self._segments,
-                log_start=self._log_start,
-                size_max=self.config.decompressed_batch_bytes_max,
-            )
+            return (yield from time_search.finding_max_timestamp(self, size_max=size_max))
         except OSError as error:
             raise self._home.owner.refused(error) from error

@@ -355,6 +355,10 @@ class LogBase:
         self._epochs.truncate_from_start(offset)
         self._check()
 
+    def check_open(self) -> None:
+        """Raise UnknownPartition when it was closed or deleted, StorageFailed when offline."""
+        self._check_open()
+
     def _check_open(self) -> None:
         """A log that was closed or deleted must not touch files that may be another's by now."""
         if self._is_released:

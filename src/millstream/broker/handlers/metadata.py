@@ -44,6 +44,7 @@ from millstream.controller.views import (
 )
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
+from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataRequest,
@@ -79,14 +80,14 @@ def decode(body: memoryview, version: int) -> MetadataRequest:
 
 def handle(
     context: Context, request: MetadataRequest
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
+) -> MetadataResponse | Steps[MetadataResponse] | Coroutine[Any, Any, MetadataResponse]:
     """Answer at once, unless topics have to be created first."""
     if not _is_sound(request, context.version):
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     missing = _to_create(context.services, request, context.version)
     if missing:
         return _after_creation(context, request, missing)
-    return _answer(context, request, {})
+    return _answering(context, request, {})
 
 
 def failed(request: MetadataRequest, error: ErrorCode, version: int) -> MetadataResponse:
@@ -162,13 +163,15 @@ async def _after_creation(
             # Where another client was faster the topic is there, and no failure is told.
             if isinstance(outcome, OperatingError):
                 failures[name] = code_of(outcome)
-    return _answer(context, request, failures)
+    return await on_the_loop(_answering(context, request, failures))
 
 
 # -- the answer --------------------------------------------------------------------------------
 
 
-def _answer(context: Context, request: MetadataRequest, failures: NoTopics) -> MetadataResponse:
+def _answering(
+    context: Context, request: MetadataRequest, failures: NoTopics
+) -> Steps[MetadataResponse]:
     services, version = context.services, context.version
     image, listener = services.image, context.peer.listener
     nodes = nodes_on(image, listener, arrived_at=context.peer.local_host)
@@ -185,20 +188,24 @@ def _answer(context: Context, request: MetadataRequest, failures: NoTopics) -> M
     views = PartitionViews(image, listener, version=version)
     unknown: list[MetadataResponseTopic] = []
     if _asks_for_all(request, version):
-        topics = [_shown(services, topic, views) for _, topic in sorted(image.topics.items())]
+        names = sorted(image.topics)
     else:
         ids, names = _ids_and_names(request)
         unknown = [_unknown_id(one) for one in ids if one not in image.topics_by_id]
         names += [image.topics_by_id[one].name for one in ids if one in image.topics_by_id]
-        topics = [
-            _shown(services, image.topics[name], views)
-            if name in image.topics
-            else _missing(name, failures)
-            for name in names
-        ]
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS_ALL
+    topics = []
+    pace = Pace()
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is None:
+            shown = _missing(name, failures)
+        else:
+            shown = yield from _shown(services, topic, views, pace)
+        if request.include_topic_authorized_operations:
+            shown.topic_authorized_operations = TOPIC_OPERATIONS_ALL
+        topics.append(shown)
+        if pace.is_due():
+            yield None
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS_ALL
     response.topics = unknown + topics
@@ -216,9 +223,13 @@ def _unknown_id(topic_id: TopicId) -> MetadataResponseTopic:
     )
 
 
-def _shown(services: Services, topic: TopicImage, views: PartitionViews) -> MetadataResponseTopic:
+def _shown(
+    services: Services, topic: TopicImage, views: PartitionViews, pace: Pace
+) -> Steps[MetadataResponseTopic]:
     partitions = []
     for one in topic.partitions:
+        if pace.is_due():
+            yield None
         view = views.of(one, is_log_offline=is_log_offline(services, topic, one))
         partitions.append(
             MetadataResponsePartition(
