@@ -1,7 +1,6 @@
 """One broker, put together: start, run, stop. Everything it needs from outside is handed in."""
 
 import asyncio
-import gc
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from millstream.broker import gauges, registry
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
+from millstream.broker.garbage import Garbage
 from millstream.broker.limits import ConfiguredLimits
 from millstream.broker.listeners import (
     PLAINTEXT,
@@ -99,6 +99,7 @@ class Broker:
         self.metrics = BrokerMetrics(seams.process)
         self._tasks = TaskScope()
         self._turns = Turns(self._background, self._tasks.spawn)
+        self._garbage = Garbage(lambda: self._turns.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
         storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
         directories = configs.get_list("log.dirs")
@@ -140,6 +141,7 @@ class Broker:
             clock=seams.clock,
             turns=self._turns,
             make_missing_logs=self._make_missing_logs,
+            garbage=self._garbage,
             poke=self.server.exchange.poke,
         )
         self.endpoints: list[ListenerAddress] = []
@@ -251,6 +253,8 @@ class Broker:
             self._use_dynamic_configs()
         yield from self.partitions.following(change)
         yield from _telling(change)
+        if change.created or change.grown:
+            self._garbage.put_aside()
         if change.deleted:
             self._tasks.spawn(self._forget_gone(change.deleted), "forget deleted topics")
         if change.brokers_reconfigured:  # by now the logs know it too
@@ -283,7 +287,7 @@ class Broker:
         """
         if next(steps, None) is None:
             if self._seams.process is not None:  # not in somebody's tests, whose garbage is theirs
-                gc.freeze()
+                self._garbage.begin()
             return
         loop = asyncio.get_running_loop()
         self._warming = loop.call_later(WARM_UP_STEP_S, self._warm_up, steps)

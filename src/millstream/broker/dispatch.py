@@ -158,7 +158,7 @@ class Dispatch:
         try:
             answer = await work
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
-            self._fail(context, handler, request, error)
+            await self._fail_elsewhere(context, handler, request, error)
         else:
             if answer is not None:
                 await self._answer_elsewhere(context, answer)
@@ -185,21 +185,48 @@ class Dispatch:
         context.peer.close(f"version {facts.version} of {name} is not served")
 
     def _fail(self, context: Context, handler: Handler, request: Any, error: Exception) -> None:
+        code = self._code_of(context, error)
+        if code is None:
+            return
+        try:
+            self.answer(context, handler.failed(request, code, context.version))
+        except Exception as second:  # noqa: BLE001 - nothing can be answered any more
+            self._give_up(context, error, second)
+
+    async def _fail_elsewhere(
+        self, context: Context, handler: Handler, request: Any, error: Exception
+    ) -> None:
+        """The same for a request that may be large, and so may be what it is answered."""
+        code = self._code_of(context, error)
+        if code is None:
+            return
+        try:
+            make = partial(handler.failed, request, code, context.version)
+            if self._turns is not None and _items_left(request, ITEMS_AT_ONCE_MAX) < 0:
+                name = f"refuse {_name_of(context)}"
+                await self._answer_elsewhere(context, await self._turns.elsewhere(make, name=name))
+            else:
+                self.answer(context, make())
+        except Exception as second:  # noqa: BLE001 - as above
+            self._give_up(context, error, second)
+
+    def _code_of(self, context: Context, error: Exception) -> ErrorCode | None:
+        """The code to answer an error with; None when the connection is closed instead."""
         code = code_of(error)
-        facts = context.facts
-        name = ApiKey(facts.api_key).name
+        facts, name = context.facts, _name_of(context)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             log.error("a request failed", api=name, version=facts.version, error=error)
             if facts.api_key == ApiKey.PRODUCE or not isinstance(error, Exception):
                 context.peer.close(f"{name} failed: {error!r}")
-                return
+                return None
         elif not isinstance(error, OperatingError):
             log.warning("a request was refused", api=name, error=error)
-        try:
-            self.answer(context, handler.failed(request, code, facts.version))
-        except Exception as second:  # noqa: BLE001 - nothing can be answered any more
-            log.error("a failure could not be answered", api=name, error=second)
-            context.peer.close(f"{name} failed: {error!r}")
+        return code
+
+    def _give_up(self, context: Context, error: Exception, second: Exception) -> None:
+        name = _name_of(context)
+        log.error("a failure could not be answered", api=name, error=second)
+        context.peer.close(f"{name} failed: {error!r}")
 
     # -- answers ---------------------------------------------------------------------------
 

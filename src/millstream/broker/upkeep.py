@@ -6,6 +6,8 @@ from types import GeneratorType
 from typing import Any, Final
 
 from millstream.broker.configs import BrokerConfigs
+from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
+from millstream.broker.garbage import Garbage
 from millstream.model.invariant import InvariantViolated
 from millstream.observe import logs
 from millstream.observe.broker_metrics import BrokerMetrics
@@ -40,11 +42,13 @@ class Upkeep:
         turns: Turns,
         make_missing_logs: Callable[[], Coroutine[Any, Any, None] | None],
         poke: Callable[[], None],
+        garbage: Garbage,
     ) -> None:
         """`poke` lets answers leave that became ready here."""
         self._clock = clock
         self._turns_of_work = turns
         self._poke = poke
+        self._garbage = garbage
         self._told: set[str] = set()
         self._logs = logs
         self._make_missing_logs = make_missing_logs
@@ -71,6 +75,7 @@ class Upkeep:
         self._every("log lines", lambda: 1.0, logs.flush)
         self._every("directories", lambda: 1.0, self._tell_failures)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
+        self._every("garbage", lambda: GARBAGE_LOOK_S, self._garbage.look)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
         self._lag.start()

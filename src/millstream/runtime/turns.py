@@ -119,6 +119,12 @@ class Turns:
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
+        self._running = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether some work is going on."""
+        return bool(self._running)
 
     async def run(self, steps: Steps[T], *, name: str) -> T:
         """Take the steps to their end. A cancelled task leaves a job that began to itself."""
@@ -132,6 +138,7 @@ class Turns:
     async def go_on(self, begun: Begun, *, name: str) -> Any:
         """The same for steps that have begun."""
         steps, asked = begun.steps, begun.asked
+        self._running += 1
         try:
             while True:
                 if asked is None:
@@ -147,15 +154,20 @@ class Turns:
         except StopIteration as end:
             return end.value
         finally:
+            self._running -= 1
             steps.close()
 
     async def elsewhere(self, work: Callable[[], T], *, name: str) -> T:
         """Run it in another thread, as soon as there is room for it."""
-        while True:
-            try:
-                return await run_in_background(self.background, work, name=name)
-            except BackgroundFullError:
-                await asyncio.sleep(ROOM_WAIT_S)
+        self._running += 1
+        try:
+            while True:
+                try:
+                    return await run_in_background(self.background, work, name=name)
+                except BackgroundFullError:
+                    await asyncio.sleep(ROOM_WAIT_S)
+        finally:
+            self._running -= 1
 
     def next(self) -> Awaitable[None]:
         """The turn after those that wait already."""
