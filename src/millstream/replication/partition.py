@@ -20,6 +20,7 @@ from millstream.storage.log import Log, ReadResult
 from millstream.storage.log_reader import EMPTY_SLICE, Isolation, ReadSlice
 from millstream.storage.ports import AppendDone, AppendOutcome, LeadershipListener
 from millstream.storage.producers import Origin
+from millstream.storage.validation import Checked
 from millstream.wire.errors import ErrorCode
 
 ACKS_ALL: Final = -1
@@ -161,7 +162,7 @@ class Partition:
 
     def append(
         self,
-        records: bytes | bytearray | memoryview,
+        records: bytes | bytearray | memoryview | Checked,
         *,
         acks: int,
         done: AppendDone,

@@ -42,7 +42,7 @@ from millstream.storage.producers import Duplicate, Origin
 from millstream.storage.segment import Segment
 from millstream.storage.time_search import RecordPlace
 from millstream.storage.txn_index import AbortedTransaction
-from millstream.storage.validation import prepare, walk_whole
+from millstream.storage.validation import Checked, prepare, walk_whole
 
 
 class Appended(NamedTuple):
@@ -73,7 +73,7 @@ class Log(ShrinkingLog):
 
     def append_as_leader(
         self,
-        records: bytes | bytearray | memoryview,
+        records: bytes | bytearray | memoryview | Checked,
         *,
         leader_epoch: LeaderEpoch,
         origin: Origin = Origin.CLIENT,
@@ -84,7 +84,14 @@ class Log(ShrinkingLog):
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
-        data, rows = prepare(records, self.config, now_ms=now_ms, origin=origin)
+        if isinstance(records, Checked):
+            if records.config is self.config:
+                now_ms = records.now_ms
+                data, rows, _ = records.result()
+            else:
+                data, rows, _ = prepare(records.records, self.config, now_ms=now_ms, origin=origin)
+        else:
+            data, rows, _ = prepare(records, self.config, now_ms=now_ms, origin=origin)
         if len(data) > self.config.segment_bytes:
             raise BatchTooLarge(size_bytes=len(data), limit_bytes=self.config.segment_bytes)
         try:

@@ -33,6 +33,7 @@ from millstream.model.errors import (
     CorruptRecords,
     InvalidRecords,
     InvalidTimestamp,
+    OperatingError,
 )
 from millstream.model.ids import NO_TIMESTAMP
 from millstream.model.limits import BATCH_BYTES_MAX
@@ -64,6 +65,48 @@ class Prepared(NamedTuple):
 
     buffer: bytearray | memoryview
     rows: "array[int]"
+    payload_bytes: int
+    """What had to be looked at: the records as they are without compression."""
+
+
+class TooLargeForNow(Exception):
+    """The batches decompress to more than the caller had time for."""
+
+
+class Checked(NamedTuple):
+    """What was found out about a producer's batches before they go to the log's owner."""
+
+    records: bytes | bytearray | memoryview
+    config: LogConfig
+    """They were checked for; if the log has another by now they have to be checked again."""
+    now_ms: int
+    prepared: Prepared | None
+    error: OperatingError | None
+
+    def result(self) -> Prepared:
+        """The batches, prepared; raises what is wrong with them."""
+        if self.prepared is None:
+            raise self.error or InvalidRecords("batches that were not checked")
+        return self.prepared
+
+
+def check(
+    buffer: bytes | bytearray | memoryview,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    origin: Origin,
+    at_once_max: int | None = None,
+) -> Checked:
+    """`prepare` for any thread: the error is part of the outcome.
+
+    With `at_once_max` TooLargeForNow is raised where the batches decompress to more than that.
+    """
+    try:
+        prepared = prepare(buffer, config, now_ms=now_ms, origin=origin, at_once_max=at_once_max)
+    except OperatingError as error:
+        return Checked(buffer, config, now_ms, None, error)
+    return Checked(buffer, config, now_ms, prepared, None)
 
 
 def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "array[int]":
@@ -90,7 +133,12 @@ def _walk_produced(buffer: bytes | bytearray | memoryview) -> "array[int]":
 
 
 def prepare(
-    buffer: bytes | bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
+    buffer: bytes | bytearray | memoryview,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    origin: Origin,
+    at_once_max: int | None = None,
 ) -> Prepared:
     """Check everything a leader must check; stamp and recompress as the topic asks.
 
@@ -104,9 +152,13 @@ def prepare(
         view = memoryview(buffer)
     rebuilt: list[bytes | memoryview] = []
     is_rebuilt = False
+    payload_bytes = 0
+    left = at_once_max
     for row in range(0, len(rows), ROW_FIELDS):
         _check_header(rows, row, config, origin)
-        payload = _check_records(view, rows, row, config, now_ms)
+        payload = _check_records(view, rows, row, (config, now_ms, left))
+        payload_bytes += len(payload)
+        left = None if at_once_max is None else max(0, at_once_max - payload_bytes)
         if wanted is not None:
             attributes = rows[row + ATTRIBUTES]
             # Markers are read by everybody who follows transactions: they stay as they are.
@@ -119,7 +171,7 @@ def prepare(
         rows = walk_whole(buffer, check_crc=False)
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         batches.set_append_time(buffer, rows, now_ms)
-    return Prepared(buffer, rows)
+    return Prepared(buffer, rows, payload_bytes)
 
 
 def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origin) -> None:
@@ -143,20 +195,22 @@ def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origi
 
 
 def _check_records(
-    view: memoryview, rows: "array[int]", row: int, config: LogConfig, now_ms: int
+    view: memoryview, rows: "array[int]", row: int, limits: tuple[LogConfig, int, int | None]
 ) -> memoryview | bytes:
     """Look at every record of the batch; returns the decompressed payload."""
+    config, now_ms, at_once_max = limits
     start, stop = rows[row + POSITION] + HEADER_BYTES, rows[row + POSITION] + rows[row + SIZE]
     codec = rows[row + ATTRIBUTES] & CODEC_MASK
     payload: memoryview | bytes = view
     if codec:
+        limit = config.decompressed_batch_bytes_max
+        size_max = limit if at_once_max is None else min(limit, at_once_max)
         try:
-            payload = decompress(
-                Codec(codec), view[start:stop], config.decompressed_batch_bytes_max
-            )
+            payload = decompress(Codec(codec), view[start:stop], size_max)
         except MalformedRecords as error:
             if error.reason is Reason.TOO_LARGE:
-                limit = config.decompressed_batch_bytes_max
+                if size_max < limit:
+                    raise TooLargeForNow from None
                 raise BatchTooLarge(size_bytes=limit + 1, limit_bytes=limit) from error
             raise CorruptRecords(str(error)) from error
         start, stop = 0, len(payload)
