@@ -15,6 +15,7 @@ from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
 from millstream.runtime.turns import Steps, Turns
+from millstream.storage.directory_move import MoveEnd, MoveReport
 from millstream.storage.manager import LogManager
 from millstream.wire.errors import ErrorCode
 
@@ -62,6 +63,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin every duty; the interval of each is read again before every turn."""
+        self._logs.moves.on_report = _tell_move
         in_s = self._configs_seconds
         self._every("flush", lambda: FLUSH_LOOK_S, self._logs.flush_due)
         self._every("retention", lambda: in_s("log.retention.check.interval.ms"), self._retention)
@@ -165,3 +167,15 @@ class Upkeep:
 
     def _expire_producers(self) -> None:
         self._logs.expire_producers()
+
+
+def _tell_move(report: MoveReport) -> None:
+    """Who asked for the move was answered when it began: how it ended is in the log."""
+    tell = log.info if report.end in (MoveEnd.MOVED, MoveEnd.CANCELLED) else log.warning
+    tell(
+        "the move of a partition ended",
+        partition=str(report.partition),
+        directory=report.target,
+        outcome=report.end.value,
+        detail=report.detail,
+    )
