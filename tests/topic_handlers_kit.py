@@ -145,7 +145,7 @@ class Desk:
         received = type(request).decode(memoryview(request.encode(version)), version)
         answer = handler.handle(context, received)
         if inspect.isgenerator(answer):
-            answer = run_whole(answer)
+            answer = run_whole(cast("Any", answer))
         elif inspect.isawaitable(answer):
             answer = await answer
         decoded = cast("Any", response).decode(memoryview(answer.encode(version)), version)

@@ -142,11 +142,11 @@ def test_a_muted_connection_is_not_served_until_it_may_speak(world: World) -> No
     world.receive(peer, request)
     peer.send_answer(0, [b"answer"])
     assert world.handled == [0]
-    assert not peer._reading
+    assert peer._reading is False
     assert peer.core.unsent_bytes == MUTED_BYTES
     peer.unmute()
     assert world.handled == [0, 1]
-    assert peer._reading
+    assert bool(peer._reading)
     assert peer.core.unsent_bytes == 0
     peer.unmute()
     assert peer.core.unsent_bytes == 0

@@ -88,11 +88,11 @@ def test_between_two_turns_only_so_many_logs_are_touched() -> None:
         result = asked() if asked is not None else None
     assert known == 4 * LOGS_PER_TURN
     assert max(sizes) == LOGS_PER_TURN
-    steps = broker.manager.deleting([one.partition for one in wanted(4 * LOGS_PER_TURN)])
+    deleting = broker.manager.deleting([one.partition for one in wanted(4 * LOGS_PER_TURN)])
     result = None
     while True:
         try:
-            asked = steps.send(result)
+            asked = deleting.send(result)
         except StopIteration:
             break
         assert known - len(broker.manager) <= LOGS_PER_TURN

@@ -1,6 +1,7 @@
 """Long work in turns: everybody else waits for one step at most."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -122,6 +123,8 @@ def test_without_room_in_the_background_work_waits() -> None:
 
 class SilentBackground(InlineBackground):
     """Never tells what became of the work."""
+
+    last: Callable[[], None]
 
     def submit(self, work: Any, on_done: Any, *, name: str) -> None:
         del name
