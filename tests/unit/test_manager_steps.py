@@ -10,6 +10,7 @@ import pytest
 from manager_stories import ONE, THREE, TOPIC_ID, TWO, Broker
 from millstream.model.errors import DiskFull, OperatingError, UnknownPartition
 from millstream.model.ids import Offset, TopicId, TopicPartition
+from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Outcome
 from millstream.runtime.turns import Steps, run_whole
 from millstream.storage import names
@@ -245,7 +246,7 @@ def test_deleted_partitions_are_removed_by_one_job_at_a_time() -> None:
     """Thousands of them must not take all threads, nor the queue, from flushes."""
     background = HeldBackground()
     broker = Broker(background=background)
-    many = wanted(3 * TREES_PER_JOB)
+    many = wanted(2 * LOGS_PER_SYNC_MAX)
     broker.manager.create_many(many)
     run_whole(broker.manager.deleting([one.partition for one in many]))
     rounds = 0
@@ -254,7 +255,7 @@ def test_deleted_partitions_are_removed_by_one_job_at_a_time() -> None:
         work, on_done = background.jobs.pop()
         on_done(Outcome(work()))
         rounds += 1
-    assert rounds == 3
+    assert rounds == 2 * LOGS_PER_SYNC_MAX // TREES_PER_JOB
     assert not [name for name in broker.disk.list_directory("/a") if "many" in name]
 
 
