@@ -92,9 +92,6 @@ class Dispatch:
         except MalformedFrame as error:
             self._malformed(context, error)
             return
-        self._handle(context, handler, request)
-
-    def _handle(self, context: Context, handler: Handler, request: Any) -> None:
         try:
             answer = handler.handle(context, request)
             if isinstance(answer, GeneratorType):

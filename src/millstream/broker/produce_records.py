@@ -80,11 +80,6 @@ def check_one_batch(records: Records | None, version: int) -> None:
         raise InvalidRecords("there must be one record batch and nothing behind it")
 
 
-def is_compressed(records: Records) -> bool:
-    """Whether the batch has to be decompressed to be looked at."""
-    return bool(_attributes(records) & CODEC_MASK)
-
-
 def check_first_offset(records: Records) -> None:
     """Producers count their offsets from 0; raises InvalidRecords."""
     base_offset = int.from_bytes(records[:8], "big", signed=True)

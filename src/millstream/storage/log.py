@@ -42,7 +42,7 @@ from millstream.storage.producers import Duplicate, Origin
 from millstream.storage.segment import Segment
 from millstream.storage.time_search import RecordPlace
 from millstream.storage.txn_index import AbortedTransaction
-from millstream.storage.validation import Checked, prepare, walk_whole
+from millstream.storage.validation import Allowance, Checked, prepare, walk_whole
 
 
 class Appended(NamedTuple):
@@ -77,21 +77,26 @@ class Log(ShrinkingLog):
         *,
         leader_epoch: LeaderEpoch,
         origin: Origin = Origin.CLIENT,
+        allowance: Allowance | None = None,
     ) -> Appended:
-        """Check the batches, assign offsets in place (in a copy where that cannot be), write."""
+        """Check the batches, assign offsets in place (in a copy where that cannot be), write.
+
+        With an allowance TooLargeForNow is raised where they decompress to more than that.
+        """
         self._check_open()
         self.slot.settle()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
-        if isinstance(records, Checked):
-            if records.config is self.config:
-                now_ms = records.now_ms
-                data, rows, _ = records.result()
-            else:
-                data, rows, _ = prepare(records.records, self.config, now_ms=now_ms, origin=origin)
+        if isinstance(records, Checked) and records.config is self.config:
+            now_ms = records.now_ms
+            data, rows = records.result()
         else:
-            data, rows, _ = prepare(records, self.config, now_ms=now_ms, origin=origin)
+            if isinstance(records, Checked):
+                records = records.records
+            data, rows = prepare(
+                records, self.config, now_ms=now_ms, origin=origin, allowance=allowance
+            )
         if len(data) > self.config.segment_bytes:
             raise BatchTooLarge(size_bytes=len(data), limit_bytes=self.config.segment_bytes)
         try:

@@ -65,12 +65,19 @@ class Prepared(NamedTuple):
 
     buffer: bytearray | memoryview
     rows: "array[int]"
-    payload_bytes: int
-    """What had to be looked at: the records as they are without compression."""
 
 
 class TooLargeForNow(Exception):
-    """The batches decompress to more than the caller had time for."""
+    """The batches decompress to more than the caller had time for; nothing was done."""
+
+
+class Allowance:
+    """How much of records may be looked at, decompressed, before others have their turn."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, left_bytes: int) -> None:
+        self.left_bytes = left_bytes
 
 
 class Checked(NamedTuple):
@@ -96,14 +103,10 @@ def check(
     *,
     now_ms: int,
     origin: Origin,
-    at_once_max: int | None = None,
 ) -> Checked:
-    """`prepare` for any thread: the error is part of the outcome.
-
-    With `at_once_max` TooLargeForNow is raised where the batches decompress to more than that.
-    """
+    """`prepare` for any thread: the error is part of the outcome."""
     try:
-        prepared = prepare(buffer, config, now_ms=now_ms, origin=origin, at_once_max=at_once_max)
+        prepared = prepare(buffer, config, now_ms=now_ms, origin=origin)
     except OperatingError as error:
         return Checked(buffer, config, now_ms, None, error)
     return Checked(buffer, config, now_ms, prepared, None)
@@ -138,9 +141,11 @@ def prepare(
     *,
     now_ms: int,
     origin: Origin,
-    at_once_max: int | None = None,
+    allowance: Allowance | None = None,
 ) -> Prepared:
     """Check everything a leader must check; stamp and recompress as the topic asks.
+
+    Raises TooLargeForNow where the batches decompress to more than the allowance has left.
 
     Works in the caller's buffer, or in a copy where that cannot be written to.
     """
@@ -152,13 +157,9 @@ def prepare(
         view = memoryview(buffer)
     rebuilt: list[bytes | memoryview] = []
     is_rebuilt = False
-    payload_bytes = 0
-    left = at_once_max
     for row in range(0, len(rows), ROW_FIELDS):
         _check_header(rows, row, config, origin)
-        payload = _check_records(view, rows, row, (config, now_ms, left))
-        payload_bytes += len(payload)
-        left = None if at_once_max is None else max(0, at_once_max - payload_bytes)
+        payload = _check_records(view, rows, row, (config, now_ms, allowance))
         if wanted is not None:
             attributes = rows[row + ATTRIBUTES]
             # Markers are read by everybody who follows transactions: they stay as they are.
@@ -171,7 +172,7 @@ def prepare(
         rows = walk_whole(buffer, check_crc=False)
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         batches.set_append_time(buffer, rows, now_ms)
-    return Prepared(buffer, rows, payload_bytes)
+    return Prepared(buffer, rows)
 
 
 def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origin) -> None:
@@ -195,16 +196,16 @@ def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origi
 
 
 def _check_records(
-    view: memoryview, rows: "array[int]", row: int, limits: tuple[LogConfig, int, int | None]
+    view: memoryview, rows: "array[int]", row: int, limits: tuple[LogConfig, int, Allowance | None]
 ) -> memoryview | bytes:
     """Look at every record of the batch; returns the decompressed payload."""
-    config, now_ms, at_once_max = limits
+    config, now_ms, allowance = limits
     start, stop = rows[row + POSITION] + HEADER_BYTES, rows[row + POSITION] + rows[row + SIZE]
     codec = rows[row + ATTRIBUTES] & CODEC_MASK
     payload: memoryview | bytes = view
     if codec:
         limit = config.decompressed_batch_bytes_max
-        size_max = limit if at_once_max is None else min(limit, at_once_max)
+        size_max = limit if allowance is None else min(limit, max(0, allowance.left_bytes))
         try:
             payload = decompress(Codec(codec), view[start:stop], size_max)
         except MalformedRecords as error:
@@ -214,6 +215,8 @@ def _check_records(
                 raise BatchTooLarge(size_bytes=limit + 1, limit_bytes=limit) from error
             raise CorruptRecords(str(error)) from error
         start, stop = 0, len(payload)
+    if allowance is not None:
+        allowance.left_bytes -= stop - start
     reason, lowest, highest, _, null_keys = records.inspect(
         payload, start, stop, rows[row + RECORD_COUNT], contiguous=True
     )

@@ -163,7 +163,9 @@ def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Rea
         if count == -1 and form.may_be_null:
             return None, at
         _check_count(view, at, count, item_bytes_min)
-        _spend(count, at)
+        _budget.left -= count
+        if _budget.left < 0:
+            raise _too_many(at)
         items = []
         for _ in range(count):
             item, at = read_item(view, at)
@@ -183,18 +185,18 @@ def number_array_reader(form: ArrayForm, kind: Kind) -> Reader:
         if count == -1 and form.may_be_null:
             return None, at
         _check_count(view, at, count, number_bytes)
-        _spend(count // NUMBERS_PER_ITEM, at)
+        _budget.left -= count // NUMBERS_PER_ITEM
+        if _budget.left < 0:
+            raise _too_many(at)
         items = fixed.unpack_from(f">{count}{letter}", view, at)
         return list(items), at + count * number_bytes
 
     return read
 
 
-def _spend(count: int, at: int) -> None:
-    _budget.left -= count
-    if _budget.left < 0:
-        limit = MESSAGE_ITEMS_MAX if _budget.limit is None else _budget.limit
-        raise TooManyItems(f"more than {limit} items in one message", at=at)
+def _too_many(at: int) -> TooManyItems:
+    limit = MESSAGE_ITEMS_MAX if _budget.limit is None else _budget.limit
+    return TooManyItems(f"more than {limit} items in one message", at=at)
 
 
 def _check_count(view: memoryview, at: int, count: int, item_bytes_min: int) -> None:
