@@ -182,15 +182,22 @@ class _Produce:
             if one is None or leader is None:
                 yield None
             else:
-                config, now_ms = leader.log.config, self._context.services.clock.wall_ms()
-                # In a copy: should the topic's settings change meanwhile it is checked once more.
-                view = memoryview(records).toreadonly()
-                checked, self._wrong = yield partial(_check_elsewhere, view, config, now_ms)
-                self._append(one, leader, records, checked)
-                self._wrong = None
+                yield from self._append_slowly(one, leader, records)
             self._allowance.left_bytes = BYTES_PER_TURN
             heavy = self.append_some()
         return self.finish_or_wait()
+
+    def _append_slowly(
+        self, one: PartitionProduceResponse, leader: Partition, records: Records
+    ) -> Steps[None]:
+        # In a copy: should the topic's settings change meanwhile it is checked once more.
+        view = memoryview(records).toreadonly()
+        config = None
+        while config is not leader.log.config:
+            config, now_ms = leader.log.config, self._context.services.clock.wall_ms()
+            checked, self._wrong = yield partial(_check_elsewhere, view, config, now_ms)
+        self._append(one, leader, records, checked)
+        self._wrong = None
 
     def all_slowly(self) -> Steps[ProduceResponse | None]:
         """The same for a request of very many batches."""
