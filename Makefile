@@ -61,11 +61,11 @@ interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Sp
 sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker or all
 	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS)
 
-chaos: $(KERNELS) ## ROUNDS of a real process killed while it writes
-	@$(BIN)/python -m millstream.testing.chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+chaos: $(KERNELS) ## ROUNDS of a real process killed while it writes: PART log, broker or all
+	@$(BIN)/python -m millstream.testing.chaos --part $(PART) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
-soak: $(KERNELS) ## HOURS of simulation and chaos in turn
-	@$(BIN)/python -m millstream.testing.soak --hours $(HOURS) $(if $(SEED),--seed $(SEED))
+soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or all
+	@$(BIN)/python -m millstream.testing.soak --part $(PART) --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 # For the broker: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1 for a
 # short run, CELLS=requests,produce for some groups only. Both reach the program as environment.

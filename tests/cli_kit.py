@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from typer.testing import CliRunner
 
-from millstream.cli.main import app
+from millstream.cli.app import app
 from millstream.model.ids import LeaderEpoch, TopicPartition
 from millstream.runtime.os_disk import OsDisk
 from millstream.testing.log_kit import open_log

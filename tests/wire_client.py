@@ -31,7 +31,7 @@ class WireClient:
 
     def __init__(self, bootstrap_servers: str) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S)
         self._correlation_id = 0
 
     def __enter__(self) -> Self:

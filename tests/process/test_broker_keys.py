@@ -3,11 +3,13 @@
 The defaults of topics are not here: `test_topic_keys_*.py` turn them together with the topics'.
 """
 
+import gc
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,20 @@ from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.definition import Mode
 from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import TOPIC_KEYS
+from millstream.testing import BrokerThread
 from millstream.testing.record_batches import BatchSpec
 from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from topic_keys_kit import (
     CLEANED_AT_ONCE,
@@ -140,6 +149,29 @@ def test_an_address_can_have_a_limit_of_its_own(bench: Bench, name: str) -> None
 # -- the cleaner -------------------------------------------------------------------------------
 
 
+def send_buffer_bytes(settings: dict[str, object]) -> int:
+    """What the kernel was asked for, on the broker's side of a connection; it takes the double."""
+    with BrokerThread(settings) as broker, WireClient(broker.bootstrap_servers) as client:
+        client.send(ApiVersionsRequest(), 0)
+        name = client.socket.getsockname()
+        for one in gc.get_objects():
+            if type(one) is socket.socket and one.fileno() >= 0:
+                with suppress(OSError):
+                    if one.getpeername() == name:
+                        return one.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
+    raise AssertionError("the broker's socket was not found")
+
+
+def test_send_buffers_are_as_large_as_told() -> None:
+    """`socket.send.buffer.bytes`, which cannot change while the broker runs."""
+    key = "socket.send.buffer.bytes"
+    assert send_buffer_bytes({}) == 262_144
+    assert send_buffer_bytes({key: 50_000}) == 50_000
+    of_the_system = send_buffer_bytes({key: -1})
+    assert of_the_system not in (50_000, 262_144)
+    assert send_buffer_bytes({key: 0}) == of_the_system
+
+
 @effect_of("log.cleaner.backoff.ms")
 def test_how_often_the_cleaner_looks(bench: Bench, name: str) -> None:
     """With an hour between, it looks when a setting changes and not again."""
@@ -172,6 +204,94 @@ def test_how_fast_the_cleaner_is(bench: Bench, name: str) -> None:
         slow_s = seconds_to_clean()
         assert slow_s >= 0.8
     assert min(seconds_to_clean() for _ in range(2)) < slow_s / 2
+
+
+# -- moves between log directories -------------------------------------------------------------
+
+MOVED_BYTES = 4_000_000
+
+
+class Moving:
+    """A broker with two log directories and a partition that is to go from one to the other."""
+
+    def __init__(self, bench: Bench, directories: tuple[Path, Path]) -> None:
+        self.bench = bench
+        self.topic = bench.topic()
+        for _ in range(4):
+            bench.put(self.topic, [(b"key", b"x" * (MOVED_BYTES // 4))])
+        name = f"{self.topic}-0"
+        self._source, self._target = sorted(
+            directories, key=lambda one: (one / name).exists(), reverse=True
+        )
+
+    def begin(self) -> None:
+        topics = [AlterReplicaLogDirTopic(name=self.topic, partitions=[0])]
+        wish = AlterReplicaLogDir(path=str(self._target), topics=topics)
+        answer = self.bench.client.send(AlterReplicaLogDirsRequest(dirs=[wish]), 2)
+        assert answer.results[0].partitions[0].error_code == 0
+
+    def lag(self) -> int | None:
+        """How far the copy is behind; None without one."""
+        answer = self.bench.client.send(DescribeLogDirsRequest(topics=None), 4)
+        for one in answer.results:
+            for topic in one.topics:
+                for partition in topic.partitions:
+                    if topic.name == self.topic and partition.is_future_key:
+                        return int(partition.offset_lag)
+        return None
+
+    @property
+    def is_there(self) -> bool:
+        return (self._target / f"{self.topic}-0").exists()
+
+
+@contextmanager
+def moving(root: Path) -> Iterator[Moving]:
+    directories = root / "one", root / "two"
+    with running_bench({"log.dirs": ",".join(map(str, directories))}) as bench:
+        yield Moving(bench, directories)
+
+
+@effect_of("replica.alter.log.dirs.io.max.bytes.per.second")
+def test_how_fast_partitions_move(tmp_path: Path, name: str) -> None:
+    key = "replica.alter.log.dirs.io.max.bytes.per.second"
+    with moving(tmp_path) as one:
+        one.bench.alter(ResourceType.BROKER, name, key, "0")
+        one.begin()
+        began_s = time.monotonic()
+        until(lambda: time.monotonic() > began_s + 0.6, "it had time enough without the limit")
+        assert one.lag()
+        one.bench.alter(ResourceType.BROKER, name, key, str(MOVED_BYTES // 2))
+        began_s = time.monotonic()
+        until(lambda: one.is_there, "the move goes on at the rate that was set meanwhile")
+        assert time.monotonic() - began_s > 0.9, (
+            "all but the last mebibyte at half a topic a second"
+        )
+        one.bench.alter(ResourceType.BROKER, name, key, None)
+        assert len(one.bench.records(one.topic)) == 4
+
+
+def test_a_move_that_is_held_back_does_not_hold_back_the_stop(tmp_path: Path) -> None:
+    key = "replica.alter.log.dirs.io.max.bytes.per.second"
+    with moving(tmp_path) as one:
+        one.bench.alter(ResourceType.BROKER, ALL, key, "1")
+        one.begin()
+        until(one.lag, "the copy has begun")
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < 5.0
+
+
+def test_a_cleaning_that_is_held_back_does_not_hold_back_the_stop() -> None:
+    key = "log.cleaner.io.max.bytes.per.second"
+    with running_bench({key: "1"}) as bench:
+        topic = bench.topic(CLEANED_AT_ONCE)
+        bench.put_versions(topic, b"a")
+        until(
+            lambda: any("compaction" in one.name for one in threading.enumerate()),
+            "the cleaner waits for the throttle",
+        )
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < 5.0
 
 
 # -- producers ---------------------------------------------------------------------------------

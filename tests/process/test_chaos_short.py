@@ -7,11 +7,14 @@ import pytest
 
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing import chaos
+from millstream.testing import chaos, chaos_broker
 from millstream.testing.chaos import Writer, run_chaos
+from millstream.testing.chaos_broker import BrokerChaos
+from millstream.testing.chaos_client import check_partition
 from millstream.testing.chaos_damage import LogFiles, look
 from millstream.testing.chaos_reader import ChaosFailed, Expected, check_log
 from millstream.testing.chaos_writer import PARTITION
+from millstream.testing.simulate import BROKER
 
 SEED = 20_240_101
 
@@ -99,8 +102,8 @@ def test_too_much_retention_is_seen(log: tuple[str, LogFiles, Expected]) -> None
 
 
 def test_a_start_that_goes_back_is_seen(log: tuple[str, LogFiles, Expected]) -> None:
-    directory, _, expected = log
-    expected.log_start = 5
+    directory, files, expected = log
+    expected.log_start = files.log_end  # later than wherever retention has brought it
     with pytest.raises(ChaosFailed, match="log start went back"):
         check(directory, expected)
 
@@ -123,6 +126,54 @@ def test_failure_is_told_with_seed_and_command(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(chaos.Chaos, "run_round", fail)
     run = run_chaos(5, 77, lambda _: None)
     assert run.failure is not None
-    for part in ("ChaosFailed: planted", "seed   77", "make chaos ROUNDS=1 SEED=77", "commit "):
+    for part in (
+        "ChaosFailed: planted",
+        "seed   77",
+        "make chaos ROUNDS=1 SEED=77 PART=log",
+        "commit ",
+    ):
         assert part in run.failure
     shutil.rmtree(run.failure.rpartition("files: ")[2])
+
+
+# -- the broker's ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_what_a_broker_acknowledged_survives_whatever_happens_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each kind of event once."""
+    events = iter(chaos_broker.EVENTS)
+    happen = BrokerChaos._happen
+    monkeypatch.setattr(BrokerChaos, "_happen", lambda self, _: happen(self, next(events)))
+    run = run_chaos(len(chaos_broker.EVENTS), SEED, lambda _: None, part=BROKER)
+    assert run.failure is None, run.failure
+    assert run.counts["records acknowledged"] > 0
+    assert run.counts["read and compared"] == 1
+
+
+HONEST = [(offset, offset * 4) for offset in range(5)]
+
+
+def test_an_honest_partition_passes() -> None:
+    check_partition(HONEST, HONEST, 0)
+
+
+@pytest.mark.parametrize(
+    ("records", "told", "match"),
+    [
+        (HONEST[:-1], HONEST, "I-01 16 was acknowledged at 0:4, found nothing"),
+        ([*HONEST[:-1], (4, 20)], HONEST, "I-01 16 was acknowledged at 0:4, found 20"),
+        ([*HONEST, (5, 16)], HONEST, "I-20 partition 0 has 16 after 16"),
+        ([*HONEST, (5, 3)], HONEST, "I-20 partition 0 has 3 after 16"),
+        ([*HONEST, (6, 20)], HONEST, "gaps"),
+        ([*HONEST, (5, 20)], HONEST, "6 records of 5"),
+    ],
+    ids=["lost", "another", "twice", "out of order", "gap", "nobody's"],
+)
+def test_a_broker_that_is_wrong_is_seen(
+    records: list[tuple[int, int]], told: list[tuple[int, int]], match: str
+) -> None:
+    with pytest.raises(ChaosFailed, match=match):
+        check_partition(records, told, 0)

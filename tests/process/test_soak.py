@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from millstream.testing import soak
+from millstream.testing.broker_simulation import INTERESTING
 from millstream.testing.chaos import ChaosRun
-from millstream.testing.simulate import SeedFailure, SimulationRun
+from millstream.testing.simulate import BROKER, LOG, SeedFailure, SimulationRun
 
 
 class Calls:
@@ -16,17 +17,24 @@ class Calls:
     def __init__(self, *, fail_at: int = 10**9) -> None:
         self.seeds: list[int] = []
         self.steps: list[int] = []
+        self.parts: list[str] = []
         self._fail_at = fail_at
 
-    def run_seeds(self, first: int, seeds: int, *, steps: int, progress: Any) -> SimulationRun:
+    def run_seeds(
+        self, first: int, seeds: int, *, steps: int, progress: Any, part: str
+    ) -> SimulationRun:
         self.seeds += range(first, first + seeds)
         self.steps.append(steps)
+        self.parts.append(f"simulated {part}")
         failure = SeedFailure(first, "planted") if len(self.steps) >= self._fail_at else None
-        return SimulationRun(seeds, Counter(append=seeds), failure)
+        made = Counter(append=seeds) if part == LOG else Counter(INTERESTING)
+        return SimulationRun(seeds, made, failure, part, steps)
 
-    def run_chaos(self, rounds: int, seed: int, tell: Any) -> ChaosRun:
+    def run_chaos(self, rounds: int, seed: int, tell: Any, *, part: str) -> ChaosRun:
         self.seeds.append(seed)
-        return ChaosRun(rounds, Counter({"records written": 7}), None)
+        self.parts.append(f"killed {part}")
+        counted = "records written" if part == LOG else "records acknowledged"
+        return ChaosRun(rounds, Counter({counted: 7}), None)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(soak, "run_seeds", self.run_seeds)
@@ -48,10 +56,19 @@ def test_at_least_one_turn_then_the_time_counts(
     calls = Calls()
     calls.install(monkeypatch)
     assert soak.main(["--hours", "1e-9", "--seed", "5"]) == 0
-    assert len(calls.steps) == 1
+    assert calls.parts == ["simulated log", "killed log", "simulated broker", "killed broker"]
     out = capsys.readouterr().out
-    assert "200 seeds, 200 operations, 50 rounds of chaos, 7 records written" in out
+    assert "200 log seeds, 200 log operations, 50 rounds of log chaos, 14 records written" in out
+    assert "20 rounds of broker chaos" in out
     assert "everything held" in out
+
+
+@pytest.mark.parametrize("part", [LOG, BROKER])
+def test_one_part_alone(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    calls = Calls()
+    calls.install(monkeypatch)
+    assert soak.main(["--hours", "1e-9", "--seed", "5", "--part", part]) == 0
+    assert calls.parts == [f"simulated {part}", f"killed {part}"]
 
 
 @pytest.mark.parametrize("hours", ["0", "-1", "nan"])

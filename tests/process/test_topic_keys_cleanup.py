@@ -93,6 +93,15 @@ def test_removed_files_stay_for_the_delay(bench: Bench, lever: Lever) -> None:
     assert bench.files(topic, ".log.deleted")
 
 
+def test_removed_files_go_in_time_whenever_retention_has_its_turn() -> None:
+    with running_bench({"log.retention.check.interval.ms": "600000"}) as bench:
+        topic = bench.topic({"internal.segment.bytes": "300", "file.delete.delay.ms": "100"})
+        for _ in range(4):
+            bench.put(topic, SMALL)
+        bench.delete_records(topic, 2)
+        until(lambda: not bench.files(topic, ".deleted"), "the files are gone", timeout_s=5)
+
+
 @effect_of("cleanup.policy")
 def test_a_policy_of_compact_wants_keys_and_keeps_the_last_of_each(
     bench: Bench, lever: Lever

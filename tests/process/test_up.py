@@ -2,12 +2,15 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from broker_process import broker_process
 from millstream.testing.record_batches import BatchSpec
@@ -20,6 +23,17 @@ from wire_client import WireClient, build_batch
 
 NOW_MS = int(time.time() * 1000)
 MILLSTREAM = [sys.executable, "-m", "millstream.cli.main"]
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
 
 
 @contextmanager
@@ -112,8 +126,35 @@ def test_a_second_up_on_the_same_directory_is_refused(tmp_path: Path) -> None:
             timeout=30,
             check=False,
         )
-    assert second.returncode == 2
+    assert second.returncode == 1
     assert "runs already" in second.stderr
+
+
+def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "data"
+    done = subprocess.run(
+        [*MILLSTREAM, "up", "--port", "0", "--data-dir", str(place)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert str(place) in done.stderr
+
+
+@needs_ipv6
+def test_an_ipv6_address_is_told_and_kept_with_its_brackets(tmp_path: Path) -> None:
+    with running("up", "--host", "::1", "--port", "0", "--data-dir", tmp_path) as (_, place):
+        assert place.startswith("[::1]:")
+        with WireClient(place) as client:
+            client.create_topic("events")
+        settings = (tmp_path / "broker-1" / "server.properties").read_text()
+        assert f"listeners=PLAINTEXT://{place}\n" in settings
+    with running("up", "--data-dir", tmp_path) as (_, again):
+        assert again == place
 
 
 def test_several_brokers_are_refused_in_one_line(tmp_path: Path) -> None:

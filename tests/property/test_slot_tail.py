@@ -77,5 +77,5 @@ def _step(slot: Any, truth: Truth, step: tuple[str, int, int]) -> None:
         slot.forget_tail()
     elif what == "append" or (what == "again" and truth.noted):
         slot.tail_file = slot.tail_file or object()
-        slot.note_end()
+        slot.follow(truth.end, truth.position, 8)
         truth.noted[truth.end] = truth.position

@@ -9,7 +9,7 @@ import pytest
 
 from cli_kit import millstream
 from millstream import __version__
-from millstream.cli import main
+from millstream.cli import app, brokers_up, main
 from millstream.kernels import _select
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime import fatal
@@ -32,7 +32,7 @@ def test_version_option_is_one_line() -> None:
 def test_help_names_every_command() -> None:
     done = millstream("--help")
     assert done.code == 0
-    for command in ("up", "broker", "log", "version"):
+    for command in ("up", "broker", "topics", "log", "version"):
         assert f" {command} " in done.out
 
 
@@ -66,14 +66,47 @@ def test_help_needs_none_of_the_heavy_modules() -> None:
     assert done.stdout.split() == []
 
 
-def test_a_violated_invariant_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["direct", "by the library"])
+def test_a_violated_invariant_ends_the_process(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     violation = InvariantViolated("I-99 test")
 
-    def violate() -> None:
+    def violate(*_: object) -> int:
         raise violation
 
     ended: list[BaseException] = []
-    monkeypatch.setattr(main, "app", violate)
     monkeypatch.setattr(fatal, "end_process", ended.append)
+    monkeypatch.setattr(brokers_up, "run", violate)
+    monkeypatch.setattr(app, "app", violate)
+    monkeypatch.setattr(sys, "argv", ["millstream", "up" if way == "direct" else "--help"])
     main.run()
     assert ended == [violation]
+
+
+def test_ctrl_c_before_anything_happens_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(brokers_up, "run", interrupted)
+    monkeypatch.setattr(sys, "argv", ["millstream", "up"])
+    with pytest.raises(SystemExit) as ended:
+        main.run()
+    assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("command", [["--version"], ["up", "--brokers", "2"], ["fly"]])
+def test_the_package_run_as_a_module_is_the_command(command: list[str]) -> None:
+    """`python -m millstream`, for those who have it in an environment that is not on the path."""
+    environment = os.environ | {"COLUMNS": "200"}
+    package, module = (
+        run(
+            [sys.executable, "-m", name, *command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for name in ("millstream", "millstream.cli.main")
+    )
+    told = package.stderr.replace("python -m millstream ", "millstream ")
+    assert (package.returncode, package.stdout) == (module.returncode, module.stdout)
+    assert told == module.stderr.replace("python -m millstream.cli.main ", "millstream ")

@@ -2,7 +2,10 @@
 
 import errno
 import select
+import signal
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -15,6 +18,7 @@ from millstream.model.limits import KIB
 from millstream.wire.api_keys import ApiKey
 
 REQUESTS, WRITABLE, ENDED = 1, 2, 4
+OURS, OTHERS = 1, 2
 NOW_S = 12.5
 
 
@@ -215,3 +219,96 @@ def test_a_reset_is_told_with_its_number(sockets: Sockets) -> None:
             theirs.close()
             assert sockets.wake() == [(client.connection, ENDED, errno.ECONNRESET)]
             sockets.shell.forget(client.connection)
+
+
+# -- waiting in a loop's place
+
+
+def test_a_wait_tells_whose_it_is(sockets: Sockets) -> None:
+    theirs, _ = sockets.connect()
+    ours, other_end = socket.socketpair()
+    with ours, other_end, select.epoll() as loop:
+        loop.register(ours, select.EPOLLIN)
+        sockets.shell.watch_loop(loop.fileno())
+        assert sockets.shell.wait(0) == sockets.shell.wait(1) == 0
+        theirs.sendall(produce_frame([(0, batch())]))
+        assert sockets.shell.wait(-1) == OURS
+        other_end.send(b"x")
+        assert sockets.shell.wait(-1) == OURS | OTHERS
+        assert sockets.wake() == []
+        assert sockets.core.table.staged == 1
+        assert sockets.shell.wait(-1) == OTHERS
+        assert sockets.wake() == []  # the loop's is none of ours
+
+
+def test_what_a_wait_found_is_read_by_the_next_wake_up(sockets: Sockets) -> None:
+    pairs = [sockets.connect() for _ in range(3)]
+    for theirs, _ in pairs[:2]:
+        theirs.sendall(other())
+    assert sockets.shell.wait(-1) == OURS
+    pairs[2][0].sendall(other())
+    told = [connection for connection, flags, _ in sockets.wake() if flags == REQUESTS]
+    assert told == [client.connection for _, client in pairs[:2]]
+    assert [one[0] for one in sockets.wake()] == [pairs[2][1].connection]
+
+
+def test_a_wait_that_was_not_followed_by_a_wake_up_loses_nothing(sockets: Sockets) -> None:
+    """What handled it failed before it came to that; meanwhile the connection may be gone."""
+    pairs = [sockets.connect() for _ in range(2)]
+    for theirs, _ in pairs:
+        theirs.sendall(other())
+    assert sockets.shell.wait(-1) == OURS
+    sockets.shell.forget(pairs[0][1].connection)
+    assert [one[0] for one in sockets.wake()] == [pairs[1][1].connection]
+    pairs[1][0].sendall(other())
+    assert sockets.shell.wait(-1) == sockets.shell.wait(-1) == OURS
+
+
+def test_other_threads_run_during_a_wait(sockets: Sockets) -> None:
+    theirs, _ = sockets.connect()
+    thread = threading.Timer(0.02, theirs.sendall, [other()])
+    thread.start()
+    assert sockets.shell.wait(20_000) == OURS
+    thread.join()
+
+
+def test_a_signal_ends_a_wait(sockets: Sockets) -> None:
+    """Its handler runs when the loop is back in Python, and may have something for it."""
+    seen = []
+    former = signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+    main = threading.get_ident()
+    thread = threading.Timer(0.05, signal.pthread_kill, [main, signal.SIGUSR1])
+    thread.start()
+    try:
+        assert sockets.shell.wait(0) == 0
+        start_s = time.monotonic()
+        while not seen:  # the plain twin goes on after the handler, as Python's calls do
+            assert sockets.shell.wait(200) == 0
+        assert time.monotonic() - start_s < 10
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, former)
+
+
+def test_waits_for_nothing_cost_nothing_even_after_a_quick_client(sockets: Sockets) -> None:
+    """It may look for a moment before it sleeps, but only for as long as that brings something."""
+    theirs, ours = sockets.connect()
+    frames = threading.Semaphore(0)
+
+    def client() -> None:
+        for _ in range(300):
+            frames.acquire()
+            theirs.sendall(other())
+
+    thread = threading.Thread(target=client)
+    thread.start()
+    for _ in range(300):
+        frames.release()
+        assert sockets.shell.wait(20_000) == OURS
+        sockets.wake()
+        ours.requests()
+    thread.join()
+    used_s = time.thread_time()
+    for _ in range(10):
+        assert sockets.shell.wait(10) == 0
+    assert time.thread_time() - used_s < 0.02

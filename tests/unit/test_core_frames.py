@@ -1,5 +1,6 @@
 """Connections: frames cut anywhere, answers in request order, and limits that hold (I-34, I-36)."""
 
+import random
 from typing import Any, NamedTuple
 
 import pytest
@@ -95,7 +96,43 @@ def test_a_large_frame_comes_out_and_its_buffer_is_given_back(core: Core) -> Non
         ((*_, body),) = client.requests()
         assert body == b"a" * MIB
         assert client.requests() == []
+        for _ in range(4):  # little comes now
+            client.send(other(2))
+            assert len(client.requests()) == 1
         assert len(client.connection.get_buffer(0)) <= 64 * KIB
+
+
+def test_who_sends_little_holds_little(core: Core) -> None:
+    """I-34. The large buffer of a large frame is not kept for the first bytes of another."""
+    for _ in range(3):
+        client = core.connect()
+        client.send(other(1, b"a" * MIB) + (2 * MIB).to_bytes(4, "big") + b"x" * 5000)
+        ((*_, body),) = client.requests()
+        assert body == b"a" * MIB
+        assert client.connection.unread_bytes == 5004
+        assert len(client.connection.get_buffer(0)) <= 256 * KIB
+
+
+def test_many_small_frames_at_once_come_out_whole(core: Core) -> None:
+    """The buffer grows and frames lie across its end; none is lost, twice or in another order."""
+    client = core.connect()
+    numbers = random.Random(5)
+    sent = [numbers.randbytes(numbers.choice([1, 300, 5_000, 40_000, 300_000])) for _ in range(300)]
+    whole = b"".join(other(number, body) for number, body in enumerate(sent))
+    found: list[bytes] = []
+    at = 0
+    while at < len(whole):
+        room = client.connection.get_buffer(-1)
+        size = min(len(room), len(whole) - at, numbers.choice([1, 4_000, 40_000, 10**6, 10**6]))
+        room[:size] = whole[at : at + size]
+        del room
+        client.connection.received(size)
+        at += size
+        for number, *_, body in client.requests():
+            assert number == len(found)
+            found.append(body)
+            client.connection.answer_nothing(number)
+    assert found == sent
 
 
 def test_more_than_the_buffer_has_cannot_be_received(core: Core) -> None:

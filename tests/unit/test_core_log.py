@@ -1,14 +1,13 @@
 """The log's side of the core: where an append stops being plain, and how small numbers are kept."""
 
-import random
+import struct
 from array import array
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from crc32c import crc32c
 
 from core_kit import BIG_SEGMENTS, NOW, TWINS, Core, Twin, batch, produce_frame, sequenced
-from kernel_twins import compiled, needs_compiled
 from millstream.kernels import batches, slots
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.limits import PRODUCER_BATCHES_KEPT
@@ -161,21 +160,32 @@ def test_index_entries_come_every_interval(kernel: Twin) -> None:
         row[batches.LAST_OFFSET], row[batches.MAX_TIMESTAMP] = number, stamp
         row[batches.RECORD_COUNT] = 1 if number != 4 else 0
         rows.extend(row)
-    found = kernel.slots.index_steps(rows, 150, 60, -1, 77)
-    assert found == (200, 9, 1, [(1, 100, 9, 1), (3, 300, 9, 1)])
-    assert kernel.slots.index_steps(rows[:0], 150, 60, 3, 77) == (60, 3, 77, [])
+    offsets, times = bytearray(), bytearray()
+    steps = partial(kernel.slots.index_steps, base_offset=0, interval_bytes=150, since=(60, -1, 77))
+    assert steps(rows, offsets, times, shift=1000) == (200, 9, 1)
+    assert list(struct.iter_unpack(">ii", offsets)) == [(1, 1100), (3, 1300)]
+    # The second entry says nothing new of the time.
+    assert list(struct.iter_unpack(">qi", times)) == [(9, 1)]
+    assert steps(rows[:0], offsets, times, shift=0) == (60, -1, 77)
+    assert (len(offsets), len(times)) == (16, 12)
 
 
-@needs_compiled("crc")
-@pytest.mark.parametrize("may_use_sse42", [True, False])
-def test_checksums_are_those_of_the_package(may_use_sse42: bool) -> None:
-    kernel = compiled("crc")
-    assert kernel is not None
-    source = random.Random(3)
-    for size in [*range(70), 1023, 3071, 3072, 3073, 6144, 10_007, 100_003]:
-        data = source.randbytes(size)
-        assert kernel.crc32c(data, may_use_sse42) == crc32c(data), size
-        assert kernel.crc32c(memoryview(data)[1:], may_use_sse42) == crc32c(data[1:]), size
+@pytest.mark.parametrize("kernel", TWINS)
+@pytest.mark.parametrize(
+    ("last_offset", "position"), [(2**31, 0), (-1, 0), (0, 2**31), (0, -1), (2**31 + 7, 2**31)]
+)
+def test_an_index_takes_nothing_it_cannot_address(
+    kernel: Twin, last_offset: int, position: int
+) -> None:
+    row = array("q", [0] * batches.ROW_FIELDS)
+    row[batches.LAST_OFFSET], row[batches.POSITION] = last_offset, position
+    row[batches.RECORD_COUNT] = 1
+    offsets, times = bytearray(), bytearray()
+    with pytest.raises((ValueError, struct.error)):
+        kernel.slots.index_steps(
+            row, offsets, times, shift=0, base_offset=0, interval_bytes=0, since=(1, -1, 0)
+        )
+    assert not offsets + times
 
 
 def test_the_limits_of_a_slot_are_those_of_c() -> None:

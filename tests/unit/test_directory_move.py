@@ -18,7 +18,9 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import directory_move, move_copy, names
+from millstream.storage.compaction.pacing import CancelFlag
 from millstream.storage.directory_move import MoveEnd
+from millstream.storage.log_directory import Withheld
 from millstream.storage.log_reader import Isolation
 from millstream.storage.manager import LogManager, Seams
 from millstream.storage.move_queue import LogDirectoryNotFound, PartitionNameTooLong
@@ -218,7 +220,7 @@ def test_a_flush_that_waited_blames_the_directory_it_happens_in() -> None:
     mover.put(b"more")
     told: list[OperatingError | None] = []
     commits = mover.broker.manager._commits
-    mover.disk.faults.fail_next("sync", path_part="/b/")
+    mover.disk.faults.fail_next("sync", path_part=".log")
     commits[A].request(mover.log, told.append)
     mover.steps.run_all()
     assert isinstance(told[0], StorageFailed)
@@ -417,6 +419,118 @@ def test_a_source_whose_target_is_offline_is_not_used() -> None:
     mover.disk.faults.heal()
     mover.broker.start()
     assert mover.records()[-1].value == b"only in B"
+
+
+def withdrawn() -> Mover:
+    """The renaming in B was in doubt, so the broker went on in A; both have the partition."""
+    mover = Mover()
+    mover.move()
+    while mover.steps.queue[0].name.rpartition(": ")[2] != "seal":
+        mover.steps.run_next()
+    plan_sync_failure_of_the_renaming(mover)
+    mover.steps.run_all()
+    assert mover.places() == [A, B]
+    mover.put(b"only in A")
+    mover.log.flush()
+    return mover
+
+
+def test_a_copy_whose_source_is_offline_is_not_used() -> None:
+    """It was never used, and what would be written to it would be thrown away with it."""
+    mover = withdrawn()
+    mover.kill()
+    mover.disk.faults.fail_directory(A)
+    mover.broker.start()
+    assert ONE in mover.broker.report.unusable_partitions
+    mover.kill()
+    mover.disk.faults.heal()
+    mover.broker.start()
+    assert mover.records()[-1].value == b"only in A"
+    assert mover.places() == [A]
+
+
+def test_an_absent_source_is_as_good_as_an_offline_one() -> None:
+    """Also where another disk is mounted at its path now."""
+    mover = withdrawn()
+    mover.kill()
+    mover.disk.rename(A, "/elsewhere")
+    mover.disk.make_directories(A)
+    manager = mover.broker.new_manager()
+    manager.prepare([Withheld(f"{A} (its id)", A, "missing")])
+    report = manager.start(lambda _partition, _topic_id: mover.config)
+    assert ONE in report.unusable_partitions
+    assert list(report.failed_directories) == [f"{A} (its id)"]
+
+
+def test_a_source_is_not_believed_while_its_target_is_absent() -> None:
+    """The path of the target is another disk's, which cannot say that nothing had arrived."""
+    mover = after(STEPS - 1)
+    recording_state_with_both(mover)
+    mover.kill()
+    mover.disk.rename(B, "/elsewhere")
+    mover.disk.make_directories(B)
+    manager = mover.broker.new_manager()
+    manager.prepare([Withheld(f"{B} (its id)", B, "missing")])
+    report = manager.start(lambda _partition, _topic_id: mover.config)
+    assert ONE in report.unusable_partitions
+
+
+@pytest.mark.parametrize(
+    ("operation", "part", "steps"), [("rename", "-delete", -2), ("sync_directory", A, -1)]
+)
+def test_what_moved_off_a_dying_disk_needs_it_no_more(
+    operation: DiskOperation, part: str, steps: int
+) -> None:
+    mover = after(STEPS + steps)
+    mover.disk.faults.fail_next(operation, path_part=part)
+    mover.steps.run_all()
+    assert mover.reports[-1].end is MoveEnd.MOVED
+    assert mover.broker.manager.directories[0].failure is not None
+    mover.put(b"only in B")
+    mover.kill()
+    mover.disk.faults.fail_directory(A)
+    mover.broker.start()
+    assert not mover.broker.report.unusable_partitions
+    assert mover.records()[-1].value == b"only in B"
+
+
+def test_the_commit_waits_for_no_throttle() -> None:
+    """It runs on the loop, which would stand still for as long."""
+
+    def never(_: CancelFlag, __: float) -> None:
+        raise AssertionError
+
+    mover = Mover()
+    mover.move()
+    while mover.steps.queue[0].name.rpartition(": ")[2] != "seal":
+        mover.steps.run_next()
+    seal = mover.steps.queue[0]
+    work = seal.work
+
+    def seal_and_write() -> None:
+        work()
+        mover.put(b"the short rest")
+        throttle = mover.broker.manager.moves.throttle
+        throttle.bytes_per_s = 0
+        throttle._pause = never
+
+    seal.work = seal_and_write
+    assert mover.finish() is MoveEnd.MOVED
+    assert mover.records()[-1].value == b"the short rest"
+
+
+def test_disks_that_were_mounted_elsewhere_meanwhile() -> None:
+    """Both sides are told by the number of the move, not by a path."""
+    mover = after(STEPS - 1)
+    mover.put(b"only in B")
+    recording_state_with_both(mover)
+    mover.kill()
+    for source, target in ((A, "/c"), (B, A), ("/c", B)):
+        mover.disk.rename(source, target)
+    mover.broker.start()
+    assert not mover.broker.report.unusable_partitions
+    assert mover.records()[-1].value == b"only in B"
+    assert mover.places() == [A]
 
 
 def recording_state_with_both(mover: Mover) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from millstream.broker.handlers import create_partitions as handler
-from millstream.controller.errors import TooManyPartitions
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -88,9 +87,13 @@ def test_one_named_twice_is_refused_once_and_others_grow(desk: Desk) -> None:
     assert desk.topics == {"a": 2, "b": 2}
 
 
-def test_too_many_partitions_refuse_the_whole_request(desk: Desk) -> None:
-    with pytest.raises(TooManyPartitions):  # which the dispatcher turns into `failed`
-        ask(desk, more("a", 10_003))
+def test_too_many_partitions_refuse_the_whole_request_with_the_reason(desk: Desk) -> None:
+    desk.create("b")
+    results = ask(desk, more("a", 10_003), more("b", 2))
+    assert codes(results) == ["POLICY_VIOLATION"] * 2
+    told = "10002 partitions in one request, the limit is 10000"
+    assert [one.error_message for one in results] == [told] * 2
+    assert desk.topics == {"a": 2, "b": 1}
 
 
 @pytest.mark.parametrize("version", handler.VERSIONS)

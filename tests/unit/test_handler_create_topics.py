@@ -9,7 +9,6 @@ from uuid import UUID
 import pytest
 
 from millstream.broker.handlers import create_topics as handler
-from millstream.controller.errors import TooManyPartitions
 from millstream.model.errors import DiskFull
 from millstream.runtime.background import Outcome
 from millstream.testing import virtual_loop
@@ -148,9 +147,13 @@ def test_one_named_twice_is_refused_once_and_others_are_created() -> None:
     assert list(desk.topics) == ["u"]
 
 
-def test_too_many_partitions_refuse_the_whole_request() -> None:
-    with pytest.raises(TooManyPartitions):  # which the dispatcher turns into `failed`
-        ask(Desk(), topic("t", 10_001), topic("u", 1))
+def test_too_many_partitions_refuse_the_whole_request_with_the_reason() -> None:
+    desk = Desk()
+    results = ask(desk, topic("t", 10_001), topic("u", 1))
+    assert codes(results) == ["POLICY_VIOLATION"] * 2
+    told = "10002 partitions in one request, the limit is 10000"
+    assert [one.error_message for one in results] == [told] * 2
+    assert desk.topics == {}
 
 
 def test_a_full_disk_refuses_and_the_topic_can_be_created_later() -> None:

@@ -219,7 +219,7 @@ def test_no_call_keeps_the_buffer(kernel: Any) -> None:
         partial(kernel.locate, data, 1, 0, 1),
         partial(kernel.retain, data, spans, data[:1]),
     ):
-        with pytest.raises(ValueError, match=r"COUNT|range|flags"):
+        with pytest.raises(ValueError, match=r"number|range|flags"):
             call()
     data.extend(b"grows")
     spans.append(0)

@@ -67,6 +67,8 @@ def test_selector_offers_exactly_the_kernel(kernel: ModuleType) -> None:
 def test_malformed_records_tells_reason_and_position() -> None:
     error = errors.MalformedRecords(errors.Reason.CRC, position=17, detail="was 5")
     assert (error.reason, error.position, str(error)) == (
-        (errors.Reason.CRC, 17, "CRC at byte 17: was 5")
+        (errors.Reason.CRC, 17, "a batch with a wrong CRC at byte 17: was 5")
     )
-    assert str(errors.MalformedRecords(errors.Reason.SHORT)) == "SHORT at byte 0"
+    assert (
+        str(errors.MalformedRecords(errors.Reason.SHORT)) == "a batch that ends too soon at byte 0"
+    )

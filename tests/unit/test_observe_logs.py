@@ -1,5 +1,6 @@
 """Log lines: their form, what may not be in them, levels at run time, a reader that stops."""
 
+import ast
 import json
 import logging
 import os
@@ -7,12 +8,14 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import millstream
 from millstream.observe.log_format import VALUE_LENGTH_MAX, HumanFormatter, JsonFormatter
 from millstream.observe.log_stream import LineHandler, LineStream
 from millstream.observe.logs import (
@@ -356,3 +359,22 @@ def test_the_last_line_is_written_however_the_process_ends(ending: str, code: in
     )
     assert done.returncode == code
     assert json.loads(done.stderr.splitlines()[0])["message"] == "the last line"
+
+
+LINE_OWN_KEYS = {"time", "level", "logger", "message", "trace"}
+
+
+def test_no_field_has_the_name_of_something_that_every_line_has() -> None:
+    """The line's own would win in JSON, and what the field says would be lost."""
+    taken = []
+    for path in Path(millstream.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(
+                        value=ast.Name(id="log"), attr="debug" | "info" | "warning" | "error"
+                    )
+                ):
+                    names = {keyword.arg for keyword in node.keywords}
+                    taken += [(path.name, node.lineno, one) for one in names & LINE_OWN_KEYS]
+    assert taken == []

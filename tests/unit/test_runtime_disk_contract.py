@@ -238,3 +238,17 @@ def test_free_bytes_is_a_number_and_syncs_are_accepted(machine: Machine) -> None
         file.sync()
     with machine.disk.open_read(machine.path("a")) as file:
         file.sync()
+
+
+def test_the_time_of_a_file_is_what_was_set_until_it_is_written_to(machine: Machine) -> None:
+    path = machine.path("a")
+    with machine.disk.open_write(path) as file:
+        file.write_at(0, b"abc")
+        machine.disk.set_modified_ms(path, 1_234_567)
+        assert machine.disk.modified_ms(path) == 1_234_567
+        machine.disk.rename(path, machine.path("b"))
+        assert machine.disk.modified_ms(machine.path("b")) == 1_234_567
+        file.write_at(3, b"d")
+        assert machine.disk.modified_ms(machine.path("b")) != 1_234_567
+    fails_with(errno.ENOENT, lambda: machine.disk.modified_ms(path))
+    fails_with(errno.ENOENT, lambda: machine.disk.set_modified_ms(path, 1))

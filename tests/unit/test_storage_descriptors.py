@@ -414,3 +414,58 @@ def test_a_full_disk_during_a_checkpoint_changes_nothing() -> None:
         owner.store(names.HIGH_WATERMARKS, {PARTITION: Offset(2)})
     assert owner.stored(names.HIGH_WATERMARKS, PARTITION) == 1
     assert on_disk(story, names.HIGH_WATERMARKS) == 1
+
+
+# -- deletion and start
+
+
+@pytest.mark.parametrize("operation", ["sync_directory", "list"])
+def test_a_partition_is_deleted_without_descriptors(operation: DiskOperation) -> None:
+    broker = Broker()
+    broker.create(ONE)
+    broker.put(ONE, b"value")
+    with no_descriptor(broker.disk, operation, broker.roots[0]):
+        broker.manager.delete(ONE)
+    assert broker.manager.directories[0].failure is None
+    broker.create(ONE)
+    assert broker.values(ONE) == []
+    broker.manager.run_retention()
+    left = [name for name in broker.disk.list_directory("/a") if names.is_deleted_directory(name)]
+    assert not left, "what could not be removed at once is removed later"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_partition_that_cannot_be_loaded_for_want_of_descriptors_costs_no_other(
+    number: int,
+) -> None:
+    broker = Broker()
+    broker.create(ONE, TWO)
+    for partition in (ONE, TWO):
+        broker.put(partition, b"value")
+    broker.stop()
+    with no_descriptor(broker.disk, "open", f"/a/{ONE}/0", number=number):
+        report = broker.start()
+    assert list(report.unusable_partitions) == [ONE]
+    assert not report.failed_directories
+    assert broker.values(TWO) == [b"value"]
+    broker.restart()
+    assert broker.values(ONE) == [b"value"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "part"), [("list", "/a"), ("open", names.RECOVERY_POINTS), ("open", "/a/.kafka")]
+)
+def test_a_directory_that_cannot_be_looked_at_for_want_of_descriptors_did_not_fail(
+    operation: DiskOperation, part: str
+) -> None:
+    """The start is refused, and the next one finds everything."""
+    broker = Broker(roots=("/a", "/b"))
+    broker.create(ONE, TWO)
+    for partition in (ONE, TWO):
+        broker.put(partition, b"value")
+    broker.stop()
+    with no_descriptor(broker.disk, operation, part), pytest.raises(TooManyOpenFiles):
+        broker.start()
+    report = broker.start()
+    assert not report.failed_directories
+    assert [broker.values(one) for one in (ONE, TWO)] == [[b"value"]] * 2

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.broker import gauges, registry
+from millstream.broker import gauges, lone_broker, registry
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
@@ -189,25 +189,32 @@ class Broker:
 
     async def _start(self) -> StartReport:
         configs = self._configs
-        wanted = parse_listeners("listeners", configs.get_list("listeners"))
+        wanted = parse_listeners("listeners", configs.get_written("listeners"))
         check_protocols(wanted, _protocol_map(configs))
         self.controller.load()
         self._use_dynamic_configs()
+        deleted = {topic.topic_id for topic in self.controller.deleted_topics}
+        self.logs.prepare(self.controller.directory_plan.withheld, deleted)
         report = self.logs.start(self._config_of)
+        self.controller.leave_out(report.failed_directories)
         self.controller.open()
+        for gone in self.controller.directory_plan.forgotten:
+            log.info("a log directory without partitions is gone", directory=gone.path)
         self._adopt(report)
         self.partitions.attach(self.controller.image)
         bound = await self.server.bind(wanted)
-        given = parse_listeners("advertised.listeners", configs.get_list("advertised.listeners"))
+        given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
         self._register(advertised(bound, given))
         self.controller.subscribe(self._on_change, prepare=self.partitions.preparing)
+        self.endpoints = bound
+        await self._serve_metrics()  # before clients come: its port may be taken
         self._upkeep.start()
         self._warm_up(registry.load_all())
         self.server.accept()
         self._not_ready = None
-        self.endpoints = bound
-        await self._serve_metrics()
         _tell_start(report, bound)
+        for problem in lone_broker.problems(configs):
+            log.warning("a setting that does not fit a single broker", problem=problem)
         return report
 
     def _adopt(self, report: StartReport) -> None:
@@ -242,7 +249,12 @@ class Broker:
 
         network = self._seams.network or LoopNetwork()
         self._observe = ObserveServer(network, self.metrics, why_not_ready=lambda: self._not_ready)
-        self.metrics_port = await self._observe.start(host=self.endpoints[0].host, port=port)
+        host = self.endpoints[0].host
+        try:
+            self.metrics_port = await self._observe.start(host=host, port=port)
+        except OSError as error:
+            reason = f"metrics.port {port} on {host or 'all addresses'}: {error.strerror or error}"
+            raise OSError(error.errno, reason) from error
 
     def _on_change(self, change: ImageChange) -> Steps[None]:
         """Follow the controller: called after a change is durable, before its author hears.
@@ -347,5 +359,5 @@ def _tell_start(report: StartReport, bound: list[ListenerAddress]) -> None:
         "broker started",
         partitions=len(report.loaded),
         recovered=bool(report.unclean_directories and report.loaded),
-        listeners=",".join(f"{one.name}://{one.host}:{one.port}" for one in bound),
+        listeners=",".join(one.url for one in bound),
     )

@@ -207,7 +207,8 @@ def _alter_loggers(keys: Sequence[KeyChange], *, validate_only: bool) -> None:
             logs.reset_logger_level(name)
         else:
             logs.set_logger_level(name, value)
-        log.info("log level changed", logger=name, level=value or "inherited")
+        # `logger` and `level` are the line's own.
+        log.info("log level changed", changed=name, new_level=value or "inherited")
 
 
 def _refuse(change: ResourceChange, reason: str) -> None:

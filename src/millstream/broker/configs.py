@@ -24,6 +24,7 @@ from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest, 
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.topic_keys import (
     GZIP_DEFAULT_LEVEL,
+    LONG_MAX,
     TOPIC_KEYS,
     check_together,
     topic_key,
@@ -112,6 +113,15 @@ class BrokerConfigs:
             return list(value)
         return split_list(value) if isinstance(value, str) else []
 
+    def get_written(self, name: str) -> list[str]:
+        """The members as they were written: one that is there twice comes twice."""
+        text = self._sources.text(broker_key(name)) or ""
+        return [member.strip() for member in text.split(",")] if text.strip() else []
+
+    def is_set(self, name: str) -> bool:
+        """Whether anybody set it; otherwise its value is the default."""
+        return any(name in one for one in self._sources)
+
     def cleaner_limits(self) -> CleanerLimits:
         """For the log cleaner; the rate can change while the broker runs."""
         rate = self.get_float("log.cleaner.io.max.bytes.per.second")
@@ -119,6 +129,11 @@ class BrokerConfigs:
             key_map_bytes=self.get_int("log.cleaner.dedupe.buffer.size"),
             bytes_per_s=math.inf if rate >= DOUBLE_MAX else rate,
         )
+
+    def move_bytes_per_s(self) -> float:
+        """For moves between log directories; it can change while the broker runs."""
+        rate = self.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
+        return math.inf if rate >= int(LONG_MAX) else rate
 
     # -- a topic's values ------------------------------------------------------------------
 

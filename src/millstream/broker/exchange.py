@@ -216,19 +216,22 @@ class Exchange:
 
     def _count_produce(self) -> None:
         """Requests that the core answered alone, all with the time this wake-up took."""
-        table, apis = self.table, self._apis
-        counted = self._counted
-        self._counted = (
+        table = self.table
+        requests, bytes_in, bytes_out, errors = self._counted
+        self._counted = counted = (
             table.produce_requests,
             table.produce_bytes_in,
             table.produce_bytes_out,
             table.produce_errors,
         )
-        requests, bytes_in, bytes_out, errors = (
-            now - before for now, before in zip(self._counted, counted, strict=True)
+        self._apis.observe_many(
+            _PRODUCE,
+            counted[0] - requests,
+            int((self._clock.monotonic_s() - self.now_s) * 1e6),
+            counted[1] - bytes_in,
+            counted[2] - bytes_out,
+            counted[3] - errors,
         )
-        latency_us = int((self._clock.monotonic_s() - self.now_s) * 1e6)
-        apis.observe_many(_PRODUCE, requests, latency_us, bytes_in, bytes_out, errors)
 
     def _break_off(self, peer: ClientPeer, error: Exception) -> None:
         log.error("a connection failed", client=peer.client_host, error=error)

@@ -17,12 +17,12 @@ def register(services: Services) -> None:
     metrics.register_gauge("partitions", "Partitions led here", lambda: len(partitions))
     metrics.register_gauge(
         "offline_partitions",
-        "Partitions whose log directory failed",
-        lambda: len(logs.offline_partitions),
+        "Partitions whose log cannot be used: its directory failed or is missing",
+        lambda: offline_partition_count(services),
     )
     metrics.register_gauge(
         "offline_log_directories",
-        "Log directories that failed",
+        "Log directories that failed or are missing",
         lambda: sum(one.failure is not None for one in logs.directories),
     )
     metrics.register_gauge(
@@ -45,6 +45,13 @@ def register(services: Services) -> None:
         "Fetches that wait for records",
         lambda: len({reader for one in partitions for reader in one.readers}),
     )
+
+
+def offline_partition_count(services: Services) -> int:
+    """Partitions that should be here and have no log that can be read and written."""
+    online = sum(one.log.owner.failure is None for one in services.partitions)
+    topics = services.image.topics.values()
+    return sum(len(topic.partitions) for topic in topics) - online
 
 
 def topic_totals(partitions: "Iterable[Partition]") -> list[TopicTotals]:

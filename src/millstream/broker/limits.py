@@ -23,6 +23,12 @@ class ConfiguredLimits:
         return IN_FLIGHT_REQUESTS_MAX
 
     @property
+    def send_buffer_bytes(self) -> int | None:
+        """None: the system decides."""
+        size = self._configs.get_int("socket.send.buffer.bytes")
+        return size if size > 0 else None
+
+    @property
     def connections_max(self) -> int:
         return self._configs.get_int("max.connections")
 

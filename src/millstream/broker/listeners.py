@@ -18,6 +18,16 @@ class ListenerAddress(NamedTuple):
     the client itself came to."""
     port: int
 
+    @property
+    def place(self) -> str:
+        """`host:port`; brackets tell the colons of an IPv6 address from the port's."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """As the settings have it."""
+        return f"{self.name}://{self.place}"
+
 
 def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerAddress]:
     """`NAME://host:port` entries; raises InvalidConfig that names the entry."""

@@ -157,7 +157,8 @@ class ClientPeer(ABC):
             return
         if not self._reading:
             self.resume_reading()
-            self._exchange.has_requests(self)
+            if self.core.unread_bytes:
+                self._exchange.has_requests(self)
 
     @abstractmethod
     def send_queue(self) -> bool:

@@ -1,11 +1,12 @@
 """A broker as a process: settings from a file, signals, the pid file, the ready line.
 
-`python -m millstream.broker.process --config FILE` is what `millstream broker` and `millstream up`
-run; it loads nothing that a broker does not need, because a start is measured in tenths of a
+`millstream broker` and `millstream up` run it, and `python -m millstream.broker.process --config
+FILE`; it loads nothing that a broker does not need, because a start is measured in tenths of a
 second.
 """
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from typing import Final
 
 from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
-from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress
+from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings
 from millstream.model.errors import OperatingError
@@ -24,6 +25,7 @@ from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe import logs
 from millstream.observe.process import LinuxProcess
 from millstream.runtime import descriptors, fatal
+from millstream.runtime.loop import DirectLoop
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -48,7 +50,7 @@ def run(config_file: Path) -> int:
         sys.stderr.write(f"millstream: {error}\n")
         return EXIT_USAGE
     logs.configure(level=configs.get_text("log.level"))
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=DirectLoop) as runner:
         fatal.install(runner.get_loop())
         return runner.run(_serve(configs))
 
@@ -58,7 +60,10 @@ def read_configs(config_file: Path) -> BrokerConfigs:
     settings = load_settings(config_file, os.environ)
     for warning in settings.warnings:
         sys.stderr.write(f"millstream: {warning}\n")
-    return BrokerConfigs(settings.values)
+    configs = BrokerConfigs(settings.values)
+    for name in ("listeners", "advertised.listeners"):
+        parse_listeners(name, configs.get_written(name))
+    return configs
 
 
 async def _serve(configs: BrokerConfigs) -> int:
@@ -74,6 +79,9 @@ async def _serve(configs: BrokerConfigs) -> int:
         logs.flush()
         sys.stderr.write(f"millstream: the broker cannot start: {error}\n")
         return EXIT_FAILED
+    # What a start left stays for ever: the collector, off until now, need not look at it.
+    gc.freeze()
+    gc.enable()
     with pid_file(configs.get_text("pid.file")):
         try:
             say_ready(broker.endpoints)
@@ -100,7 +108,7 @@ def pid_file(path: str) -> Iterator[None]:
 
 def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
     """One line for whoever waits for the broker, then nothing more on standard output."""
-    places = ",".join(f"{_reachable(one.host)}:{one.port}" for one in endpoints)
+    places = ",".join(one._replace(host=_reachable(one.host)).place for one in endpoints)
     with suppress(OSError):  # nobody needs to listen
         sys.stdout.write(f"ready: {places}\n")
         sys.stdout.flush()
@@ -108,8 +116,8 @@ def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
 
 def _reachable(host: str) -> str:
     if host in UNSPECIFIED_HOSTS:
-        return "[::1]" if host == "::" else "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
+        return "::1" if host == "::" else "127.0.0.1"
+    return host
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ class ConnectionLimits(Protocol):
     def in_flight_max(self) -> int: ...
 
     @property
+    def send_buffer_bytes(self) -> int | None: ...
+
+    @property
     def connections_max(self) -> int: ...
 
     @property
@@ -94,8 +97,7 @@ class Server:
             try:
                 listener = await self._listen(one)
             except OSError as error:
-                place = f"{one.name}://{one.host}:{one.port}"
-                raise OSError(error.errno, f"{place}: {error.strerror or error}") from error
+                raise OSError(error.errno, f"{one.url}: {error.strerror or error}") from error
             self._listeners.append(listener)
             bound.append(one._replace(port=listener.port))
         return bound
@@ -149,6 +151,9 @@ class Server:
         if self._shell is None or not self._is_welcome(host):
             sock.close()
             return
+        size = self._limits.send_buffer_bytes
+        if size is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         peer = self._shell.add(
             sock, self._new_core(), listener=listener, client_host=host, number=self._number()
         )

@@ -1,9 +1,10 @@
-"""Plain sockets without a transport between: our own epoll inside the loop's.
+"""Plain sockets without a transport between, in an epoll of our own.
 
-The event loop watches one descriptor, the nested epoll. When it fires, everything that any
-connection brought since is read and handled in one go: the loop's own cost per event is paid once
-per wake-up instead of once per connection, requests of many connections share one write per
-partition, and answers go straight to the socket instead of through a transport's buffer.
+A `DirectLoop` waits in it; another loop watches it as one descriptor. When it fires, everything
+that any connection brought since is read and handled in one go: the loop's own cost per event is
+paid once per wake-up at most instead of once per connection, requests of many connections share
+one write per partition, and answers go straight to the socket instead of through a transport's
+buffer.
 """
 
 import errno
@@ -18,12 +19,20 @@ from millstream.broker.exchange import HELD_FROM_BYTES, Exchange
 from millstream.broker.peer import CLOSED, Cause, ClientPeer, size_of
 from millstream.kernels.connection import Connection
 from millstream.kernels.epoll_shell import ENDED, REQUESTS, WRITABLE, EpollShell
-from millstream.model.limits import KIB
+from millstream.kernels.send_file import COLD, SENT, SHORT, UNKNOWN, send_file
+from millstream.model.limits import KIB, MIB
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.runtime.loop import DirectLoop
 from millstream.storage.log_reader import ReadSlice
 
 SEND_BUFFER_BYTES: Final = 256 * KIB
 """One send: enough to make the call cheap, small enough to stay in the processor's cache."""
+
+UNCOPIED_FROM_BYTES: Final = 64 * KIB
+"""Smaller ranges are read and sent together: looking for their pages would cost more than that."""
+
+TURN_BYTES_MAX: Final = 8 * MIB
+"""A client that takes its answer as fast as it is sent lets the others have their turn then."""
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
@@ -47,7 +56,12 @@ class SocketShell:
         exchange.take_ready = self._epoll.send_ready
         self.buffer = memoryview(bytearray(SEND_BUFFER_BYTES))
         """Shared by all sends: its content never outlives a call."""
-        loop.add_reader(self._epoll.fileno(), self._wake)
+        self.sends_uncopied = True
+        """Until a file system shows that it cannot."""
+        self._direct = loop if isinstance(loop, DirectLoop) else None
+        if self._direct is None or not self._direct.serve(self._epoll, self._wake):
+            self._direct = None
+            loop.add_reader(self._epoll.fileno(), self._wake)
 
     def add(
         self, sock: socket.socket, core: Connection, *, listener: str, client_host: str, number: int
@@ -67,7 +81,10 @@ class SocketShell:
 
     def close(self) -> None:
         """After the last connection."""
-        self._loop.remove_reader(self._epoll.fileno())
+        if self._direct is not None:
+            self._direct.stop_serving()
+        else:
+            self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
     def _wake(self) -> None:
@@ -102,6 +119,9 @@ class SocketPeer(ClientPeer):
         self._shell = shell
         self._socket = sock
         self._is_writing = False
+        self._is_pause_due = False
+        """Reading is paused and the epoll not told so yet. With an answer about to leave that can
+        wait until it is known whether the client takes it: most do, and reading goes on."""
         self._sent_of_first = 0
         """Bytes of the queue's first part that have left."""
         self._is_loading = False
@@ -112,34 +132,43 @@ class SocketPeer(ClientPeer):
     def pause_reading(self) -> None:
         if self._reading and self.state != CLOSED:
             self._reading = False
-            self._shell.watch(self.core, reading=False, writing=self._is_writing)
+            self._is_pause_due = True
+            self.core.is_direct = False
+        if self._is_pause_due and not self.core.output_bytes:
+            self._watch()
 
     def resume_reading(self) -> None:
         self._reading = True
-        self._shell.watch(self.core, reading=True, writing=self._is_writing)
+        if self._is_pause_due and not self._is_writing:
+            self._is_pause_due = False
+            self.core.is_direct = True
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._is_pause_due = False
+        self._shell.watch(self.core, reading=self._reading, writing=self._is_writing)
 
     # -- output ----------------------------------------------------------------------------
 
     def send_queue(self) -> bool:
         if self._is_loading:
+            self._set_writing(False)
             return False
         try:
             if len(self._queue) == 1 and self._send_only():
                 return True
-            while self._queue:
-                if not self._send_some():
-                    # While a thread reads there is nothing to write: the socket would only tell,
-                    # again and again, that it could take more.
-                    self._set_writing(not self._is_loading)
-                    return False
+            is_empty = self._send_turn()
         except BlockingIOError:
-            self._set_writing(True)
-            return False
+            is_empty = False
         except OSError as error:
-            self.abort(f"sending failed: {error.strerror}", Cause.CLIENT)
+            self._fail(error)
             return False
-        self._set_writing(False)
-        return True
+        # While a thread reads there is nothing to write: the socket would only tell, again and
+        # again, that it could take more.
+        if self._is_writing or not is_empty:
+            self._set_writing(not is_empty and not self._is_loading)
+        return is_empty
 
     def _send_only(self) -> bool:
         """Send a queue of one whole part, which most are; False: the long way goes on from here."""
@@ -153,39 +182,85 @@ class SocketPeer(ClientPeer):
         self._queue.clear()
         return True
 
-    def _send_some(self) -> bool:
-        """Send the front of the queue, several parts at a time; False when the socket is full."""
-        first = self._queue[0]
-        if not isinstance(first, ReadSlice) and (
-            len(self._queue) == 1 or len(first) >= SEND_BUFFER_BYTES // 4
-        ):
-            view = memoryview(first)[self._sent_of_first :]
-            return self._sent(self._socket.send(view), len(view))
-        filled = self._fill()
-        if filled < 0:
-            return False  # a thread is reading; it calls flush when it is done
-        return self._sent(self._socket.send(self._shell.buffer[:filled]), filled)
+    def _send_turn(self) -> bool:
+        """Send from the queue while the socket takes it; whether all has left."""
+        queue, left = self._queue, TURN_BYTES_MAX
+        while queue and left > 0:
+            size, is_wanted = self._send_some()
+            left -= size
+            if not is_wanted:
+                return False
+        return not queue
 
-    def _fill(self) -> int:
-        """Put the queue's front into the shared buffer; -1 when the disk has to be waited for."""
+    def _send_some(self) -> tuple[int, bool]:
+        """Send the front of the queue: the bytes that left, and whether to go on."""
+        queue, skip = self._queue, self._sent_of_first
+        first = queue[0]
+        if isinstance(first, ReadSlice):
+            descriptor = self._descriptor_of(first, skip)
+            if descriptor >= 0:
+                return self._send_range(first, skip, descriptor)
+        elif len(queue) == 1 or len(first) >= SEND_BUFFER_BYTES // 4:
+            return self._send(memoryview(first)[skip:], is_last=len(queue) == 1)
+        filled, is_last = self._fill()
+        if filled < 0:
+            return 0, False  # a thread is reading; it calls flush when it is done
+        return self._send(self._shell.buffer[:filled], is_last=is_last)
+
+    def _send(self, view: memoryview, *, is_last: bool) -> tuple[int, bool]:
+        # What stands before a range is small; it leaves with the range's first bytes.
+        size = self._socket.send(view, 0 if is_last else socket.MSG_MORE)
+        self._sent(size)
+        return size, size == len(view)
+
+    def _descriptor_of(self, part: ReadSlice, skip: int) -> int:
+        """Of a range that is better sent from the page cache than through the buffer; else -1."""
+        if part.size_bytes - skip < UNCOPIED_FROM_BYTES or not self._shell.sends_uncopied:
+            return -1
+        descriptor = part.file.open().descriptor if part.file is not None else None
+        return -1 if descriptor is None else descriptor
+
+    def _send_range(self, part: ReadSlice, skip: int, descriptor: int) -> tuple[int, bool]:
+        left = part.size_bytes - skip
+        size, state = send_file(
+            self._socket.fileno(), descriptor, part.position + skip, min(left, TURN_BYTES_MAX)
+        )
+        if size:
+            self._sent(size)
+        if state == COLD:
+            self._load_elsewhere(part, skip + size, min(left - size, SEND_BUFFER_BYTES))
+        elif state == SHORT:
+            raise OSError(errno.EIO, "a segment file is shorter than its batches")
+        elif state == UNKNOWN:
+            self._shell.sends_uncopied = False
+            return size, True
+        return size, state == SENT
+
+    def _fill(self) -> tuple[int, bool]:
+        """Put the queue's front into the shared buffer: its bytes, and whether that was all.
+
+        Less than no bytes when the disk has to be waited for.
+        """
         buffer, filled, skip = self._shell.buffer, 0, self._sent_of_first
         for part in self._queue:
             room = SEND_BUFFER_BYTES - filled
+            if not room:
+                return filled, False
             if isinstance(part, ReadSlice):
+                if self._descriptor_of(part, skip) >= 0:
+                    return filled, False
                 size = min(room, part.size_bytes - skip)
                 if not self._load(part, skip, buffer[filled : filled + size]):
                     if not filled:
                         self._load_elsewhere(part, skip, size)
-                        return -1
-                    break
+                        return -1, False
+                    return filled, False
             else:
                 size = min(room, len(part) - skip)
                 buffer[filled : filled + size] = memoryview(part)[skip : skip + size]
             filled += size
             skip = 0
-            if filled == SEND_BUFFER_BYTES:
-                break
-        return filled
+        return filled, True
 
     def _load(self, part: ReadSlice, skip: int, target: memoryview) -> bool:
         """Read from the page cache; False when the data is not there."""
@@ -215,6 +290,8 @@ class SocketPeer(ClientPeer):
         file = part.file
         if file is None:
             return
+        # What left before with MSG_MORE must not wait for the disk; this makes it go.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened = file.open()  # it stays pinned: the part is in the queue
         self._is_loading = True
         work = partial(opened.read_at, part.position + skip, size)
@@ -223,6 +300,8 @@ class SocketPeer(ClientPeer):
         except BackgroundFullError:
             self._is_loading = False
             data = opened.read_at(part.position + skip, size)
+            if not data:
+                raise OSError(errno.EIO, "a segment file is shorter than its batches") from None
             self._replace_front(part, skip, data)
             self._exchange.has_output(self)
 
@@ -254,8 +333,8 @@ class SocketPeer(ClientPeer):
         self._queue.appendleft(data)
         self._sent_of_first = 0
 
-    def _sent(self, size: int, wanted: int) -> bool:
-        """Drop what has left from the queue; False when the socket took less than offered."""
+    def _sent(self, size: int) -> None:
+        """Drop what has left from the queue."""
         self.last_active_s = self._exchange.now_s
         taken = size + self._sent_of_first
         queue = self._queue
@@ -267,12 +346,17 @@ class SocketPeer(ClientPeer):
             taken -= length
             _unpin(queue.popleft())
         self._sent_of_first = taken
-        return size == wanted
+
+    def _fail(self, error: OSError) -> None:
+        if error.errno == errno.EIO:  # of the file: a socket does not have it
+            self.abort(f"reading a segment failed: {error.strerror}", Cause.FAILURE)
+        else:
+            self.abort(f"sending failed: {error.strerror}", Cause.CLIENT)
 
     def _set_writing(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
-        if self._is_writing != wanted and self.state != CLOSED:
+        if self.state != CLOSED and (self._is_writing != wanted or self._is_pause_due):
             self._is_writing = wanted
-            self._shell.watch(self.core, reading=self._reading, writing=wanted)
+            self._watch()
 
     # -- end -------------------------------------------------------------------------------
 

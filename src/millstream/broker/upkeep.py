@@ -24,6 +24,8 @@ log = get_logger("millstream.broker.upkeep")
 FLUSH_LOOK_S: Final = 1.0
 """`flush.ms` is kept to within this; Kafka's own scheduler looks every few seconds."""
 PRODUCER_LOOK_S: Final = 600.0
+RUBBISH_LOOK_S: Final = 0.5
+"""`file.delete.delay.ms` is kept to within this."""
 ROOM_LOOK_S: Final = 5.0
 """How long a partition stays away that the disk had no room for, once there is some again."""
 FOREVER_S: Final = 7 * 86_400.0
@@ -65,6 +67,8 @@ class Upkeep:
         """Begin every duty; the interval of each is read again before every turn."""
         self._logs.moves.on_report = _tell_move
         in_s = self._configs_seconds
+        self._pace()
+        self._told = {one.path for one in self._logs.directories if one.failure is not None}
         self._every("flush", lambda: FLUSH_LOOK_S, self._logs.flush_due)
         self._every("retention", lambda: in_s("log.retention.check.interval.ms"), self._retention)
         self._every(
@@ -74,6 +78,7 @@ class Upkeep:
         )
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
         self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
+        self._every("old files", lambda: RUBBISH_LOOK_S, self._logs.rubbish.run)
         self._every("log lines", lambda: 1.0, logs.flush)
         self._every("directories", lambda: 1.0, self._tell_failures)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
@@ -91,6 +96,7 @@ class Upkeep:
 
     def run_now(self) -> None:
         """A setting changed: look again at once whether something is due."""
+        self._pace()
         for name in ("flush", "retention", "cleaner", "producers"):
             handle = self._handles.pop(name, None)
             if handle is not None:
@@ -146,8 +152,12 @@ class Upkeep:
         if removed:
             log.info("segments removed by retention", segments=removed)
 
-    def _clean(self) -> None:
+    def _pace(self) -> None:
+        """How fast background work may be, also that which is under way."""
         self._logs.cleaner.throttle.bytes_per_s = self._configs.cleaner_limits().bytes_per_s
+        self._logs.moves.throttle.bytes_per_s = self._configs.move_bytes_per_s()
+
+    def _clean(self) -> None:
         if self._configs.get_bool("log.cleaner.enable"):
             self._logs.run_cleaner()
 

@@ -1,5 +1,6 @@
 """`millstream broker`: one broker in this process, from a settings file."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,4 +15,4 @@ def broker(
     """Run one broker until SIGTERM or Ctrl-C; prints `ready: host:port` when clients can come."""
     from millstream.broker.process import run  # only here: the other commands need no broker
 
-    raise typer.Exit(run(config))
+    sys.exit(run(config))

@@ -43,14 +43,15 @@ class BrokerDirectory:
         with suppress(FileNotFoundError):
             self._former = self.settings_file.read_text()
         if not self.settings_file.exists():
-            address = f"PLAINTEXT://{host or HOST_DEFAULT}:{PORT_DEFAULT if port is None else port}"
+            place = _bracketed(host or HOST_DEFAULT)
+            address = f"PLAINTEXT://{place}:{PORT_DEFAULT if port is None else port}"
             self._replace(render_properties({"listeners": address, **self._defaults()}))
             return
         self._follow_move()
         if host is not None or port is not None:
             name, old_host, old_port = self._address()
             new_port = old_port if port is None else port
-            self._set_listeners(f"{name}://{host or old_host}:{new_port}")
+            self._set_listeners(f"{name}://{_bracketed(host or old_host)}:{new_port}")
 
     def undo(self) -> None:
         """The start failed: what was asked for must not be in the way of the next try."""
@@ -126,6 +127,10 @@ class BrokerDirectory:
         temporary = self.settings_file.with_suffix(".tmp")
         temporary.write_text(text)
         temporary.replace(self.settings_file)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def brokers_of(data_dir: Path) -> Iterator[BrokerDirectory]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
 
-import typer
-
 EXIT_PROBLEMS: Final = 1
 """The command worked and found something wrong with the data."""
 EXIT_USAGE: Final = 2
 """The command could not work with what it was given."""
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C before the command could do something about it: what a shell shows of SIGINT."""
 EXIT_UNREAD: Final = 141
 """Nobody reads our output any more: what a shell shows of a process that SIGPIPE ended."""
 
@@ -22,13 +22,14 @@ class UnusablePathError(Exception):
 
 def complain(reason: str) -> None:
     """One line on stderr."""
-    typer.echo(f"millstream: {reason}", err=True)
+    sys.stderr.write(f"millstream: {reason}\n")
+    sys.stderr.flush()
 
 
 def refuse(reason: str) -> NoReturn:
     """Say on stderr why nothing can be done, and exit."""
     complain(reason)
-    raise typer.Exit(EXIT_USAGE)
+    sys.exit(EXIT_USAGE)
 
 
 @contextmanager
@@ -52,4 +53,4 @@ def ending_when_unread() -> Iterator[None]:
     except BrokenPipeError:
         # What is still buffered would fail again when Python flushes it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(EXIT_UNREAD) from None
+        sys.exit(EXIT_UNREAD)

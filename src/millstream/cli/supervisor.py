@@ -52,7 +52,7 @@ class Supervisor:
         for one in directories:
             self._children[one.broker_id] = subprocess.Popen(  # noqa: S603 - our own module
                 [
-                    *(sys.executable, "-m", "millstream.broker.process"),
+                    *(sys.executable, "-m", "millstream", "broker"),
                     *("--config", str(one.settings_file)),
                 ],
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from millstream.controller.image import PartitionImage, TopicImage
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId
@@ -35,6 +36,14 @@ class BrokerState(NamedTuple):
     broker_id: BrokerId
     cluster_id: str
     starts: int
+
+
+class KnownDirectory(NamedTuple):
+    """A log directory that partitions may be in."""
+
+    directory_id: UUID
+    path: str
+    """Where it was when it was last there."""
 
 
 class BrokerConfigs(NamedTuple):
@@ -157,6 +166,19 @@ def decode_state(raw: bytes) -> BrokerState:
             str(lines[0]["cluster_id"]),
             int(lines[0]["starts"]),
         ),
+    )
+
+
+def encode_directory(directory: KnownDirectory) -> bytes:
+    """A directory that is known, or in a log directory the one that has the metadata."""
+    directory_id = format_topic_id(TopicId(directory.directory_id))
+    return encode("log-directory", [{"directory_id": directory_id, "path": directory.path}])
+
+
+def decode_directory(raw: bytes) -> KnownDirectory:
+    return _fields(
+        decode("log-directory", raw),
+        lambda lines: KnownDirectory(_topic_id(lines[0]["directory_id"]), str(lines[0]["path"])),
     )
 
 

@@ -71,6 +71,30 @@ class DamagedMetadata(OperatingError):
         )
 
 
+class MetadataMissing(OperatingError):
+    """Log directories of ours, without the one that has the metadata."""
+
+    def __init__(self, *, mark: str, home: str) -> None:
+        self.mark, self.home = mark, home
+        super().__init__(
+            f"the metadata of this broker is in the log directory {home}, which is not in log.dirs,"
+            " not mounted or emptied. Without it the topics would be known neither with their"
+            " settings nor in full. Bring it back; or, to begin anew with the logs that are here,"
+            f" remove {mark} from every log directory"
+        )
+
+
+class DuplicateDirectoryId(OperatingError):
+    """Two log directories with one id: one is a copy, or a second path to the other."""
+
+    def __init__(self, *, paths: tuple[str, str]) -> None:
+        self.paths = paths
+        super().__init__(
+            f"{paths[0]} and {paths[1]} have the same directory.id: one is a copy of the other, or"
+            " they are one directory. Take one of them out of log.dirs"
+        )
+
+
 class WrongBrokerId(OperatingError):
     """A data directory of another broker."""
 

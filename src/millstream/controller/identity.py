@@ -2,15 +2,23 @@
 
 Kafka's own file, in its versions 0 and 1: a directory of Apache Kafka is accepted and its ids are
 taken over, one of another broker or another cluster is refused, before anything in it is touched.
+
+Beside it lies a file of ours that says which log directory has the broker's metadata, in all but
+that one: without it the others would look like a data directory of Apache Kafka.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from millstream.controller import documents
+from millstream.controller.documents import KnownDirectory, UnreadableDocument
 from millstream.controller.errors import (
     DamagedMetadata,
+    DuplicateDirectoryId,
     InconsistentClusterId,
+    MetadataMissing,
     WrongBrokerId,
 )
 from millstream.controller.store import make_directories_durably
@@ -21,6 +29,8 @@ from millstream.runtime.randomness import Randomness
 from millstream.storage.partition_metadata import format_topic_id, parse_topic_id
 
 META_PROPERTIES: Final = "meta.properties"
+METADATA_HOME: Final = "metadata.home"
+"""In log directories without the metadata: where that is."""
 
 _RESERVED_DIRECTORY_IDS: Final = 100
 """Kafka keeps the first ones for "unassigned", "lost" and "migrating"."""
@@ -69,6 +79,16 @@ def check_broker_id(found: Mapping[str, MetaProperties], broker_id: BrokerId) ->
             raise WrongBrokerId(path=path, ours=broker_id, theirs=theirs)
 
 
+def check_directory_ids(found: Mapping[str, MetaProperties]) -> None:
+    """Raise DuplicateDirectoryId for two directories that are one, or one the copy of another."""
+    paths: dict[UUID, str] = {}
+    for directory, properties in found.items():
+        if properties.directory_id is not None:
+            other = paths.setdefault(properties.directory_id, directory)
+            if other != directory:
+                raise DuplicateDirectoryId(paths=(other, directory))
+
+
 def agreed_cluster_id(found: Mapping[str, MetaProperties], known: str | None) -> str | None:
     """The one cluster id of all; `known` is what our own metadata or the configuration says."""
     for directory, properties in found.items():
@@ -92,19 +112,25 @@ def write_meta_properties(
     *,
     broker_id: BrokerId,
     cluster_id: str,
-    randomness: Randomness,
-) -> dict[str, UUID]:
-    """Complete the files that are missing or lack something; the directories' ids."""
-    directory_ids = {}
+    directory_ids: Mapping[str, UUID],
+) -> None:
+    """Complete the files that are missing or lack something."""
     for directory, properties in found.items():
-        directory_id = properties.directory_id or _new_directory_id(randomness)
-        directory_ids[directory] = directory_id
-        whole = MetaProperties(broker_id, cluster_id, directory_id)
+        whole = MetaProperties(broker_id, cluster_id, directory_ids[directory])
         if whole != properties:
             make_directories_durably(disk, directory)
             path = f"{directory}/{META_PROPERTIES}"
             write_atomically(disk, path, encode_meta_properties(whole))
-    return directory_ids
+
+
+def directory_ids_of(
+    found: Mapping[str, MetaProperties], randomness: Randomness
+) -> dict[str, UUID]:
+    """The ids of all directories, new ones for those that have none."""
+    return {
+        directory: properties.directory_id or _new_directory_id(randomness)
+        for directory, properties in found.items()
+    }
 
 
 def _new_directory_id(randomness: Randomness) -> UUID:
@@ -112,6 +138,47 @@ def _new_directory_id(randomness: Randomness) -> UUID:
         directory_id = new_topic_id(randomness)
         if directory_id.int >= _RESERVED_DIRECTORY_IDS:
             return directory_id
+
+
+# -- where the metadata is ---------------------------------------------------------------------
+
+
+def marked_directories(disk: Disk, directories: Iterable[str]) -> dict[str, str]:
+    """Directories of a broker of ours without its metadata, and what they say of its place."""
+    marked = {}
+    for directory in directories:
+        try:
+            raw = read_whole(disk, f"{directory}/{METADATA_HOME}")
+            home = documents.decode_directory(raw)
+            marked[directory] = f"{home.path} with id {format_topic_id(TopicId(home.directory_id))}"
+        except FileNotFoundError:
+            continue
+        except UnreadableDocument as error:
+            marked[directory] = f"that nobody can tell ({METADATA_HOME}: {error})"
+        except OSError:
+            continue
+    return marked
+
+
+def check_metadata_home(marked: Mapping[str, str]) -> None:
+    """Raise MetadataMissing where there is no metadata and a directory says that there is some."""
+    for home in marked.values():
+        raise MetadataMissing(mark=METADATA_HOME, home=home)
+
+
+def mark_metadata_home(disk: Disk, directories: Iterable[str], home: KnownDirectory) -> None:
+    """Let all directories but `home` say where the metadata is; raises OSError."""
+    stored = documents.encode_directory(home)
+    for directory in directories:
+        path = f"{directory}/{METADATA_HOME}"
+        if directory == home.path:
+            with suppress(FileNotFoundError):
+                disk.remove(path)
+        elif not disk.exists(path) or read_whole(disk, path) != stored:
+            write_atomically(disk, path, stored)
+
+
+# -- the file's text ---------------------------------------------------------------------------
 
 
 def encode_meta_properties(properties: MetaProperties) -> bytes:

@@ -4,7 +4,7 @@ Changes go one after the other: each is decided on the image that the last one l
 off the loop, and only then becomes the image, is told to the subscribers, and is answered.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeVar
@@ -13,7 +13,7 @@ from uuid import UUID
 from millstream.controller import documents, identity
 from millstream.controller.adoption import Adopter, Adoption, Finding
 from millstream.controller.changes import ChangeQueue, Decision, NextImage
-from millstream.controller.documents import BrokerConfigs, BrokerState
+from millstream.controller.documents import BrokerConfigs, BrokerState, KnownDirectory
 from millstream.controller.errors import (
     DamagedMetadata,
     InvalidRequest,
@@ -27,6 +27,12 @@ from millstream.controller.image import (
     ImageChange,
     TopicImage,
 )
+from millstream.controller.known_directories import (
+    DirectoryPlan,
+    Surroundings,
+    missing_partitions,
+    plan_directories,
+)
 from millstream.controller.store import (
     BROKER,
     DELETED,
@@ -35,6 +41,7 @@ from millstream.controller.store import (
     FileChanges,
     MetadataStore,
     broker_configs_file,
+    directory_file,
     topic_file,
 )
 from millstream.controller.topics import (
@@ -85,9 +92,14 @@ class LocalController:
         self._directories = list(directories)
         self.broker_id = broker_id
         home = metadata_directory or _metadata_home(disk, self._directories)
+        self._home_directory = home.removesuffix(f"/{METADATA_DIRECTORY}")
+        """The log directory with the metadata, unless that is kept apart."""
         self._store = MetadataStore(disk, home)
         self._check_configs = check_configs or _check_topic_configs
-        self._found: Mapping[str, identity.MetaProperties] = {}
+        self._found: dict[str, identity.MetaProperties] = {}
+        self._known: set[KnownDirectory] = set()
+        self.directory_plan = DirectoryPlan()
+        """Once loaded: the log directories that have to stay offline, and those not needed."""
         self._starts = 0
         self._next_producer_id = 0
         self._deleted: dict[TopicId, TopicImage] = {}
@@ -103,12 +115,16 @@ class LocalController:
     def load(self, *, cluster_id: str | None = None) -> None:
         """Lock and read the metadata; `image` is there then. Nothing of it is changed.
 
-        Raises WrongBrokerId, InconsistentClusterId, DamagedMetadata, LogDirectoryLocked or
-        StorageFailed; nothing stays locked then. `cluster_id` is for a directory without one.
+        Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, MetadataMissing,
+        DamagedMetadata, LogDirectoryLocked or StorageFailed; nothing stays locked then.
+        `cluster_id` is for a directory without one.
         """
         self._found = identity.read_meta_properties(self._disk, self._directories)
         identity.check_broker_id(self._found, self.broker_id)
+        if not _has_metadata(self._disk, self._store.directory):
+            identity.check_metadata_home(identity.marked_directories(self._disk, self._found))
         known = identity.agreed_cluster_id(self._found, None)
+        identity.check_directory_ids(self._found)
         self._store.open()
         try:
             self._load(known, cluster_id)
@@ -134,6 +150,22 @@ class LocalController:
             topics={topic.name: topic for topic in stored.topics},
             broker_configs=stored.broker_configs,
         )
+        self._known = set(stored.directories)
+        self.directory_plan = self._plan_directories()
+
+    def _plan_directories(self) -> DirectoryPlan:
+        for one in self._known:
+            said = self._found.get(one.path)
+            if said is not None and said.directory_id is None and one.path == self._home_directory:
+                # With the metadata in it, it is surely the directory that lost its file.
+                self._found[one.path] = said._replace(directory_id=one.directory_id)
+        around = Surroundings(
+            self._directories,
+            self._found,
+            lambda: len(missing_partitions(self._disk, self._found, self.image)),
+            lambda one: self._store.path_of(directory_file(one)),
+        )
+        return plan_directories(sorted(self._known), around)
 
     def open(self) -> None:
         """Take the log directories as ours and count this start; then changes may come.
@@ -142,24 +174,49 @@ class LocalController:
         """
         image = self.image
         state = BrokerState(self.broker_id, image.cluster_id, self._starts)
-        # The cluster's id goes into our own metadata first: if a crash follows, the directories
-        # are completed from there and do not get a second one.
-        self._store.apply(FileChanges(write={BROKER: documents.encode_state(state)}))
+        plan = self.directory_plan
+        here = {path: said for path, said in self._found.items() if not plan.is_withheld(path)}
+        self.directory_ids = identity.directory_ids_of(here, self._randomness)
+        known = {KnownDirectory(one, path) for path, one in self.directory_ids.items()}
+        files = {directory_file(one): documents.encode_directory(one) for one in known}
+        is_new = {directory_file(one) for one in known - self._known}
+        # The ids go into our own metadata first: if a crash follows, the directories are completed
+        # from there and do not get a second cluster's; and no partition is ever made in a
+        # directory that would not be missed.
+        changes = FileChanges(
+            write={
+                BROKER: documents.encode_state(state),
+                **{name: content for name, content in sorted(files.items()) if name in is_new},
+            },
+            remove=[directory_file(one) for one in plan.forgotten],
+        )
+        self._store.apply(changes)
         try:
-            self.directory_ids = identity.write_meta_properties(
-                self._disk,
-                self._found,
-                broker_id=self.broker_id,
-                cluster_id=image.cluster_id,
-                randomness=self._randomness,
-            )
+            self._complete_directories(here)
         except OSError as error:
             raise self._store.failed(error) from error
+
+    def _complete_directories(self, here: Mapping[str, identity.MetaProperties]) -> None:
+        identity.write_meta_properties(
+            self._disk,
+            here,
+            broker_id=self.broker_id,
+            cluster_id=self.image.cluster_id,
+            directory_ids=self.directory_ids,
+        )
+        home = self.directory_ids.get(self._home_directory)
+        if home is not None:
+            known = KnownDirectory(home, self._home_directory)
+            identity.mark_metadata_home(self._disk, here, known)
 
     def start(self, *, cluster_id: str | None = None) -> None:
         """`load` and `open` in one, where nothing has to happen between."""
         self.load(cluster_id=cluster_id)
         self.open()
+
+    def leave_out(self, directories: Container[str]) -> None:
+        """Log directories that turned out to be unusable are not ours to mark; before `open`."""
+        self._found = {path: one for path, one in self._found.items() if path not in directories}
 
     def close(self) -> None:
         """Give the lock back. Background work must have ended."""
@@ -447,6 +504,13 @@ def _metadata_home(disk: Disk, directories: Sequence[str]) -> str:
     if len(found) > 1:
         raise DamagedMetadata({found[1]: f"there is metadata in {found[0]} too"})
     return found[0] if found else places[0]
+
+
+def _has_metadata(disk: Disk, place: str) -> bool:
+    try:
+        return disk.exists(f"{place}/{BROKER}")
+    except OSError:
+        return True  # whoever opens it tells why it cannot be used
 
 
 def _check_topic_configs(configs: Mapping[str, str]) -> None:

@@ -32,7 +32,8 @@ def place(
         raise InvalidReplicationFactor(f"replication factor {replication_factor} is not positive")
     if replication_factor > len(brokers):
         raise InvalidReplicationFactor(
-            f"replication factor {replication_factor}, but only {len(brokers)} brokers"
+            f"replication factor {replication_factor}, but there "
+            + ("is only one broker" if len(brokers) == 1 else f"are only {len(brokers)} brokers")
         )
     ring = _ring(brokers)
     leaders = [place for place, one in enumerate(ring) if not one.is_fenced]

@@ -4,6 +4,7 @@
     producer-ids                    the first producer id that was never handed out
     broker-default.configs          dynamic settings of all brokers
     broker-1.configs                and of one
+    Ik4jaP...Q.directory            a log directory that partitions may be in, and where it was
     orders.u9Xb...Q.topic           a topic that exists, with its configuration and partitions
     orders.u9Xb...Q.deleted         a topic that was deleted and whose logs may still be somewhere
 
@@ -18,7 +19,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from millstream.controller import documents
-from millstream.controller.documents import BrokerConfigs, BrokerState, UnreadableDocument
+from millstream.controller.documents import (
+    BrokerConfigs,
+    BrokerState,
+    KnownDirectory,
+    UnreadableDocument,
+)
 from millstream.controller.errors import DamagedMetadata
 from millstream.controller.image import TopicImage
 from millstream.model.errors import (
@@ -28,6 +34,7 @@ from millstream.model.errors import (
     StorageFailed,
     TooManyOpenFiles,
 )
+from millstream.model.ids import TopicId
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.disk import DirectoryLock, Disk, read_whole
 from millstream.storage.partition_metadata import format_topic_id
@@ -37,6 +44,7 @@ T = TypeVar("T")
 TOPIC: Final = ".topic"
 DELETED: Final = ".deleted"
 CONFIGS: Final = ".configs"
+DIRECTORY: Final = ".directory"
 TEMPORARY: Final = ".tmp"
 BROKER: Final = "broker"
 PRODUCER_IDS: Final = "producer-ids"
@@ -55,6 +63,7 @@ class Stored:
     topics: list[TopicImage] = field(default_factory=list)
     deleted: list[TopicImage] = field(default_factory=list)
     broker_configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    directories: list[KnownDirectory] = field(default_factory=list)
 
 
 Content = bytes | Callable[[], bytes]
@@ -87,6 +96,11 @@ def broker_configs_file(name: str) -> str:
     return f"broker-{name or 'default'}{CONFIGS}"
 
 
+def directory_file(directory: KnownDirectory) -> str:
+    """The file by which a log directory is known; without it nothing is expected of it."""
+    return f"{format_topic_id(TopicId(directory.directory_id))}{DIRECTORY}"
+
+
 class MetadataStore:
     """Blocking; one caller at a time. After a failure in doubt it refuses until the next start."""
 
@@ -117,6 +131,10 @@ class MetadataStore:
 
     # -- reading ---------------------------------------------------------------------------
 
+    def path_of(self, name: str) -> str:
+        """Where the file of this name is, for messages."""
+        return self._path(name)
+
     def read_state(self) -> BrokerState | None:
         """What `broker` says; None before the first start. Raises DamagedMetadata."""
         problems: dict[str, str] = {}
@@ -145,6 +163,9 @@ class MetadataStore:
             elif name.endswith(CONFIGS):
                 broker = self._read(name, documents.decode_broker_configs, problems)
                 self._take_configs(name, broker, stored, problems)
+            elif name.endswith(DIRECTORY):
+                directory = self._read(name, documents.decode_directory, problems)
+                self._take_directory(name, directory, stored, problems)
             elif name.endswith((TOPIC, DELETED)):
                 topic = self._read(
                     name, lambda raw: documents.decode_topic(raw, starts=starts), problems
@@ -164,6 +185,16 @@ class MetadataStore:
             problems[self._path(name)] = f"it has the settings of broker {broker.name!r}"
         elif broker.configs:
             stored.broker_configs[broker.name] = broker.configs
+
+    def _take_directory(
+        self, name: str, known: KnownDirectory | None, stored: Stored, problems: dict[str, str]
+    ) -> None:
+        if known is None:
+            return
+        if directory_file(known) != name:
+            problems[self._path(name)] = f"it describes {directory_file(known)}"
+        else:
+            stored.directories.append(known)
 
     def _take_topic(
         self, name: str, topic: TopicImage | None, stored: Stored, problems: dict[str, str]

@@ -2,7 +2,8 @@
 
 An epoll of its own, which an event loop watches as one descriptor. A wake-up reads every ready
 socket, stages what is plain and tells the rest; after the commit the small answers leave the same
-way. Nothing here blocks, and no socket is owned: whoever opened one forgets it here, then closes.
+way. Nothing but `wait` blocks, and no socket is owned: whoever opened one forgets it here, then
+closes.
 """
 
 from typing import Final
@@ -10,13 +11,17 @@ from typing import Final
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
 
-__all__ = ["ENDED", "REQUESTS", "WRITABLE", "EpollShell"]
+__all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
 
 REQUESTS: Final = 1
 """Call `next_request`: it has one, raises or is blocked; or an unfinished one has grown large."""
 WRITABLE: Final = 2
 ENDED: Final = 4
 """Closed by the client, or failed with the error number that is told."""
+OURS: Final = 1
+"""Something came for a connection: call `wake`."""
+OTHERS: Final = 2
+"""Something came for the loop."""
 
 class EpollShell:
     """See the module's docstring."""
@@ -33,6 +38,16 @@ class EpollShell:
         """Stop watching; before the socket is closed, or another could get its number."""
 
     def close(self) -> None: ...
+    def watch_loop(self, descriptor: int) -> None:
+        """Let `wait` wait for the epoll of an event loop, too."""
+
+    def wait(self, timeout_ms: int) -> int:
+        """Block until something came: OURS, OTHERS or both. Negative: without a limit of time.
+
+        0 when the time is up or a signal came. Where short waits were the rule it looks for a
+        moment before it sleeps. Other threads run meanwhile.
+        """
+
     def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
         """Read what has arrived and stage what is plain.
 

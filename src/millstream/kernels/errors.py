@@ -1,6 +1,7 @@
 """The one error that malformed record bytes raise, and the reasons it can carry."""
 
 from enum import IntEnum
+from typing import Final
 
 
 class Reason(IntEnum):
@@ -26,6 +27,26 @@ class Reason(IntEnum):
     TOO_LARGE = 10
     """Decompressed size above the limit."""
 
+    @property
+    def text(self) -> str:
+        """For people: what is wrong with the batch."""
+        return _TEXTS[self]
+
+
+_TEXTS: Final = {
+    Reason.NONE: "no batch",
+    Reason.SHORT: "a batch that ends too soon",
+    Reason.LENGTH: "a batch with an impossible length",
+    Reason.MAGIC: "a batch of an unknown format",
+    Reason.CRC: "a batch with a wrong CRC",
+    Reason.OFFSETS: "a batch with impossible offsets",
+    Reason.COUNT: "a batch with a wrong number of records",
+    Reason.CODEC: "a batch with an unknown compression",
+    Reason.RECORD: "a batch with a record that cannot be decoded",
+    Reason.COMPRESSION: "a batch that cannot be decompressed",
+    Reason.TOO_LARGE: "a batch that decompresses to more than is allowed",
+}
+
 
 class MalformedRecords(ValueError):
     """Bytes that are no valid record batch. Whoever sent or stored them is at fault."""
@@ -33,7 +54,7 @@ class MalformedRecords(ValueError):
     def __init__(self, reason: Reason, *, position: int = 0, detail: str = "") -> None:
         self.reason = reason
         self.position = position
-        super().__init__(f"{reason.name} at byte {position}{': ' + detail if detail else ''}")
+        super().__init__(f"{reason.text} at byte {position}{': ' + detail if detail else ''}")
 
 
 class FrameError(ValueError):

@@ -61,6 +61,18 @@ class ProducerEntry:
     ) -> None:
         """Remember one more batch; the oldest goes when there are too many."""
 
+    def is_next(self, rows: array[int], at: int) -> bool:
+        """Whether the walked batch in the row at `at` is the producer's next one for sure.
+
+        False: it may be, or be a retry, or wrong. Nothing must be staged.
+        """
+
+    def take(self, rows: array[int], at: int) -> bool:
+        """Follow the batch in the row, which is in the log. False, and nothing done, where that
+        is more than to remember it: another epoch, sequences that begin anew, a transaction's
+        first batch or marker, or what cannot be.
+        """
+
     def forget_batches(self) -> None: ...
 
 class PartitionSlot:
@@ -121,8 +133,16 @@ class PartitionSlot:
     def waiting(self) -> int:
         """Requests with acks=-1 that wait for the high watermark."""
 
-    def note_end(self) -> None:
-        """What is appended next begins at `position`, with an offset of `log_end` or more."""
+    def takes(self, last_offset: int, size_bytes: int, timestamp_ms: int) -> bool:
+        """Whether the active segment takes this append of the long way without a roll, as far as
+        the limits tell; nothing is staged then.
+        """
+
+    def follow(self, log_end: int, position: int, index_room_bytes: int) -> None:
+        """What is appended next begins at `position`, with an offset of `log_end` or more.
+
+        `index_room_bytes`: what the segment's offset index may still grow by before it rolls.
+        """
 
     def forget_tail(self) -> None:
         """Positions are not what they were: the segment rolls, is cut or moves."""
@@ -189,10 +209,18 @@ class SlotTable:
         """Connections to be closed: a request with acks=0 failed, which has no other answer."""
 
 def index_steps(
-    rows: array[int], interval_bytes: int, since_bytes: int, newest_ms: int, newest_offset: int
-) -> tuple[int, int, int, list[tuple[int, int, int, int]]]:
-    """What a segment's indexes get for walked batches.
+    rows: array[int],
+    offset_entries: bytearray,
+    time_entries: bytearray,
+    *,
+    shift: int,
+    base_offset: int,
+    interval_bytes: int,
+    since: tuple[int, int, int],
+) -> tuple[int, int, int]:
+    """Add to a segment's indexes what walked batches give them; `shift` turns a row's position
+    into the file's.
 
-    Returns the bytes since the last entry, the largest timestamp and the last offset of its
-    batch, and the entries: (last offset, position, largest timestamp so far, its offset).
+    `since`, and what is returned: the bytes since the last entry, the largest timestamp so far and
+    the last offset of its batch. Raises ValueError for what a segment cannot address.
     """

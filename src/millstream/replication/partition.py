@@ -205,8 +205,8 @@ class Partition:
     def after_commit(self) -> None:
         """Batches were written to the log: let them count once they are durable enough."""
         log = self.log
-        if log.unflushed_records < log.config.flush_messages and not self._flushes:
-            self._settle(log.log_end)
+        if not self._flushes and log.unflushed_records < log.config.flush_messages:
+            self._settle(self.slot.log_end)
             return
         # Kafka's acknowledgement implies the flush that the topic asks for. Whoever comes while
         # one runs joins the next: an earlier record must not count later than a newer one.
@@ -230,17 +230,19 @@ class Partition:
         if end <= self._settled:
             return
         self._settled = end
-        _wake(self._acknowledged, end)
+        if self._acknowledged:
+            _wake(self._acknowledged, end)
         self._advance_high_watermark(end)
 
     def _advance_high_watermark(self, end: Offset) -> None:
         """With this broker alone in sync, what it holds is what everybody holds (I-09)."""
-        log = self.log
-        if end <= log.high_watermark:
+        slot = self.slot
+        if end <= slot.high_watermark:
             return
-        has_waiting = self.slot.waiting
-        log.set_high_watermark(end)
-        _wake(self._replicated, log.high_watermark)
+        has_waiting = slot.waiting
+        self.log.set_high_watermark(end)
+        if self._replicated:
+            _wake(self._replicated, slot.high_watermark)
         if self.readers or has_waiting:
             self._home.wake(self)
 

@@ -26,8 +26,8 @@ from millstream.replication.metadata import (
 from millstream.replication.partition import LeaderFacts, LeaderHome, Partition
 from millstream.runtime.turns import Steps, in_parts, run_whole
 from millstream.storage.log import Log
+from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager import LogManager, NewPartition
-from millstream.storage.manager_changes import LOGS_PER_TURN
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 

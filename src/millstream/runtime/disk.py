@@ -15,6 +15,10 @@ from typing import Protocol, Self
 ReadableBuffer = bytes | bytearray | memoryview
 
 
+class NotAFile(OSError):
+    """A name that should be a file's belongs to a pipe or a device: no word about the disk."""
+
+
 class File(Protocol):
     """An open file."""
 
@@ -66,10 +70,12 @@ class Disk(Protocol):
     """A file system."""
 
     def open_read(self, path: str) -> File:
-        """Open an existing file for reading; ENOENT when missing."""
+        """Open an existing file for reading; ENOENT when missing, NotAFile for a pipe."""
 
     def open_write(self, path: str) -> File:
-        """Open for reading and writing, created empty when missing, never truncated."""
+        """Open for reading and writing, created empty when missing, never truncated; NotAFile
+        for a pipe.
+        """
 
     def exists(self, path: str) -> bool: ...
 
@@ -79,7 +85,15 @@ class Disk(Protocol):
         """Whether the name is a symbolic link, whatever it leads to."""
 
     def size(self, path: str) -> int:
-        """Size of the file at `path` in bytes; ENOENT when missing."""
+        """Size of the file at `path` in bytes; ENOENT when missing, NotAFile for a pipe."""
+
+    def modified_ms(self, path: str) -> int | None:
+        """When the file was last changed, in milliseconds of the wall clock, or what was set;
+        None where nobody knows. No more than a hint: a crash may leave a later time.
+        """
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        """Let the file pass for one that was last changed then."""
 
     def list_directory(self, path: str) -> list[str]:
         """Names in the directory, sorted."""

@@ -91,9 +91,7 @@ async def listen_for_sockets(
 ) -> SocketListener:
     """Bind every address of `host` (all of the machine's for ""); raises OSError."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
+    found = await _resolve(loop, host, port)
     bound: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
@@ -109,6 +107,17 @@ async def listen_for_sockets(
             one.close()
         raise
     return SocketListener(loop, bound, on_accept, on_shortage)
+
+
+async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
+    """As `getaddrinfo` has it; only a name needs the thread that waits for a name server."""
+    numeric = socket.AI_PASSIVE | socket.AI_NUMERICHOST
+    try:
+        return socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=numeric)
+    except socket.gaierror as error:
+        if error.errno != socket.EAI_NONAME:
+            raise
+    return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
 
 def _bind(family: int, kind: int, protocol: int, address: tuple[Any, ...]) -> socket.socket | None:

@@ -2,15 +2,16 @@
 
 A creation that failed in one directory is repeated in another, and what it left in the first may
 still be there, or come back with a power loss. It never held a record, which tells it from the
-partition itself.
+partition itself. And a topic that was deleted and created again while a directory was offline has
+its old logs in there, which the deletion's note tells from the new ones.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 from millstream.model.errors import OperatingError, StorageFailed
-from millstream.model.ids import TopicPartition
+from millstream.model.ids import TopicId, TopicPartition
 from millstream.runtime.disk import Disk, remove_tree
 from millstream.storage import names
 from millstream.storage.log_directory import LogDirectory
@@ -20,29 +21,59 @@ _FILES_OF_A_NEW_PARTITION: Final = (names.PARTITION_METADATA, names.LEADER_EPOCH
 
 
 def settle_copies(
-    usable: Sequence[LogDirectory], found: Mapping[str, list[TopicPartition]], surplus: list[str]
-) -> dict[TopicPartition, list[str]]:
+    usable: Sequence[LogDirectory],
+    found: Mapping[str, list[TopicPartition]],
+    surplus: list[str],
+    *,
+    deleted: Collection[TopicId] = (),
+) -> dict[TopicPartition, tuple[str, str]]:
     """Keep one copy of a partition that is in several directories, or none: `found` loses the rest.
 
-    Returns the partitions of which none is kept, with the places. A directory that fails notes it.
+    Returns the partitions of which none is kept: a place, and the reason. Copies of the `deleted`
+    topics do not count. A directory that fails notes it.
     """
     holders: dict[TopicPartition, list[LogDirectory]] = {}
     for directory in usable:
         for partition in found[directory.path]:
             holders.setdefault(partition, []).append(directory)
-    undecided: dict[TopicPartition, list[str]] = {}
+    undecided: dict[TopicPartition, tuple[str, str]] = {}
     for partition, places in holders.items():
         if len(places) == 1:
             continue
         kept: LogDirectory | None = None
         with suppress(StorageFailed):
-            kept = keep_one_copy(partition, places, surplus)
+            living = _without_deleted(partition, places, surplus, deleted)
+            kept = keep_one_copy(partition, living, surplus)
         for place in places:
             if place is not kept:
                 found[place.path].remove(partition)
         if kept is None:
-            undecided[partition] = [place.path for place in places]
+            paths = [place.path for place in places]
+            reason = f"{partition} is both in {' and in '.join(paths)}"
+            undecided[partition] = paths[0], reason
     return undecided
+
+
+def _without_deleted(
+    partition: TopicPartition,
+    places: Sequence[LogDirectory],
+    surplus: list[str],
+    deleted: Collection[TopicId],
+) -> Sequence[LogDirectory]:
+    """The copies of topics that exist; all of them if none does, for the metadata to decide."""
+    dead = []
+    for place in places if deleted else ():
+        path = f"{place.partition_path(partition)}/{names.PARTITION_METADATA}"
+        with place.failing(), suppress(OperatingError):
+            if read_topic_id(place.disk, path) in deleted:
+                dead.append(place)
+    if len(dead) == len(places):
+        return places
+    for place in dead:
+        surplus.append(place.partition_path(partition))
+        with place.failing():
+            remove_tree(place.disk, place.partition_path(partition))
+    return [place for place in places if place not in dead]
 
 
 def keep_one_copy(

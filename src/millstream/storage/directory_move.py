@@ -26,7 +26,7 @@ from millstream.storage.compaction.pacing import CleaningCancelled, Throttle
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
 from millstream.storage.move_copy import Copier, CopyFailed, CopyPlan, SegmentPart, Side, blaming
-from millstream.storage.move_marks import Mark, remove_mark
+from millstream.storage.move_marks import SETTLED, Mark, remove_mark
 from millstream.storage.partition_metadata import encode_topic_id
 from millstream.storage.sparse_index import IndexDamaged
 from millstream.storage.txn_index import TransactionIndex
@@ -206,7 +206,8 @@ class DirectoryMove:
         """Nothing is appended while this runs: it is the log's own thread."""
         self.log.slot.settle()
         plan = self._plan()
-        self._copier.copy(plan, bytes_max=sum(part.size_bytes for part in plan.parts))
+        total_bytes = sum(part.size_bytes for part in plan.parts)
+        self._copier.copy(plan, bytes_max=total_bytes, is_hurried=True)
         self._copy_waiting_aborts()
         with blaming(Side.TARGET):
             write_all_atomically(self._disk, self._small_files())
@@ -244,9 +245,11 @@ class DirectoryMove:
         """Nobody knows which name a restart will find, so the source must say that it counts."""
         source = self._source
         reason = self.target.failed(error)
-        with suppress(StorageFailed), source.owner.failing():
+        try:
             self._disk.remove(f"{source.directory}/{names.MOVING_AWAY}")
             self._disk.sync_directory(source.directory)
+        except OSError as failure:
+            source.owner.failed(failure)  # for want of a descriptor too: it must not be used then
         self._finish(MoveEnd.FAILED, str(reason))
 
     def _retire_source(self) -> None:
@@ -254,14 +257,22 @@ class DirectoryMove:
         source, disk = self._source, self._disk
         partition = self.log.partition
         doomed = f"{source.owner.path}/{names.deleted_directory(partition, self._unique)}"
+
+        def settle() -> None:
+            # The source may be offline for ever from here on: that it let go must be known here.
+            with blaming(Side.TARGET), suppress(FileNotFoundError):  # deleted meanwhile
+                mark = f"{self._home.directory}/{names.MOVED_HERE}"
+                write_atomically(disk, mark, Mark(self._unique, SETTLED).encode())
+
         try:
             disk.rename(source.directory, doomed)
         except OSError as error:
             source.owner.failed(error)
-            self._finish(MoveEnd.MOVED)
+            self._submit(settle, lambda _: self._finish(MoveEnd.MOVED), "settle")
             return
 
         def retire() -> None:
+            settle()
             with blaming(Side.SOURCE):
                 disk.sync_directory(source.owner.path)
             with blaming(Side.TARGET):

@@ -10,15 +10,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from millstream.kernels.errors import Reason
-from millstream.model.errors import CorruptRecords, DiskFull
+from millstream.model.errors import (
+    CorruptRecords,
+    DiskFull,
+    OperatingError,
+    TooManyOpenFiles,
+)
 from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
-from millstream.runtime.disk import write_atomically
+from millstream.runtime.disk import NotAFile, write_atomically
 from millstream.storage import names
 from millstream.storage.checkpoints import CorruptCheckpoint
 from millstream.storage.config import LogConfig
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome, LogState
+from millstream.storage.log_directory import is_descriptor_shortage
 from millstream.storage.producer_log import ProducerLog
 from millstream.storage.recovery import Recovered, recover_segment
 from millstream.storage.segment import Segment, SegmentContext, believable
@@ -71,7 +77,8 @@ def load_log(
     """Open the log in `home.directory`, created empty where it is missing.
 
     Raises OSError; DiskFull where something must be written for the log to be right and there is
-    no room for it: this log then cannot be used before the next start, the others can.
+    no room for it, TooManyOpenFiles, and CorruptRecords for a pipe or a directory in place of a
+    file: this log then cannot be used before the next start, the others can.
     """
     loading = _Loading(home, config, report or LoadReport())
     disk = home.owner.disk
@@ -81,9 +88,21 @@ def load_log(
             disk.sync_directory(home.owner.path)
         return Log(home, config, loading.run(is_clean=is_clean))
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(home.owner.path) from error
-        raise
+        trouble = _trouble_of_one(error, home)
+        if trouble is None:
+            raise
+        raise trouble from error
+
+
+def _trouble_of_one(error: OSError, home: LogHome) -> OperatingError | None:
+    """The error for this partition, where it says nothing against the whole directory."""
+    if error.errno == errno.ENOSPC:
+        return DiskFull(home.owner.path)
+    if is_descriptor_shortage(error):
+        return TooManyOpenFiles(f"{error.strerror} ({error.filename or home.directory})")
+    if isinstance(error, NotAFile | IsADirectoryError):
+        return CorruptRecords(f"{error.filename or home.directory} is not a regular file")
+    return None
 
 
 class _Loading:
@@ -104,6 +123,8 @@ class _Loading:
         self._is_epoch_file_lost = False
         self._newest_epoch: LeaderEpoch | None = None
         """Of the last batch, as recovery found it."""
+        self._tail_end = Offset(0)
+        """Behind the last batch, where the newest segment is sound."""
 
     def run(self, *, is_clean: bool) -> LogState:
         files = tidy(self._disk, self._home.directory)
@@ -119,7 +140,7 @@ class _Loading:
             return self._start_anew(log_start)
         number, is_trusted = self._trusted_count(segments, is_clean=is_clean)
         if is_trusted:
-            log_end = self._open_tail(segments)
+            log_end = self._tail_end
         else:
             segments, log_end = self._recover(segments, number)
         if log_end < log_start:
@@ -185,6 +206,7 @@ class _Loading:
         """Whether the newest segment ends with a whole batch, as a clean stop leaves it."""
         if not segment.size_bytes:
             segment.start_indexes()
+            self._tail_end = segment.base_offset
             return True
         try:
             segment.offset_index.start_writing()
@@ -203,16 +225,9 @@ class _Loading:
             if len(rows) < len(step.rows):
                 return False
             last_offset = Offset(step.last_offset)
+        self._tail_end = Offset(last_offset + 1)
         is_whole = walk.reason is Reason.NONE and walk.valid_end == segment.size_bytes
         return is_whole and segment.largest_timestamp().offset <= last_offset
-
-    def _open_tail(self, segments: list[Segment]) -> Offset:
-        newest = segments[-1]
-        end = newest.base_offset
-        if newest.size_bytes:
-            for step in newest.walk(newest.offset_index.last_position()):
-                end = Offset(step.last_offset + 1)
-        return end
 
     def _recover(self, segments: list[Segment], number: int) -> tuple[list[Segment], Offset]:
         start = segments[number].base_offset

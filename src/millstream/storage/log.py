@@ -7,14 +7,17 @@ compaction) is cut into a job that another thread runs and the owner completes.
 
 from array import array
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from millstream.kernels import batches
 from millstream.kernels.batches import (
+    ATTRIBUTES,
     BASE_OFFSET,
     LAST_OFFSET,
     LEADER_EPOCH,
+    MAX_TIMESTAMP,
     POSITION,
+    PRODUCER_ID,
     ROW_FIELDS,
     SIZE,
 )
@@ -42,7 +45,20 @@ from millstream.storage.producers import Duplicate, Origin
 from millstream.storage.segment import Segment
 from millstream.storage.time_search import RecordPlace
 from millstream.storage.txn_index import AbortedTransaction
-from millstream.storage.validation import Allowance, Checked, prepare, walk_whole
+from millstream.storage.validation import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    Allowance,
+    Checked,
+    prepare,
+    walk_whole,
+)
+
+# A look-up in an enumeration's class costs as much as four comparisons.
+_CREATE_TIME: Final = TimestampType.CREATE_TIME
+_LOG_END: Final = Isolation.LOG_END
+_HIGH_WATERMARK: Final = Isolation.HIGH_WATERMARK
+_TRANSACTION_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
 class Appended(NamedTuple):
@@ -84,34 +100,35 @@ class Log(ShrinkingLog):
         With an allowance TooLargeForNow is raised where they decompress to more than that.
         """
         self._check_open()
-        self.slot.settle()
+        slot, config = self.slot, self._config
+        slot.settle()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
-        if isinstance(records, Checked) and records.config is self.config:
+        if isinstance(records, Checked) and records.config is config:
             now_ms = records.now_ms
             data, rows = records.result()
         else:
             if isinstance(records, Checked):
                 records = records.records
-            data, rows = prepare(
-                records, self.config, now_ms=now_ms, origin=origin, allowance=allowance
-            )
-        if len(data) > self.config.segment_bytes:
-            raise BatchTooLarge(size_bytes=len(data), limit_bytes=self.config.segment_bytes)
+            data, rows = prepare(records, config, now_ms=now_ms, origin=origin, allowance=allowance)
+        if len(data) > config.segment_bytes:
+            raise BatchTooLarge(size_bytes=len(data), limit_bytes=config.segment_bytes)
         try:
-            batches.assign_offsets(data, rows, self._log_end, leader_epoch)
+            batches.assign_offsets(data, rows, slot.log_end, leader_epoch)
         except MalformedRecords as error:
-            raise InvalidRecords(f"no offsets are left after {self._log_end}") from error
-        is_append_time = self.config.timestamp_type is TimestampType.LOG_APPEND_TIME
-        duplicate = self._check_producer(data, rows, origin)
+            raise InvalidRecords(f"no offsets are left after {slot.log_end}") from error
+        is_append_time = config.timestamp_type is not _CREATE_TIME
+        duplicate = None
+        if rows[PRODUCER_ID] >= 0 or len(rows) > ROW_FIELDS or rows[ATTRIBUTES] & CONTROL_BIT:
+            duplicate = self._check_producer(data, rows, origin)
         if duplicate is not None:
             stamp = duplicate.timestamp_ms if is_append_time else None
             return Appended(duplicate.base_offset, duplicate.last_offset, stamp, is_duplicate=True)
         first, last = Offset(rows[BASE_OFFSET]), Offset(rows[LAST_OFFSET - ROW_FIELDS])
         self._write(data, rows)
-        self.slot.records_in += last + 1 - first
-        self.slot.bytes_in += len(data)
+        slot.records_in += last + 1 - first
+        slot.bytes_in += len(data)
         stamp = TimestampMs(now_ms) if is_append_time else None
         return Appended(first, last, stamp, is_duplicate=False)
 
@@ -182,7 +199,7 @@ class Log(ShrinkingLog):
 
     def _write(self, data: bytes | bytearray | memoryview, rows: "array[int]") -> None:
         first, last = rows[BASE_OFFSET], rows[LAST_OFFSET - ROW_FIELDS]
-        log_end = self._log_end
+        log_end = self.slot.log_end
         if not log_end <= first <= last:  # the call alone would cost as much as the comparison
             invariant(False, "I-03 offsets must increase", first=first, log_end=log_end)
         try:
@@ -193,6 +210,16 @@ class Log(ShrinkingLog):
         if rows[LEADER_EPOCH - ROW_FIELDS] != self._epochs.latest:
             self._note_epochs(rows)
             self._forget_limits()
+        is_single = len(rows) == ROW_FIELDS
+        if rows[PRODUCER_ID] >= 0 or not is_single:
+            self._follow_producers(data, rows, segment)
+        self._unflushed_records += last + 1 - log_end
+        has_transactions = not is_single or rows[ATTRIBUTES] & _TRANSACTION_BITS != 0
+        self._follow(Offset(last + 1), has_transactions=has_transactions)
+
+    def _follow_producers(
+        self, data: bytes | bytearray | memoryview, rows: "array[int]", segment: Segment
+    ) -> None:
         try:
             for aborted in self.producers.apply(data, rows):
                 segment.txn_index.append(aborted)
@@ -202,9 +229,6 @@ class Log(ShrinkingLog):
             # The batches are in the file and everything about them was checked before: whatever
             # this is, going on would leave the log's end behind its bytes.
             raise InvariantViolated("I-03 batches were written that cannot be followed") from error
-        self._unflushed_records += last + 1 - log_end
-        self._log_end = Offset(last + 1)
-        self._draw_limits()
 
     def _note_epochs(self, rows: "array[int]") -> None:
         for row in range(0, len(rows), ROW_FIELDS):
@@ -214,8 +238,10 @@ class Log(ShrinkingLog):
 
     def _segment_for(self, rows: "array[int]", size_bytes: int) -> Segment:
         """The active segment, after a roll where one is due."""
-        active, config = self._segments.active, self.config
-        last = Offset(rows[LAST_OFFSET - ROW_FIELDS])
+        active, config = self._segments.active, self._config
+        last, stamp_ms = Offset(rows[LAST_OFFSET - ROW_FIELDS]), rows[MAX_TIMESTAMP - ROW_FIELDS]
+        if self._is_slot_drawn and self.slot.takes(last, size_bytes, stamp_ms):
+            return active
         if not active.size_bytes:
             if active.has_room_for(last_offset=last, size_bytes=size_bytes):
                 return active
@@ -223,7 +249,7 @@ class Log(ShrinkingLog):
             active.size_bytes + size_bytes <= config.segment_bytes
             and active.has_room_for(last_offset=last, size_bytes=size_bytes)
             and active.offset_index.size_bytes < config.segment_index_bytes
-            and not self._is_old(active, rows[batches.MAX_TIMESTAMP - ROW_FIELDS])
+            and not self._is_old(active, stamp_ms)
         ):
             return active
         self.roll()
@@ -262,24 +288,28 @@ class Log(ShrinkingLog):
     def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:
         """Batches from the one that holds `offset` on, as far as the reader may see."""
         self._check_open()
-        if not self._log_start <= offset <= self._log_end:
-            raise OffsetOutOfRange(asked=offset, start=self._log_start, end=self._log_end)
-        stable = self.last_stable_offset
-        limit = self._log_end
-        if isolation is not Isolation.LOG_END:
-            limit = self._high_watermark if isolation is Isolation.HIGH_WATERMARK else stable
+        slot = self.slot
+        log_start, log_end, high_watermark = slot.log_start, slot.log_end, slot.high_watermark
+        if not log_start <= offset <= log_end:
+            raise OffsetOutOfRange(asked=offset, start=log_start, end=log_end)
+        stable = self.producers.states.last_stable_offset(
+            log_start=log_start, high_watermark=high_watermark
+        )
+        limit = log_end
+        if isolation is not _LOG_END:
+            limit = high_watermark if isolation is _HIGH_WATERMARK else stable
         aborted: list[AbortedTransaction] = []
         data = log_reader.EMPTY_SLICE
         if offset < limit:
             try:
                 data = log_reader.read_slice(
-                    self._segments, offset, limit=limit, log_end=self._log_end, size_max=size_max
+                    self._segments, offset, limit=limit, log_end=log_end, size_max=size_max
                 )
                 if isolation is Isolation.COMMITTED:
                     aborted = log_reader.aborted_in(data, self._segments, offset, limit)
             except OSError as error:
                 raise self._home.owner.refused(error) from error
-        return ReadResult(data, self._high_watermark, stable, self._log_start, aborted)
+        return ReadResult(data, high_watermark, stable, log_start, aborted)
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
         """The first record at or after that time; ListOffsets by timestamp."""

@@ -73,6 +73,7 @@ class LogBase:
         self._ages = SegmentAges()
         self._epoch_file = EpochFile(f"{home.directory}/{names.LEADER_EPOCHS}")
         self.producers = state.producers
+        self._share_producers()
         self._log_start = state.log_start
         self._log_end = state.log_end
         self.slot.position = state.segments.active.size_bytes
@@ -233,11 +234,8 @@ class LogBase:
         """Write what the connection core staged; called by the slot, which drops it on an error."""
         self._check_open()
         slot, segment = self.slot, self._segments.active
-        invariant(
-            self._is_slot_drawn and slot.position == segment.size_bytes,
-            "I-03 batches were staged for another place",
-            partition=self.partition,
-        )
+        if not self._is_slot_drawn or slot.position != segment.size_bytes:
+            invariant(False, "I-03 batches were staged for another place", partition=self.partition)
         records = slot.staged_end - slot.log_end
         try:
             segment.append_all(slot.staged_buffers, slot.staged_rows, size_bytes=slot.staged_bytes)
@@ -246,22 +244,28 @@ class LogBase:
         try:
             slot.apply_staged()
             self._unflushed_records += records
-            log_slot.follow_position(slot, self._config, segment)
+            slot.follow(slot.log_end, segment.size_bytes, self._index_room_bytes(segment))
             if self.after_commit is not None:
                 self.after_commit()
         except Exception as error:
             raise InvariantViolated("I-03 batches were written that cannot be followed") from error
 
-    def _draw_limits(self) -> None:
+    def _follow(self, log_end: Offset, *, has_transactions: bool) -> None:
         """After an append to the active segment: what comes next may be staged."""
-        active = self._segments.active
-        self._note_decided()
-        if self._is_slot_drawn:
-            log_slot.follow_position(self.slot, self._config, active)
-            return
-        self._is_slot_drawn = True
+        slot, active = self.slot, self._segments.active
+        slot.follow(log_end, active.size_bytes, self._index_room_bytes(active))
+        if has_transactions or not slot.is_decided:
+            self._note_decided()
+        if not self._is_slot_drawn:
+            self._is_slot_drawn = True
+            self._share_producers()
+            log_slot.draw_limits(slot, self._config, active, self._epochs.latest)
+
+    def _share_producers(self) -> None:
         self.slot.producers = cast("dict[int, ProducerEntry]", self.producers.states.by_id)
-        log_slot.draw_limits(self.slot, self._config, active, self._epochs.latest)
+
+    def _index_room_bytes(self, active: Segment) -> int:
+        return self._config.segment_index_bytes - active.offset_index.size_bytes
 
     def _forget_limits(self) -> None:
         self._is_slot_drawn = False
@@ -332,6 +336,9 @@ class LogBase:
     def set_high_watermark(self, offset: Offset) -> None:
         """Move it within the log; a leader only moves it up (I-06 is replication's to keep)."""
         slot = self.slot
+        if slot.is_decided and offset == slot.log_end:
+            slot.advance_high_watermark(offset)  # no transaction looks at it
+            return
         offset = min(max(offset, slot.log_start), slot.log_end)
         if offset < slot.high_watermark:
             slot.high_watermark = offset

@@ -9,11 +9,11 @@ cannot wait for one. A lock keeps the writers apart: each sees what the one befo
 
 import errno
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from millstream.model.errors import (
     DiskFull,
@@ -24,7 +24,7 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import Offset, TopicPartition
-from millstream.runtime.disk import DirectoryLock, Disk, remove_tree
+from millstream.runtime.disk import DirectoryLock, Disk, NotAFile, remove_tree
 from millstream.storage import names
 from millstream.storage.checkpoints import (
     CorruptCheckpoint,
@@ -47,6 +47,30 @@ def is_descriptor_shortage(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
+class Withheld(NamedTuple):
+    """A directory that metadata knows and that is not there."""
+
+    name: str
+    """As it is told: its path, with its id where another directory has that path now."""
+    path: str
+    reason: str
+
+
+def withhold(
+    directories: "list[LogDirectory]", withheld: Iterable[Withheld], *, disk: Disk
+) -> None:
+    """Keep directories offline from the start on. Those that are not in the list join it, so that
+    whoever asks whether every directory can be looked at hears of them too.
+    """
+    for one in withheld:
+        directory = next((other for other in directories if other.path == one.name), None)
+        if directory is None:
+            directory = LogDirectory(disk, one.name)
+            directories.append(directory)
+        directory.failure = one.reason
+        directory.absent_from = one.path
+
+
 class LogDirectory:
     """A place for partitions that lives and fails as one."""
 
@@ -55,7 +79,9 @@ class LogDirectory:
         self.disk = disk
         self.failure: str | None = None
         self.has_leftovers = False
-        """Something of a partition that could not be made may be here until the next start."""
+        """What is no partition any more may be here, or come back, at the next start."""
+        self.absent_from: str | None = None
+        """Where it should be, if what is there is something else or nothing."""
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
@@ -68,6 +94,8 @@ class LogDirectory:
 
     def open(self) -> None:
         """Create and lock it, read its checkpoints. Raises LogDirectoryLocked or StorageFailed."""
+        if self.failure is not None:
+            raise StorageFailed(self.path, self.failure)
         try:
             self.disk.make_directories(self.path)
             self._lock = self.disk.lock_directory(self.path)
@@ -76,7 +104,7 @@ class LogDirectory:
         except BlockingIOError as error:
             raise LogDirectoryLocked(f"{self.path} is in use by another process") from error
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.flush_failed(error) from error
 
     def close(self) -> None:
         """Give the lock back."""
@@ -94,11 +122,13 @@ class LogDirectory:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Any error of the disk inside is a failure of this directory."""
+        """Any error of the disk inside is a failure of this directory; raises StorageFailed, or
+        TooManyOpenFiles, which says nothing about the disk.
+        """
         try:
             yield
         except OSError as error:
-            raise self.failed(error) from error
+            raise self.flush_failed(error) from error
 
     def refused(self, error: OSError) -> OperatingError:
         """The error to raise for a call that may be made again: a full disk, or a process without
@@ -108,6 +138,8 @@ class LogDirectory:
             return DiskFull(self.path)
         if is_descriptor_shortage(error):
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")
+        if isinstance(error, NotAFile):  # it concerns one partition, or nothing of ours
+            return StorageFailed(self.path, f"{error.strerror} ({error.filename})")
         return self.failed(error)
 
     def flush_failed(self, error: OSError) -> OperatingError:
@@ -188,7 +220,7 @@ class LogDirectory:
                 self._stored[name] = rest
                 self._behind.add(name)
                 try:
-                    self._write(name, rest)
+                    self._write(name, rest, is_forgetting=True)
                 except (DiskFull, TooManyOpenFiles) as error:
                     refusal = error
         if refusal is not None:
@@ -202,7 +234,9 @@ class LogDirectory:
             self.damaged_checkpoints.append(name)
             return {}
 
-    def _write(self, name: str, offsets: OffsetsByPartition) -> None:
+    def _write(
+        self, name: str, offsets: OffsetsByPartition, *, is_forgetting: bool = False
+    ) -> None:
         self.check_usable()
         try:
             replace_offsets(self.disk, f"{self.path}/{name}", offsets)
@@ -210,16 +244,17 @@ class LogDirectory:
             with suppress(OSError):
                 self.disk.remove(f"{self.path}/{name}{names.TEMPORARY}")
             raise self.refused(error) from error
-        self._sync_names()
+        self._sync_names(is_forgetting=is_forgetting)
         self._stored[name] = offsets
         self._behind.discard(name)
 
-    def _sync_names(self) -> None:
+    def _sync_names(self, *, is_forgetting: bool) -> None:
         """Make the name of a replaced checkpoint durable, or fail for good.
 
         This cannot be refused as if nothing had changed: a power loss might leave the old file or
         the new one, and what is stored would no longer be known. Without a descriptor no sync was
-        tried, so one more try is allowed.
+        tried, so one more try is allowed. Where partitions are forgotten both files say the same
+        of all others, so there the next write may do it.
         """
         try:
             try:
@@ -229,7 +264,21 @@ class LogDirectory:
                     raise
                 self.disk.sync_directory(self.path)
         except OSError as error:
+            if is_forgetting and is_descriptor_shortage(error):
+                raise self.refused(error) from error
             raise self.failed(error) from error
+
+    def sync_if_possible(self) -> None:
+        """Make names durable that a power loss may take back without harm; raises OSError.
+
+        Without a descriptor it is left to whoever syncs the directory next.
+        """
+        try:
+            self.disk.sync_directory(self.path)
+        except OSError as error:
+            if not is_descriptor_shortage(error):
+                raise
+            self.has_leftovers = True
 
     # -- partitions ------------------------------------------------------------------------
 
@@ -256,18 +305,18 @@ class LogDirectory:
         for path in paths:
             heappush(self._rubbish, (due_s, next(self._rubbish_numbers), path))
 
-    def take_rubbish(self, now_s: float, count_max: int) -> list[str]:
-        """Files that are due to be removed, the oldest first; they are the caller's now."""
-        paths: list[str] = []
-        while len(paths) < count_max and self._rubbish and self._rubbish[0][0] <= now_s:
-            paths.append(heappop(self._rubbish)[2])
-        return paths
+    def take_rubbish(self, now_s: float, *, count_max: int) -> list[str]:
+        """Files that are due, the oldest first; whoever takes them removes them."""
+        due: list[str] = []
+        while len(due) < count_max and self._rubbish and self._rubbish[0][0] <= now_s:
+            due.append(heappop(self._rubbish)[2])
+        return due
 
     def empty_rubbish(self, now_s: float) -> int:
-        """Remove what is due; returns how many files. Blocks for as long as the removals take."""
+        """Remove what is due, blocking, for who has no background; returns how many files."""
         removed = 0
-        while paths := self.take_rubbish(now_s, 1):
+        for path in self.take_rubbish(now_s, count_max=len(self._rubbish)):
             with suppress(FileNotFoundError):  # its partition was deleted meanwhile
-                self.disk.remove(paths[0])
+                self.disk.remove(path)
                 removed += 1
         return removed

@@ -3,10 +3,12 @@
 import errno
 from enum import Enum
 
-from millstream.model.errors import CorruptRecords
+from millstream.kernels.errors import Reason
+from millstream.model.errors import CorruptRecords, StorageFailed, TooManyOpenFiles
 from millstream.model.ids import Offset
 from millstream.model.invariant import invariant
 from millstream.storage.files import PooledFile
+from millstream.storage.log_directory import is_descriptor_shortage
 from millstream.storage.segment import Segment
 from millstream.storage.segments import Segments
 from millstream.storage.sparse_index import IndexDamaged
@@ -42,12 +44,27 @@ class ReadSlice:
         """The bytes, once `load` was called; then the file is not needed any more."""
 
     def load(self) -> None:
-        """Take the bytes themselves: for a few that can be had without waiting."""
-        self.raw = self.read()
+        """Take the bytes themselves: for a few that can be had without waiting. Raises OSError, of
+        which the log's owner makes what it means.
+        """
+        self.raw = self._read()
         self.file = None
 
     def read(self) -> bytes:
-        """The bytes, in one read."""
+        """The bytes, in one read; raises StorageFailed, or TooManyOpenFiles."""
+        try:
+            return self._read()
+        except OSError as error:
+            told = f"{error.strerror or error} ({error.filename or self._path()})"
+            if is_descriptor_shortage(error):
+                raise TooManyOpenFiles(told) from error
+            directory = self._path().rpartition("/")[0].rpartition("/")[0]
+            raise StorageFailed(directory, told) from error
+
+    def _path(self) -> str:
+        return "" if self.file is None else self.file.path
+
+    def _read(self) -> bytes:
         if self.file is None:
             return b""
         data = self.file.open().read_at(self.position, self.size_bytes)
@@ -74,7 +91,9 @@ def read_slice(
             break
         if place.position + place.size_bytes > end:
             # No rule of ours put the end there: a length or an offset on the disk was changed.
-            raise CorruptRecords(f"{segment.log.path}: LENGTH at byte {place.position}")
+            raise CorruptRecords(
+                f"{segment.log.path}: {Reason.LENGTH.text} at byte {place.position}"
+            )
         size = max(min(size_max, end - place.position), place.size_bytes)
         invariant(
             place.position + size <= end,
@@ -103,7 +122,7 @@ def aborted_in(
     Not of everything below `limit`: that list would grow with the reader's lag. Raises
     CorruptRecords when it cannot be known.
     """
-    if data.file is None:
+    if data.file is None or not _has_aborted(segments, start):
         return []
     segment = next(
         one for one in segments.from_number(segments.number_at(start)) if one.log is data.file
@@ -113,6 +132,11 @@ def aborted_in(
         return aborted_between(segments, start, min(limit, end))
     except IndexDamaged as error:
         raise CorruptRecords(str(error)) from error
+
+
+def _has_aborted(segments: Segments, start: Offset) -> bool:
+    """Most logs never have an aborted transaction, and need no search for where a slice ends."""
+    return any(len(one.txn_index) for one in segments.from_number(segments.number_at(start)))
 
 
 def aborted_between(segments: Segments, start: Offset, end: Offset) -> list[AbortedTransaction]:

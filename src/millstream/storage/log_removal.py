@@ -152,9 +152,12 @@ class ShrinkingLog(MovableLog):
             retention_ms=config.retention_ms,
             retention_bytes=config.retention_bytes,
         )
-        stamped = self._ages.stamped(facts, now_ms)
+        stamped = self._ages.stamped(facts, now_ms, self._modified_ms)
         log = LogFacts(stamped, self._log_start, self._high_watermark, self._log_end)
         return plan_deletion(log, rules, now_ms)
+
+    def _modified_ms(self, base_offset: Offset) -> int | None:
+        return self._home.owner.disk.modified_ms(self._segments.at(base_offset).log.path)
 
     def begin_retention(self, plan: RetentionPlan) -> None:
         """Move the log start as planned; the caller then stores the log starts, then removes."""

@@ -6,7 +6,7 @@ a flush waits, or the epoch is new. There `is_plain` is False, or a limit is pas
 comes to `Log.append_as_leader`, after which the limits are drawn again.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from millstream.kernels.compression import Codec
@@ -16,9 +16,6 @@ from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX, SEGMENT
 from millstream.storage import names
 from millstream.storage.config import FOREVER, LogConfig, TimestampType
 from millstream.storage.segment import Segment
-
-_INDEX_ENTRY_BYTES: Final = 8
-
 
 if TYPE_CHECKING:
 
@@ -54,16 +51,16 @@ def draw_limits(
     slot: PartitionSlot, config: LogConfig, active: Segment, latest_epoch: LeaderEpoch
 ) -> None:
     """Tell the slot what is plain, after an append to `active` that went the long way."""
-    slot.position_max = min(config.segment_bytes, SEGMENT_POSITION_MAX)
+    first_ms, limit_ms = active.first_batch_timestamp, age_limit_ms(config, active)
+    is_timed = limit_ms >= FOREVER or (first_ms is not None and first_ms >= 0)
+    # 0 where the segment ages by the clock: then every append asks whether it is old.
+    slot.position_max = min(config.segment_bytes, SEGMENT_POSITION_MAX) if is_timed else 0
     slot.offset_max = min(active.base_offset + SEGMENT_OFFSET_SPAN_MAX, OFFSET_MAX - 1)
     slot.message_bytes_max = config.max_message_bytes
     slot.timestamp_after_max_ms = config.timestamp_after_max_ms
     slot.timestamp_before_max_ms = config.timestamp_before_max_ms
     slot.needs_key = config.cleanup_compact
     slot.tail_file = active.log
-    follow_position(slot, config, active)
-    first_ms, limit_ms = active.first_batch_timestamp, age_limit_ms(config, active)
-    is_timed = limit_ms >= FOREVER or (first_ms is not None and first_ms >= 0)
     slot.roll_timestamp_ms = (
         FOREVER if limit_ms >= FOREVER or first_ms is None else min(first_ms + limit_ms, FOREVER)
     )
@@ -75,12 +72,3 @@ def draw_limits(
         and config.compression in (None, Codec.NONE)
         and config.flush_messages >= FOREVER
     )
-
-
-def follow_position(slot: PartitionSlot, config: LogConfig, active: Segment) -> None:
-    """The part that every append changes."""
-    slot.position = active.size_bytes
-    # Each batch may add one entry; the segment rolls before an append that finds its index full.
-    room_bytes = config.segment_index_bytes - active.offset_index.size_bytes
-    slot.note_end()
-    slot.batches_max = -(-room_bytes // _INDEX_ENTRY_BYTES) if room_bytes > 0 else 0

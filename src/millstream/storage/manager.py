@@ -4,19 +4,16 @@ A directory that fails takes only its own partitions offline. Upkeep is a set of
 the broker calls from its timers; what blocks goes through the background seam.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 from millstream.model.errors import (
-    CorruptRecords,
     DiskFull,
     OperatingError,
     StorageFailed,
     TooManyOpenFiles,
-    UnknownPartition,
 )
 from millstream.model.ids import (
     NO_BROKER_EPOCH,
@@ -37,27 +34,20 @@ from millstream.storage.flush import Flushable, FlushDone, GroupCommit
 from millstream.storage.loader import LoadReport, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
-from millstream.storage.log_directory import LogDirectory
+from millstream.storage.log_directory import LogDirectory, Withheld, withhold
 from millstream.storage.log_durability import close_together
-from millstream.storage.manager_changes import (
-    LOGS_PER_TURN,
-    ChangingLogs,
-    NewPartition,
-    Seams,
-    as_now,
-    remove_files,
-)
+from millstream.storage.log_steps import as_now
+from millstream.storage.manager_changes import ChangingLogs, NewPartition, Seams
 from millstream.storage.move_marks import settle_moves
 from millstream.storage.move_queue import DirectoryMoves
 from millstream.storage.partition_metadata import read_topic_id
+from millstream.storage.retention_turn import running_retention_in
+from millstream.storage.rubbish import RubbishRemoval
 from millstream.storage.sparse_index import IndexCache
 
 __all__ = ["LogManager", "NewPartition", "Seams", "StartReport"]
 
 ConfigOf = Callable[[TopicPartition, TopicId | None], LogConfig]
-
-RUBBISH_PER_JOB: Final = 256
-"""Files of removed segments that one job removes."""
 
 
 @dataclass(slots=True)
@@ -100,6 +90,7 @@ class LogManager(ChangingLogs):
         for commit in self._commits.values():
             commit.reroute = self.flush
         self._started: set[str] = set()
+        self._deleted_topics: Collection[TopicId] = ()
         self.moves = DirectoryMoves(
             self._directories,
             self._logs,
@@ -108,6 +99,9 @@ class LogManager(ChangingLogs):
             clock=seams.clock,
             randomness=seams.randomness,
             on_moved=self._note_moved,
+        )
+        self.rubbish = RubbishRemoval(
+            self._directories, clock=seams.clock, background=seams.background
         )
         self.cleaner = Cleaner(
             self,
@@ -118,6 +112,13 @@ class LogManager(ChangingLogs):
         )
 
     # -- start and stop --------------------------------------------------------------------
+
+    def prepare(self, withheld: Iterable[Withheld], deleted: Collection[TopicId] = ()) -> None:
+        """Before the start: directories that metadata knows and that are not there, and topics
+        that are gone and may have left logs.
+        """
+        withhold(self._directories, withheld, disk=self._seams.disk)
+        self._deleted_topics = deleted
 
     def start(self, config_of: ConfigOf) -> StartReport:
         """Lock the directories and open every log in them.
@@ -163,6 +164,7 @@ class LogManager(ChangingLogs):
         self._is_stopping = True
         self.cleaner.stop()
         self.moves.stop()
+        self.rubbish.stop()
         for commit in self._commits.values():
             commit.stop()
 
@@ -194,14 +196,12 @@ class LogManager(ChangingLogs):
     ) -> dict[TopicPartition, str]:
         """Keep one copy of every partition, or none; the moves that were interrupted."""
         moves = settle_moves(self._directories, found)
-        for partition, (path, reason) in moves.unusable.items():
+        undecided = settle_copies(
+            self._usable(), found, report.surplus_copies, deleted=self._deleted_topics
+        )
+        for partition, (path, reason) in (moves.unusable | undecided).items():
             report.unusable_partitions[partition] = reason
             self._places[partition] = path
-        undecided = settle_copies(self._usable(), found, report.surplus_copies)
-        for partition, paths in undecided.items():
-            reason = f"{partition} is both in {' and in '.join(paths)}"
-            report.unusable_partitions[partition] = reason
-            self._places[partition] = paths[0]
         for directory in self._directories:
             if directory.failure is not None:
                 report.failed_directories[directory.path] = directory.failure
@@ -309,24 +309,13 @@ class LogManager(ChangingLogs):
         self._remove_doomed()
         for directory in self._usable():
             try:
-                yield from self._emptying_rubbish(directory)
-                removed += yield from self._retaining_in(directory, now_ms)
-                yield from self._emptying_rubbish(directory)
+                removed += yield from running_retention_in(directory, self._in(directory), now_ms)
             except OSError as error:
                 directory.refused(error)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue
+        self.rubbish.run()
         return removed
-
-    def _emptying_rubbish(self, directory: LogDirectory) -> Steps[None]:
-        """Not on the loop: to remove a file of a gigabyte takes a while."""
-        now_s = self._seams.clock.monotonic_s()
-        while paths := directory.take_rubbish(now_s, RUBBISH_PER_JOB):
-            try:
-                yield partial(remove_files, self._seams.disk, paths)
-            except OSError:
-                directory.discard(paths, due_s=now_s)
-                raise
 
     def flush(self, log: Flushable, done: FlushDone) -> None:
         """Group commit: `done` is called when everything appended so far is durable."""
@@ -353,30 +342,6 @@ class LogManager(ChangingLogs):
         return sum(
             log.producers.states.expire(now_ms, log.config.producer_expiration_ms) for log in self
         )
-
-    def _retaining_in(self, directory: LogDirectory, now_ms: TimestampMs) -> Steps[int]:
-        moved: list[Log] = []
-        for part in in_parts(self._in(directory), LOGS_PER_TURN):
-            for log in part:
-                try:
-                    plan = log.plan_retention(now_ms)
-                    if plan.reasons:
-                        log.begin_retention(plan)
-                        moved.append(log)
-                except (CorruptRecords, DiskFull, TooManyOpenFiles, UnknownPartition):
-                    continue  # it keeps what it has; the others have their turn
-            if len(part) == LOGS_PER_TURN:
-                yield None
-        starts = {log.partition: log.log_start for log in moved}
-        try:
-            if starts:
-                yield partial(directory.store_current, names.LOG_STARTS, starts, as_now(moved))
-        except DiskFull:
-            return sum(log.make_room() for log in moved if not log.is_released)
-        removed = 0
-        for log in moved:
-            removed += yield from self._removing_segments(log)
-        return removed
 
     # -- inside ----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ caller sees to it that only one of them makes or deletes partitions at a time.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,17 +36,12 @@ from millstream.storage.loader import make_log_file, new_log
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
 from millstream.storage.log_directory import LogDirectory
+from millstream.storage.log_steps import LOGS_PER_TURN, as_now, removing_segments
 from millstream.storage.move_queue import DirectoryMoves
 from millstream.storage.partition_metadata import encode_topic_id
 from millstream.storage.sparse_index import IndexCache
 
 T = TypeVar("T")
-
-LOGS_PER_TURN: Final = 64
-"""Logs made, deleted or shortened between two turns of others: about two milliseconds."""
-
-SEGMENTS_PER_TURN: Final = 50
-"""Segments of one log that are taken away between two turns of others."""
 
 TREES_PER_JOB: Final = 64
 """Deleted partitions that one job removes: one job at a time, so that flushes find a thread."""
@@ -257,17 +252,21 @@ class ChangingLogs:
         try:
             self._seams.background.submit(
                 partial(_remove_trees, self._seams.disk, paths),
-                partial(self._after_removal, directory),
+                partial(self._after_removal, directory, paths),
                 name=f"remove deleted partitions from {directory.path}",
             )
         except BackgroundFullError:
             self._is_removing = False
             self._doomed.extendleft((directory, path) for path in reversed(paths))
 
-    def _after_removal(self, directory: LogDirectory, outcome: Outcome[None]) -> None:
+    def _after_removal(
+        self, directory: LogDirectory, paths: Sequence[str], outcome: Outcome[None]
+    ) -> None:
         self._is_removing = False
         if isinstance(outcome.error, OSError):
-            directory.failed(outcome.error)
+            if isinstance(directory.refused(outcome.error), TooManyOpenFiles):
+                self._doomed.extend((directory, path) for path in paths)
+                return  # the next turn of retention tries again
         else:
             outcome.result()
         self._remove_doomed()
@@ -341,23 +340,12 @@ class ChangingLogs:
                 raise UnknownPartition(log.partition)
             log.advance_log_start(offset)
             start = log.log_start
-            yield from self._removing_segments(log)
+            yield from removing_segments(log)
         except OSError as error:
             return log.owner.failed(error)
         except OperatingError as error:
             return error
         return start
-
-    def _removing_segments(self, log: Log) -> Steps[int]:
-        """Of a log whose new start is stored; how many. Each is a few renames."""
-        removed = count = 0
-        while not log.is_released:
-            count = log.remove_segments_below_start(SEGMENTS_PER_TURN)
-            removed += count
-            if count < SEGMENTS_PER_TURN:
-                break
-            yield None
-        return removed
 
     # -- what the rest of the manager has ----------------------------------------------------
 
@@ -467,33 +455,12 @@ def _rename_all(
 ) -> None:
     for source, target in renames.values():
         disk.rename(source, target)
-    disk.sync_directory(directory.path)
+    directory.sync_if_possible()
     with suppress(DiskFull, TooManyOpenFiles):  # it is tried again before a name is used again
         directory.forget(*renames)
 
 
 def _remove_trees(disk: Disk, paths: Sequence[str]) -> None:
     for path in paths:
-        remove_tree(disk, path)
-
-
-def remove_files(disk: Disk, paths: Sequence[str]) -> None:
-    """A job; what is gone already went with its partition."""
-    for path in paths:
-        with suppress(FileNotFoundError):
-            disk.remove(path)
-
-
-def as_now(logs: Sequence[Log]) -> Callable[[TopicPartition], bool]:
-    """Whether what is noted of a log still counts, asked by a job that runs later.
-
-    A log that was truncated, moved, closed or deleted since is another one. The job looks at
-    numbers that the owner changes before it stores anything of its own.
-    """
-    noted = {log.partition: (log, log.truncations) for log in logs}
-
-    def is_current(partition: TopicPartition) -> bool:
-        log, truncations = noted[partition]
-        return not log.is_released and log.truncations == truncations
-
-    return is_current
+        with suppress(FileNotFoundError):  # a job that was refused in the middle comes again
+            remove_tree(disk, path)

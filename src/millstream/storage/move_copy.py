@@ -80,6 +80,7 @@ class Copier:
         self._target = target
         self._throttle = throttle
         self.cancel = CancelFlag()
+        self._is_hurried = False
         self._log_bytes: dict[Offset, int] = {}
         self._settled: set[Offset] = set()
         """Closed segments that are there with all their files."""
@@ -96,11 +97,13 @@ class Copier:
             part.size_bytes - self._log_bytes.get(part.base_offset, 0) for part in plan.parts
         )
 
-    def copy(self, plan: CopyPlan, *, bytes_max: int) -> bool:
+    def copy(self, plan: CopyPlan, *, bytes_max: int, is_hurried: bool = False) -> bool:
         """Copy what is missing, about `bytes_max` of it; whether that was all.
 
-        Raises CopyFailed, and CleaningCancelled when it was told to stop.
+        `is_hurried` is for the loop's own thread, which must not wait for the throttle. Raises
+        CopyFailed, and CleaningCancelled when it was told to stop.
         """
+        self._is_hurried = is_hurried
         self._remove_unplanned(plan)
         is_all = self._copy_segments(plan, bytes_max)
         if is_all:
@@ -149,8 +152,18 @@ class Copier:
             if part.is_closed:
                 self._copy_file(base, names.OFFSET_INDEX)
                 self._copy_file(base, names.TIME_INDEX)
+                self._keep_age(base)
                 self._settled.add(base)
         return stop - start
+
+    def _keep_age(self, base: Offset) -> None:
+        """A closed segment is as old as it was: retention may know it by its file alone."""
+        with blaming(Side.SOURCE):
+            time_ms = self._disk.modified_ms(names.segment_path(self._source, base, names.LOG))
+        if time_ms is not None:
+            with blaming(Side.TARGET):
+                target = names.segment_path(self._target, base, names.LOG)
+                self._disk.set_modified_ms(target, time_ms)
 
     def _copy_range(self, base: Offset, start: int, stop: int) -> None:
         source = names.segment_path(self._source, base, names.LOG)
@@ -177,7 +190,10 @@ class Copier:
                 raise OSError(errno.EIO, "segment file is shorter than its batches", reader.path)
         with blaming(Side.TARGET):
             writer.write_at(position, data)
-        self._throttle.spend(2 * size, self.cancel)
+        if self._is_hurried:
+            self._throttle.note(size)
+        else:
+            self._throttle.spend(size, self.cancel)
 
     def _copy_file(self, base: Offset, kind: str) -> None:
         """Copy an index or a snapshot as a whole. One that is not there can be built again."""

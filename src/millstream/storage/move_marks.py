@@ -11,11 +11,13 @@ happens around that, exactly one copy is used afterwards:
   `moved-here`, is rubbish.
 
 So `moving-away` is durable before the renaming, and taken back before anything is written after a
-failed one. A source whose target cannot be looked at may be outdated and is not used.
+failed one. Both marks of a move carry the same number, which tells its two sides even where disks
+were mounted elsewhere meanwhile. A source whose target cannot be looked at may be outdated and is
+not used, and neither is a target whose source cannot, until it is settled that the source let go.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -25,6 +27,9 @@ from millstream.model.ids import TopicPartition
 from millstream.runtime.disk import Disk, read_whole, remove_tree
 from millstream.storage import names
 from millstream.storage.log_directory import LogDirectory
+
+SETTLED: Final = ""
+"""In place of the source in `moved-here`: the target counts, whatever became of the source."""
 
 _UNIQUE: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -80,6 +85,7 @@ def settle_moves(
     """
     settled = SettledMoves()
     usable = {one.path: one for one in directories if one.path in found}
+    absent = {one.absent_from or one.path for one in directories if one.path not in found}
     for directory in usable.values():
         with suppress(StorageFailed), directory.failing():
             _remove_unfinished(directory, settled)
@@ -90,7 +96,8 @@ def settle_moves(
     is_whole = len(usable) == len(directories)
     for partition, places in holders.items():
         with suppress(StorageFailed):
-            counting = _keep_valid(partition, places, usable, settled)
+            counting = _keep_valid(partition, places, usable.keys() - absent, settled)
+            counting = _without_doubtful(partition, counting, absent, settled)
             for place in places:
                 if place not in counting:
                     found[place.path].remove(partition)
@@ -114,17 +121,21 @@ def _remove_unfinished(directory: LogDirectory, settled: SettledMoves) -> None:
 def _keep_valid(
     partition: TopicPartition,
     places: Sequence[LogDirectory],
-    usable: Mapping[str, LogDirectory],
+    usable: Collection[str],
     settled: SettledMoves,
 ) -> list[LogDirectory]:
     """The places whose copy may count, after those that do not were cleared away."""
-    paths = {place.path for place in places}
+    arrived = [(place, _mark(place, partition, names.MOVED_HERE)) for place in places]
     kept = []
     for place in places:
         away = _mark(place, partition, names.MOVING_AWAY)
         if away is None:
             kept.append(place)
-        elif away.place in paths and away.place != place.path:
+        elif any(
+            here is not None and here.unique == away.unique
+            for other, here in arrived
+            if other is not place
+        ):
             _clear_away(place, partition, away.unique, settled)
         elif away.place in usable:
             with place.failing():
@@ -133,11 +144,33 @@ def _keep_valid(
         else:
             settled.unusable[partition] = (
                 place.path,
-                f"{partition} in {place.path} may have moved to {away.place}, which is not usable",
+                f"{partition} in {place.path} may have moved to {away.place}, which is not usable."
+                f" To use this copy nevertheless, remove {names.MOVING_AWAY} from it",
             )
     if partition in settled.unusable:
         return []
     return _without_withdrawn(partition, kept, settled) if len(kept) > 1 else kept
+
+
+def _without_doubtful(
+    partition: TopicPartition,
+    places: list[LogDirectory],
+    absent: Collection[str],
+    settled: SettledMoves,
+) -> list[LogDirectory]:
+    """Nothing, if the one copy says `moved-here` from a directory that cannot be looked at: the
+    source may not have let go of it, and then has all that was written since.
+    """
+    for place in places if len(places) == 1 else ():
+        here = _mark(place, partition, names.MOVED_HERE)
+        if here is not None and here.place in absent:
+            settled.unusable[partition] = (
+                place.path,
+                f"{partition} in {place.path} may still be in {here.place}, which is not usable."
+                f" To use this copy nevertheless, remove {names.MOVED_HERE} from it",
+            )
+            return []
+    return places
 
 
 def _without_withdrawn(

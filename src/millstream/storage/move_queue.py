@@ -63,12 +63,13 @@ class DirectoryMoves:
         randomness: Randomness,
         on_moved: Callable[[LogHome], None],
     ) -> None:
-        self._directories = {one.path: one for one in directories}
+        self._directories = directories
+        """The owner's own list: it may grow before the start."""
         self._logs = logs
         self._home_of = home_of
         self._randomness = randomness
         self.throttle = Throttle(clock, bytes_per_s=math.inf)
-        """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`, read and written together."""
+        """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`; each byte counts once."""
         self._around = Surroundings(background, self.throttle, on_moved, self._ended)
         self._waiting: deque[DirectoryMove] = deque()
         self._newest: dict[TopicPartition, DirectoryMove] = {}
@@ -83,7 +84,7 @@ class DirectoryMoves:
 
     def check_directory(self, path: str) -> LogDirectory:
         """The directory; raises LogDirectoryNotFound, or StorageFailed when it is offline."""
-        directory = self._directories.get(path)
+        directory = self._at(path)
         if directory is None:
             raise LogDirectoryNotFound(path)
         directory.check_usable()
@@ -103,7 +104,7 @@ class DirectoryMoves:
 
     def take_preferred(self, partition: TopicPartition) -> LogDirectory | None:
         """Where the partition was wanted, once; None when nobody said or it is offline."""
-        directory = self._directories.get(self._preferred.pop(partition, ""))
+        directory = self._at(self._preferred.pop(partition, ""))
         if directory is None or directory.failure is not None or not directory.is_open:
             return None
         return directory
@@ -127,7 +128,7 @@ class DirectoryMoves:
                 return
             self._cancel(current)
         if log.owner is not directory:
-            for one in self._directories.values():
+            for one in self._directories:
                 one.check_usable()
             self._add(log, directory)
 
@@ -149,8 +150,8 @@ class DirectoryMoves:
     def begin_again(self, interrupted: Mapping[TopicPartition, str]) -> None:
         """Queue the moves that the last incarnation did not finish; `resume` starts them."""
         for partition, path in interrupted.items():
-            log, directory = self._logs.get(partition), self._directories[path]
-            if log is None or log.owner is directory or names.is_deleted_directory(path):
+            log, directory = self._logs.get(partition), self._at(path)
+            if directory is None or log is None or log.owner is directory:
                 continue
             try:
                 self._enqueue(log, directory)
@@ -167,6 +168,9 @@ class DirectoryMoves:
         self._newest.clear()
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _at(self, path: str) -> LogDirectory | None:
+        return next((one for one in self._directories if one.path == path), None)
 
     def _all(self) -> list[DirectoryMove]:
         found = [] if self._current is None else [self._current]

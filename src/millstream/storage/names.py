@@ -39,6 +39,7 @@ MOVED_HERE: Final = "moved-here"
 """In a moved partition's directory until the one it came from is gone; ours, Kafka ignores it."""
 MOVING_AWAY: Final = "moving-away"
 """In the directory a partition moves out of: a finished copy elsewhere counts instead of it."""
+MOVE_MARKS: Final = (MOVED_HERE, MOVING_AWAY)
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's own Raft log: found in its directories, never ours to serve."""

@@ -59,7 +59,7 @@ class ProducerLog:
         """A snapshot was written or removed; until the directory is synced a crash may undo it."""
         self._snapshots: list[Offset] = []
         """Offsets of the snapshot files, ascending."""
-        self._recalled: set[ProducerId] = set()
+        self._recalled: set[ProducerId] | None = None
         """Producers whose batches were looked up in the log: once is enough for each."""
 
     def move_to(self, directory: str) -> None:
@@ -73,6 +73,9 @@ class ProducerLog:
         """Whether a leader may append the batches; see `ProducerStates.check`."""
         if len(rows) == ROW_FIELDS and not rows[ATTRIBUTES] & CONTROL_BIT:
             if rows[PRODUCER_ID] < 0:
+                return None
+            entry = self.states.get(ProducerId(rows[PRODUCER_ID]))
+            if entry is not None and entry.is_next(rows, 0):
                 return None
             return self.states.check(ProducerBatch.of_row(rows, 0), origin)
         for marker in markers(data, rows):
@@ -89,18 +92,24 @@ class ProducerLog:
         """`check` for a batch that was out of order, with what the log knows of its producer."""
         batch = ProducerBatch.of_row(rows, 0)
         entry = self.states.get(batch.producer_id)
-        if entry is not None and batch.producer_id not in self._recalled:
-            self._recalled.add(batch.producer_id)
-            if len(self._recalled) > len(self.states):  # others were forgotten meanwhile
-                self._recalled.intersection_update(self.states.by_id)
+        recalled = self._recalled = self._recalled or set()
+        if entry is not None and batch.producer_id not in recalled:
+            recalled.add(batch.producer_id)
+            if len(recalled) > len(self.states):  # others were forgotten meanwhile
+                recalled.intersection_update(self.states.by_id)
             recall(segments, entry, log_start=log_start)
         return self.states.check(batch, origin)
 
     def apply(self, data: ReadableBuffer, rows: "array[int]") -> list[AbortedTransaction]:
         """Follow batches that are in the log; the transactions that they abort."""
         aborted: list[AbortedTransaction] = []
+        producers = self.states.by_id
         for row in range(0, len(rows), ROW_FIELDS):
-            if rows[row + PRODUCER_ID] < 0:
+            producer_id = rows[row + PRODUCER_ID]
+            if producer_id < 0:
+                continue
+            entry = producers.get(ProducerId(producer_id))
+            if entry is not None and entry.take(rows, row):
                 continue
             if not rows[row + ATTRIBUTES] & CONTROL_BIT:
                 if rows[row + RECORD_COUNT] or rows[row + LAST_OFFSET] >= rows[row + BASE_OFFSET]:
@@ -166,7 +175,7 @@ class ProducerLog:
     def rebuild(self, segments: Segments, log_start: Offset, log_end: Offset) -> None:
         """State as of `log_end`: newest usable snapshot at or below it, then replay."""
         self._delete([offset for offset in self._snapshots if offset > log_end])
-        self._recalled.clear()
+        self._recalled = None
         start = self._load_newest(log_start)
         if start >= log_end:
             return

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
+from millstream.kernels.crc import crc32c
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_OFFSET, Offset, ProducerEpoch, ProducerId, TimestampMs
 from millstream.storage.producers import SEQUENCE_MAX, ProducerEntry, ProducerStates

@@ -31,11 +31,16 @@ class SegmentFacts(NamedTuple):
     """Of its records, -1 when none has one."""
 
 
-class SegmentAges:
-    """Stands in for timestamps in segments whose records have none.
+ModifiedMs = Callable[[Offset], int | None]
+"""When the file of the segment at that offset was last changed; None where nobody knows."""
 
-    Such a segment ages from when it was last seen to have grown, or first seen at all. Kafka takes
-    the file's modification time; without either the records would go at once.
+
+class SegmentAges:
+    """Stands in for timestamps in segments whose records have none, or that have no records left.
+
+    As in Kafka such a segment ages from its file's modification time, which compaction passes on;
+    where nobody knows that, from when it was last seen to have grown, or first seen at all.
+    Without either the records would go at once.
     """
 
     __slots__ = ("_seen",)
@@ -44,7 +49,9 @@ class SegmentAges:
         self._seen: dict[Offset, tuple[int, TimestampMs]] = {}
         """Size and time by base offset."""
 
-    def stamped(self, segments: Sequence[SegmentFacts], now_ms: TimestampMs) -> list[SegmentFacts]:
+    def stamped(
+        self, segments: Sequence[SegmentFacts], now_ms: TimestampMs, modified_ms: ModifiedMs
+    ) -> list[SegmentFacts]:
         """The same segments, each with a time from which its age counts."""
         seen: dict[Offset, tuple[int, TimestampMs]] = {}
         facts = []
@@ -52,7 +59,8 @@ class SegmentAges:
             if one.largest_timestamp_ms == NO_TIMESTAMP:
                 known = self._seen.get(one.base_offset)
                 if known is None or known[0] != one.size_bytes:
-                    known = one.size_bytes, now_ms
+                    since_ms = modified_ms(one.base_offset)
+                    known = one.size_bytes, TimestampMs(now_ms if since_ms is None else since_ms)
                 seen[one.base_offset] = known
                 one = one._replace(largest_timestamp_ms=known[1])
             facts.append(one)

@@ -9,22 +9,11 @@ from millstream.model.ids import Offset
 PROBLEMS_PER_FILE_MAX: Final = 10
 """Told in full; one bad sector can spoil thousands of entries, and the first ones say it all."""
 
-_DAMAGE: Final = {
-    Reason.LENGTH: "a batch with an impossible length",
-    Reason.MAGIC: "a batch of an unknown format",
-    Reason.CRC: "a batch with a wrong CRC",
-    Reason.OFFSETS: "a batch with impossible offsets",
-    Reason.COUNT: "a batch with a wrong number of records",
-    Reason.CODEC: "a batch with an unknown compression",
-    Reason.RECORD: "a batch with a record that cannot be decoded",
-    Reason.COMPRESSION: "a batch that cannot be decompressed",
-    Reason.TOO_LARGE: "a batch that decompresses to more than is allowed",
-}
-
 
 def describe_damage(reason: Reason, position: int) -> str:
     """What is wrong with the batch at `position`; without a reason the file just ends."""
-    return f"{_DAMAGE.get(reason, 'the file ends inside a batch')} at byte {position}"
+    is_cut = reason in (Reason.NONE, Reason.SHORT)
+    return f"{'the file ends inside a batch' if is_cut else reason.text} at byte {position}"
 
 
 @dataclass(slots=True)

@@ -180,13 +180,15 @@ class Segment:
     def index(self, rows: "array[int]", shift: int) -> None:
         """Note walked batches in the indexes; `shift` turns a row's position into the file's."""
         newest = self.max_timestamp or self._load_max_timestamp()
-        self._bytes_since_index, newest_ms, newest_offset, entries = slots.index_steps(
-            rows, self._context.index_interval_bytes, self._bytes_since_index, *newest
+        self._bytes_since_index, newest_ms, newest_offset = slots.index_steps(
+            rows,
+            self.offset_index.entries,
+            self.time_index.entries,
+            shift=shift,
+            base_offset=self.base_offset,
+            interval_bytes=self._context.index_interval_bytes,
+            since=(self._bytes_since_index, *newest),
         )
-        for last_offset, position, stamp_ms, stamp_offset in entries:
-            self.offset_index.append(last_offset=Offset(last_offset), position=position + shift)
-            stamp = TimeIndexEntry(TimestampMs(stamp_ms), Offset(stamp_offset))
-            self.time_index.append_if_later(stamp)
         if newest_ms != newest.timestamp_ms:
             self.max_timestamp = TimeIndexEntry(TimestampMs(newest_ms), Offset(newest_offset))
 
@@ -352,7 +354,7 @@ class Segment:
         for step in walk:
             epoch = LeaderEpoch(step.rows[LEADER_EPOCH - ROW_FIELDS])
         if walk.valid_end != self.size_bytes:
-            raise IndexDamaged(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
+            raise IndexDamaged(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
         return epoch
 
     def read(self, place: BatchPlace) -> bytes:
@@ -397,7 +399,7 @@ class Segment:
                 raise CorruptRecords(f"{self.log.path}: OFFSETS at byte {at}")
             expected = Offset(step.last_offset + 1)
         if walk.valid_end != self.size_bytes:
-            raise CorruptRecords(f"{self.log.path}: {walk.reason.name} at byte {walk.valid_end}")
+            raise CorruptRecords(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
 
     def _looked_up(self, look_up: Callable[[], T]) -> T:
         """What `look_up` finds, once more with new indexes when these turn out to be damaged."""

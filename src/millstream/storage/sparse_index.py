@@ -171,6 +171,12 @@ class SparseIndex:
         self._writable = False
 
     @property
+    def entries(self) -> bytearray:
+        """All of them as the file has them, to be added to by the active segment."""
+        entries = self._entries
+        return entries if entries is not None and self._writable else self._loaded()
+
+    @property
     def is_writable(self) -> bool:
         return self._writable
 
@@ -250,10 +256,6 @@ class OffsetIndex(SparseIndex):
 
     def __init__(self, disk: Disk, path: str, base: Offset, *, cache: IndexCache) -> None:
         super().__init__(disk, path, base, entry=_OFFSET_ENTRY, cache=cache)
-
-    def append(self, *, last_offset: Offset, position: int) -> None:
-        entries = self._loaded()
-        entries += _OFFSET_ENTRY.pack(last_offset - self.base, position)
 
     def position_at_or_before(self, offset: Offset) -> int:
         """Where to begin looking for the batch with `offset`."""

@@ -23,15 +23,20 @@ class PartitionFiles:
     finished_swaps: int = 0
 
 
+SegmentFile = tuple[Offset, str, str]
+"""Base offset, kind and state."""
+
+
 def tidy(disk: Disk, directory: str) -> PartitionFiles:
     """Remove leftovers, finish interrupted swaps, list what is left. Safe to repeat."""
-    parsed = _parse(disk, directory)
-    kept = _remove_leftovers(disk, directory, parsed)
+    kept = _remove_leftovers(disk, directory, disk.list_directory(directory))
     swaps = sorted(base for base, kind, state in kept if (kind, state) == (names.LOG, names.SWAP))
     for base in swaps:
         _finish_swap(disk, directory, base)
+    if swaps:  # listed again only then: a start does this for every partition
+        kept = _parse(disk.list_directory(directory))
     files = PartitionFiles(finished_swaps=len(swaps))
-    final = [(base, kind) for base, kind, state in _parse(disk, directory) if not state]
+    final = [(base, kind) for base, kind, state in kept if not state]
     logs = {base for base, kind in final if kind == names.LOG}
     for base, kind in final:
         path = names.segment_path(directory, base, kind)
@@ -44,14 +49,14 @@ def tidy(disk: Disk, directory: str) -> PartitionFiles:
     return files
 
 
-def _parse(disk: Disk, directory: str) -> list[tuple[Offset, str, str]]:
-    parsed = map(names.parse_segment_file, disk.list_directory(directory))
+def _parse(present: list[str]) -> list[SegmentFile]:
+    parsed = map(names.parse_segment_file, present)
     return [one for one in parsed if one is not None]
 
 
-def _remove_leftovers(
-    disk: Disk, directory: str, parsed: list[tuple[Offset, str, str]]
-) -> list[tuple[Offset, str, str]]:
+def _remove_leftovers(disk: Disk, directory: str, present: list[str]) -> list[SegmentFile]:
+    """What remains of the files of segments."""
+    parsed = _parse(present)
     complete = {base for base, kind, state in parsed if (kind, state) == (names.LOG, names.SWAP)}
     kept = []
     for base, kind, state in parsed:
@@ -63,9 +68,8 @@ def _remove_leftovers(
         else:
             kept.append((base, kind, state))
     for name in (names.LEADER_EPOCHS, names.PARTITION_METADATA):
-        temporary = f"{directory}/{name}{names.TEMPORARY}"
-        if disk.exists(temporary):
-            disk.remove(temporary)
+        if name + names.TEMPORARY in present:
+            disk.remove(f"{directory}/{name}{names.TEMPORARY}")
     return kept
 
 
@@ -74,7 +78,7 @@ def _finish_swap(disk: Disk, directory: str, base: Offset) -> None:
     end = _end_offset(disk, swap, base)
     replaced = {
         one
-        for one, kind, state in _parse(disk, directory)
+        for one, kind, state in _parse(disk.list_directory(directory))
         if (kind, state) == (names.LOG, "") and (one == base or base <= one < end)
     }
     _remove_segments(disk, directory, replaced)

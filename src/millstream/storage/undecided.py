@@ -5,7 +5,6 @@ may lack such a marker, so it decides nothing yet.
 """
 
 from bisect import bisect_left, insort
-from collections import deque
 
 from millstream.model.ids import Offset
 from millstream.model.invariant import invariant
@@ -18,8 +17,11 @@ class UndecidedTransactions:
 
     def __init__(self) -> None:
         self._open_firsts: list[Offset] = []
-        self._marked: deque[tuple[Offset, Offset]] = deque()
-        """(marker, first offset) of those with an unreplicated marker, in marker order."""
+        self._marked: list[tuple[Offset, Offset]] = []
+        """(marker, first offset) of those with an unreplicated marker, in marker order.
+
+        Short, and in every partition of a broker: an empty deque has 700 bytes.
+        """
         self._marked_firsts: list[Offset] = []
 
     @property
@@ -66,9 +68,12 @@ class UndecidedTransactions:
 
     def release_below(self, offset: Offset) -> None:
         """Markers below the high watermark (or the log start) are with every possible leader."""
-        while self._marked and self._marked[0][0] < offset:
-            _marker_offset, first_offset = self._marked.popleft()
-            _remove(self._marked_firsts, first_offset)
+        released = 0
+        while released < len(self._marked) and self._marked[released][0] < offset:
+            _remove(self._marked_firsts, self._marked[released][1])
+            released += 1
+        if released:
+            del self._marked[:released]
 
     def clear(self) -> None:
         self._open_firsts.clear()

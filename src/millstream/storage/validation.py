@@ -9,8 +9,6 @@ from array import array
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from millstream.kernels import batches, records
 from millstream.kernels.batches import (
     ATTRIBUTES,
@@ -27,6 +25,7 @@ from millstream.kernels.batches import (
     SIZE,
 )
 from millstream.kernels.compression import Codec, compress, decompress
+from millstream.kernels.crc import crc32c
 from millstream.kernels.errors import MalformedRecords, Reason
 from millstream.model.errors import (
     BatchTooLarge,
@@ -50,6 +49,11 @@ DELETE_HORIZON_BIT: Final = 0b100_0000
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 
+_RARE_BITS: Final = LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
+# A look-up in an enumeration's class costs as much as four comparisons.
+_CLIENT: Final = Origin.CLIENT
+_CREATE_TIME: Final = TimestampType.CREATE_TIME
+
 _CRC_AT: Final = 17
 _ATTRIBUTES_AT: Final = 21
 _LENGTH_AT: Final = 8
@@ -58,13 +62,6 @@ _UINT32: Final = Struct(">I")
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
-
-
-class Prepared(NamedTuple):
-    """Batches that may be appended once offsets are assigned."""
-
-    buffer: bytearray | memoryview
-    rows: "array[int]"
 
 
 class TooLargeForNow(Exception):
@@ -87,10 +84,10 @@ class Checked(NamedTuple):
     config: LogConfig
     """They were checked for; if the log has another by now they have to be checked again."""
     now_ms: int
-    prepared: Prepared | None
+    prepared: "tuple[bytearray | memoryview, array[int]] | None"
     error: OperatingError | None
 
-    def result(self) -> Prepared:
+    def result(self) -> "tuple[bytearray | memoryview, array[int]]":
         """The batches, prepared; raises what is wrong with them."""
         if self.prepared is None:
             raise self.error or InvalidRecords("batches that were not checked")
@@ -98,11 +95,7 @@ class Checked(NamedTuple):
 
 
 def check(
-    buffer: bytes | bytearray | memoryview,
-    config: LogConfig,
-    *,
-    now_ms: int,
-    origin: Origin,
+    buffer: bytes | bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
 ) -> Checked:
     """`prepare` for any thread: the error is part of the outcome."""
     try:
@@ -118,7 +111,7 @@ def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "a
         buffer, 0, len(buffer), check_crc=check_crc, size_max=BATCH_BYTES_MAX
     )
     if reason or not rows:
-        raise CorruptRecords(f"{Reason(reason).name} at byte {end} of {len(buffer)}")
+        raise CorruptRecords(f"{Reason(reason).text} at byte {end} of {len(buffer)}")
     return rows
 
 
@@ -127,10 +120,10 @@ def _walk_produced(buffer: bytes | bytearray | memoryview) -> "array[int]":
     rows, end, reason = batches.walk(
         buffer, 0, len(buffer), check_crc=True, size_max=BATCH_BYTES_MAX
     )
-    told = f"{Reason(reason).name} at byte {end} of {len(buffer)}"
-    if reason in (Reason.OFFSETS, Reason.COUNT):
-        raise InvalidRecords(told)
     if reason or not rows:
+        told = f"{Reason(reason).text} at byte {end} of {len(buffer)}"
+        if reason in (Reason.OFFSETS, Reason.COUNT):
+            raise InvalidRecords(told)
         raise CorruptRecords(told)
     return rows
 
@@ -142,37 +135,47 @@ def prepare(
     now_ms: int,
     origin: Origin,
     allowance: Allowance | None = None,
-) -> Prepared:
+) -> tuple[bytearray | memoryview, "array[int]"]:
     """Check everything a leader must check; stamp and recompress as the topic asks.
 
-    Raises TooLargeForNow where the batches decompress to more than the allowance has left.
-
-    Works in the caller's buffer, or in a copy where that cannot be written to.
+    Returns the batches, which may be appended once offsets are assigned, and their rows. Works in
+    the caller's buffer, or in a copy where that cannot be written to. Raises TooLargeForNow where
+    the batches decompress to more than the allowance has left.
     """
     rows = _walk_produced(buffer)
-    wanted = config.compression
     view = memoryview(buffer)
     if isinstance(buffer, bytes) or view.readonly:
         buffer = bytearray(buffer)
         view = memoryview(buffer)
-    rebuilt: list[bytes | memoryview] = []
-    is_rebuilt = False
+    payloads = []
     for row in range(0, len(rows), ROW_FIELDS):
         _check_header(rows, row, config, origin)
         payload = _check_records(view, rows, row, (config, now_ms, allowance))
-        if wanted is not None:
-            attributes = rows[row + ATTRIBUTES]
-            # Markers are read by everybody who follows transactions: they stay as they are.
-            is_same = wanted == attributes & CODEC_MASK or bool(attributes & CONTROL_BIT)
-            batch = _batch(view, rows, row)
-            rebuilt.append(batch if is_same else _recompressed(batch, payload, config))
-            is_rebuilt |= not is_same
-    if is_rebuilt:
-        buffer = bytearray(b"".join(rebuilt))
-        rows = walk_whole(buffer, check_crc=False)
-    if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        if config.compression is not None:
+            payloads.append(payload)
+    if payloads:
+        renewed = _in_codec(view, rows, payloads, config)
+        if renewed is not None:
+            buffer, rows = renewed, walk_whole(renewed, check_crc=False)
+    if config.timestamp_type is not _CREATE_TIME:
         batches.set_append_time(buffer, rows, now_ms)
-    return Prepared(buffer, rows)
+    return buffer, rows
+
+
+def _in_codec(
+    view: memoryview, rows: "array[int]", payloads: list[bytes | None], config: LogConfig
+) -> bytearray | None:
+    """All batches in the topic's codec; None when they are in it already."""
+    parts: list[bytes | memoryview] = []
+    is_rebuilt = False
+    for row, payload in zip(range(0, len(rows), ROW_FIELDS), payloads, strict=True):
+        attributes, batch = rows[row + ATTRIBUTES], _batch(view, rows, row)
+        # Markers are read by everybody who follows transactions: they stay as they are.
+        is_same = config.compression == attributes & CODEC_MASK or bool(attributes & CONTROL_BIT)
+        plain = batch[HEADER_BYTES:] if payload is None else payload
+        parts.append(batch if is_same else _recompressed(batch, plain, config))
+        is_rebuilt |= not is_same
+    return bytearray(b"".join(parts)) if is_rebuilt else None
 
 
 def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origin) -> None:
@@ -181,47 +184,47 @@ def _check_header(rows: "array[int]", row: int, config: LogConfig, origin: Origi
     count = rows[row + RECORD_COUNT]
     if count <= 0 or rows[row + LAST_OFFSET] - rows[row + BASE_OFFSET] + 1 != count:
         raise InvalidRecords(f"batch of {count} records does not span as many offsets")
-    attributes = rows[row + ATTRIBUTES]
-    if origin is Origin.CLIENT:
+    attributes, producer_id = rows[row + ATTRIBUTES], rows[row + PRODUCER_ID]
+    if attributes & _RARE_BITS:
+        _check_attributes(attributes, producer_id, origin)
+    if producer_id >= 0 and rows[row + BASE_SEQUENCE] < 0 and origin is _CLIENT:
+        raise InvalidRecords("a batch with a producer id needs a sequence number")
+
+
+def _check_attributes(attributes: int, producer_id: int, origin: Origin) -> None:
+    if origin is _CLIENT:
         if attributes & CONTROL_BIT:
             raise InvalidRecords("clients must not write control batches")
         if attributes & DELETE_HORIZON_BIT:
             raise InvalidRecords("clients must not set a delete horizon")
         if attributes & LOG_APPEND_TIME_BIT:
             raise InvalidTimestamp("clients must not claim the broker's timestamp")
-        if rows[row + PRODUCER_ID] >= 0 and rows[row + BASE_SEQUENCE] < 0:
-            raise InvalidRecords("a batch with a producer id needs a sequence number")
-    if attributes & TRANSACTIONAL_BIT and rows[row + PRODUCER_ID] < 0:
+    if attributes & TRANSACTIONAL_BIT and producer_id < 0:
         raise InvalidRecords("a transactional batch needs a producer id")
 
 
 def _check_records(
     view: memoryview, rows: "array[int]", row: int, limits: tuple[LogConfig, int, Allowance | None]
-) -> memoryview | bytes:
-    """Look at every record of the batch; returns the decompressed payload."""
+) -> bytes | None:
+    """Look at every record of the batch; returns the payload if it had to be decompressed."""
     config, now_ms, allowance = limits
     start, stop = rows[row + POSITION] + HEADER_BYTES, rows[row + POSITION] + rows[row + SIZE]
     codec = rows[row + ATTRIBUTES] & CODEC_MASK
-    payload: memoryview | bytes = view
+    payload: bytes | None = None
     if codec:
-        limit = config.decompressed_batch_bytes_max
-        size_max = limit if allowance is None else min(limit, max(0, allowance.left_bytes))
-        try:
-            payload = decompress(Codec(codec), view[start:stop], size_max)
-        except MalformedRecords as error:
-            if error.reason is Reason.TOO_LARGE:
-                if size_max < limit:
-                    raise TooLargeForNow from None
-                raise BatchTooLarge(size_bytes=limit + 1, limit_bytes=limit) from error
-            raise CorruptRecords(str(error)) from error
+        payload = _decompressed(codec, view[start:stop], config, allowance)
         start, stop = 0, len(payload)
     if allowance is not None:
         allowance.left_bytes -= stop - start
     reason, lowest, highest, _, null_keys = records.inspect(
-        payload, start, stop, rows[row + RECORD_COUNT], contiguous=True
+        view if payload is None else payload,
+        start,
+        stop,
+        rows[row + RECORD_COUNT],
+        contiguous=True,
     )
     if reason:
-        raise InvalidRecords(f"records of the batch are malformed: {Reason(reason).name}")
+        raise InvalidRecords(f"the records of a batch are malformed: {Reason(reason).text}")
     if null_keys and config.cleanup_compact:
         raise InvalidRecords(f"{null_keys} records without a key in a compacted topic")
     base = rows[row + BASE_TIMESTAMP]
@@ -230,9 +233,24 @@ def _check_records(
         and base + highest - now_ms <= config.timestamp_after_max_ms
         and now_ms - base - lowest <= config.timestamp_before_max_ms
     )
-    if not is_plain and config.timestamp_type is TimestampType.CREATE_TIME:
+    if not is_plain and config.timestamp_type is _CREATE_TIME:
         _check_timestamps(view, rows, row, (lowest, highest), (config, now_ms))
-    return payload if codec else payload[start:stop]
+    return payload
+
+
+def _decompressed(
+    codec: int, compressed: memoryview, config: LogConfig, allowance: Allowance | None
+) -> bytes:
+    limit = config.decompressed_batch_bytes_max
+    size_max = limit if allowance is None else min(limit, max(0, allowance.left_bytes))
+    try:
+        return decompress(codec, compressed, size_max)
+    except MalformedRecords as error:
+        if error.reason is Reason.TOO_LARGE:
+            if size_max < limit:
+                raise TooLargeForNow from None
+            raise BatchTooLarge(size_bytes=limit + 1, limit_bytes=limit) from error
+        raise CorruptRecords(str(error)) from error
 
 
 def _check_timestamps(

@@ -14,12 +14,14 @@ __all__ = ["BrokerThread", "broker"]
 
 def __getattr__(name: str) -> Any:
     # Not imported above: the simulators are used without pytest and without a broker.
-    if name == "broker":
-        from millstream.testing.fixtures import broker
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return broker
-    if name == "BrokerThread":
-        from millstream.testing.broker_thread import BrokerThread
+    from millstream.runtime.garbage import collector_paused
 
-        return BrokerThread
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with collector_paused():
+        module = "fixtures" if name == "broker" else "broker_thread"
+        found = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = found
+    return found

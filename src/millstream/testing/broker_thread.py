@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -10,6 +11,8 @@ from typing import Final, Self
 
 from millstream.broker.broker import Broker
 from millstream.broker.configs import BrokerConfigs
+from millstream.model.config.properties import check_settings
+from millstream.runtime.loop import DirectLoop
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -24,8 +27,14 @@ class BrokerThread:
     def __init__(
         self, settings: Mapping[str, object] | None = None, *, directory: Path | None = None
     ) -> None:
-        """`settings` are a broker's, with Kafka's names; numbers and truth values may be such."""
+        """`settings` are a broker's, with Kafka's names; numbers and truth values may be such.
+
+        A name that no broker knows, or that has no effect here, is a Python warning, as it is a
+        line on standard error of a broker's process. Raises InvalidConfig for a bad value.
+        """
         self._settings = {name: _text(value) for name, value in (settings or {}).items()}
+        for told in check_settings(self._settings, "settings"):
+            warnings.warn(told, stacklevel=2)
         self._directory = directory
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._thread: threading.Thread | None = None
@@ -92,7 +101,8 @@ class BrokerThread:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner(loop_factory=DirectLoop) as runner:
+                runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - raised by `start`, in the caller's thread
             self._failure = error
         finally:

@@ -1,11 +1,13 @@
 """A real process on a real disk, killed in the middle of its writes; its files damaged on top.
 
-    python -m millstream.testing.chaos --rounds 20 [--seed 7]
+    python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log|broker]
 
-Every round: a writer goes on with the log of the round before and is killed with SIGKILL at a
-random moment, its files may be damaged, then the log is opened and everything in it compared with
-what must be there. SIGKILL loses nothing of what was written, so the end of the log is known
-exactly; what a power loss may take is the simulator's matter (`make sim`).
+Without a part it runs all of them, one after the other; `chaos_broker.py` has the broker's.
+
+Every round of the log: a writer goes on with the log of the round before and is killed with
+SIGKILL at a random moment, its files may be damaged, then the log is opened and everything in it
+compared with what must be there. SIGKILL loses nothing of what was written, so the end of the log
+is known exactly; what a power loss may take is the simulator's matter (`make sim`).
 """
 
 import argparse
@@ -18,16 +20,19 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from shutil import rmtree
 from typing import Final, NamedTuple
 
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness, system_randomness
+from millstream.testing.chaos_broker import BrokerChaos
 from millstream.testing.chaos_damage import Damage, LogFiles, damage, look
 from millstream.testing.chaos_reader import ChaosFailed, Expected, check_log
 from millstream.testing.chaos_writer import PARTITION
 from millstream.testing.reporting import replay_lines
+from millstream.testing.simulate import ALL, LOG, PARTS
 
 ROUNDS_PER_LOG_MAX: Final = 1_000
 """Lives are also producer epochs, which are 16-bit numbers: then a new log begins."""
@@ -114,6 +119,9 @@ class Chaos:
         self.check()
         return told
 
+    def close(self) -> None:
+        """Nothing runs between two rounds."""
+
     def check(self) -> None:
         """Open the log here, compare everything. Raises ChaosFailed."""
         if self._expected.lives:
@@ -167,22 +175,24 @@ class ChaosRun(NamedTuple):
     """What was wrong and how to see it again."""
 
 
-def run_chaos(rounds: int, seed: int, tell: Callable[[str], None]) -> ChaosRun:
-    """Rounds on fresh logs in a temporary directory, which stays when one fails."""
+def run_chaos(rounds: int, seed: int, tell: Callable[[str], None], *, part: str = LOG) -> ChaosRun:
+    """Rounds on fresh data in a temporary directory, which stays when one fails."""
     counts: Counter[str] = Counter()
     for first in range(0, rounds, ROUNDS_PER_LOG_MAX):
         directory = tempfile.mkdtemp(prefix="millstream-chaos-")
-        chaos = Chaos(directory, seed + first)
-        for number in range(first, min(first + ROUNDS_PER_LOG_MAX, rounds)):
-            try:
-                tell(chaos.run_round())
-                if number == rounds - 1:
-                    chaos.check()
-            except (Exception, InvariantViolated) as error:  # noqa: BLE001 - told, and the end
-                command = f"make chaos ROUNDS={number - first + 1} SEED={seed + first}"
-                note = "content and damage repeat, the moments of the kills do not"
-                lines = replay_lines(error, seed=seed + first, command=f"{command}  # {note}")
-                return ChaosRun(number, counts + chaos.counts, f"{lines}\nfiles: {directory}")
+        chaos = (Chaos if part == LOG else BrokerChaos)(directory, seed + first)
+        with closing(chaos):
+            for number in range(first, min(first + ROUNDS_PER_LOG_MAX, rounds)):
+                try:
+                    tell(chaos.run_round())
+                    if number == rounds - 1:
+                        chaos.check()
+                except (Exception, InvariantViolated) as error:  # noqa: BLE001 - told, and the end
+                    command = f"make chaos ROUNDS={number - first + 1} SEED={seed + first}"
+                    note = "content and damage repeat, the moments of the kills do not"
+                    command = f"{command} PART={part}  # {note}"
+                    lines = replay_lines(error, seed=seed + first, command=command)
+                    return ChaosRun(number, counts + chaos.counts, f"{lines}\nfiles: {directory}")
         counts += chaos.counts
         rmtree(directory)
     return ChaosRun(rounds, counts, None)
@@ -193,18 +203,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m millstream.testing.chaos", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--part", choices=[ALL, *PARTS], default=ALL)
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
     seed = options.seed if options.seed is not None else system_randomness().integer(0, 2**31)
-    sys.stdout.write(f"chaos with seed {seed}\n")
-    run = run_chaos(options.rounds, seed, lambda line: _say(f"  {line}"))
-    for name, count in sorted(run.counts.items()):
-        sys.stdout.write(f"{count:>10,}  {name}\n")
-    if run.failure is not None:
-        sys.stdout.write(f"{run.failure}\n")
-        return 1
-    sys.stdout.write(f"{run.rounds} rounds, everything acknowledged was there\n")
+    for part in PARTS if options.part == ALL else (options.part,):
+        _say(f"{part}: chaos with seed {seed}")
+        run = run_chaos(options.rounds, seed, lambda line: _say(f"  {line}"), part=part)
+        for name, count in sorted(run.counts.items()):
+            _say(f"{count:>10,}  {name}")
+        if run.failure is not None:
+            _say(run.failure)
+            return 1
+        _say(f"{part}: {run.rounds} rounds, everything acknowledged was there")
     return 0
 
 

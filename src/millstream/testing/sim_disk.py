@@ -198,6 +198,15 @@ class SimDisk:
         self.check("stat", path)
         return len(self.storage.live.file(path).content)
 
+    def modified_ms(self, path: str) -> int | None:
+        """What was set and not overwritten since: the disk has no clock of its own."""
+        self.check("stat", path)
+        return self.storage.live.file(path).modified_ms
+
+    def set_modified_ms(self, path: str, time_ms: int) -> None:
+        self.check("stat", path)
+        self.storage.live.file(path).modified_ms = time_ms
+
     def list_directory(self, path: str) -> list[str]:
         self.check("list", path)
         return sorted(self.storage.live.directory(path).entries)

@@ -9,12 +9,13 @@ from millstream.testing.durability import ROOT_INODE, Tree
 class FileNode:
     """A file's content as readers see it now, synced or not."""
 
-    __slots__ = ("content", "inode", "linked", "open_count")
+    __slots__ = ("content", "inode", "linked", "modified_ms", "open_count")
 
     def __init__(self, inode: int, content: bytearray | None = None) -> None:
         self.inode = inode
         self.content = bytearray() if content is None else content
         self.linked = True
+        self.modified_ms: int | None = None
         self.open_count = 0
 
 

@@ -71,6 +71,7 @@ class SimStorage:
         if data:
             self.used_bytes += max(0, position + len(data) - len(node.content))
             write_into(node.content, position, data)
+            node.modified_ms = None
             self.take(Write(self._number(), node.inode, path, position, data))
         if failure:
             raise os_error(failure, path)
@@ -89,6 +90,7 @@ class SimStorage:
             raise os_error(errno.EINVAL, path)
         self.used_bytes += size - len(node.content)
         resize(node.content, size)
+        node.modified_ms = None
         self.trace.note("truncate", path, size)
         self.take(Truncate(self._number(), node.inode, path, size))
 

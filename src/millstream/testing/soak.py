@@ -1,6 +1,8 @@
 """Hours of everything random, simulation and chaos in turn, until the time is up.
 
-python -m millstream.testing.soak --hours 8 [--seed 7]
+    python -m millstream.testing.soak --hours 8 [--seed 7] [--part log|broker]
+
+A turn has both of the log and both of the broker.
 """
 
 import argparse
@@ -12,10 +14,10 @@ from typing import Final
 
 from millstream.runtime.randomness import system_randomness
 from millstream.testing.chaos import run_chaos
-from millstream.testing.simulate import STEPS_DEFAULT, run_seeds
+from millstream.testing.simulate import ALL, BROKER, LOG, PARTS, STEPS_DEFAULT, run_seeds
 
-SEEDS_PER_TURN: Final = 200
-ROUNDS_PER_TURN: Final = 50
+SEEDS_PER_TURN: Final = {LOG: 200, BROKER: 150}
+ROUNDS_PER_TURN: Final = {LOG: 50, BROKER: 20}
 """Each about half a minute on two cores."""
 LONG_TURN_EVERY: Final = 4
 """Every so many turns the histories are longer and fewer: some states need a long way to reach."""
@@ -27,35 +29,36 @@ Tell = Callable[[str], None]
 class Soak:
     """Turn after turn with seeds that were not used before."""
 
-    def __init__(self, seed: int, tell: Tell) -> None:
+    def __init__(self, seed: int, tell: Tell, parts: Sequence[str] = PARTS) -> None:
         self._next_seed = seed
         self._tell = tell
+        self._parts = parts
         self._turn = 0
         self.totals: Counter[str] = Counter()
 
     def run_turn(self) -> bool:
         """One turn of each; False when something failed, which was told."""
         self._turn += 1
-        return self._simulate() and self._kill()
+        return all(self._simulate(part) and self._kill(part) for part in self._parts)
 
-    def _simulate(self) -> bool:
+    def _simulate(self, part: str) -> bool:
         factor = LONG_FACTOR if self._turn % LONG_TURN_EVERY == 0 else 1
         # Longer histories cost more than in proportion: the model compares all of it each step.
-        seeds, steps = SEEDS_PER_TURN // factor**2, STEPS_DEFAULT * factor
-        run = run_seeds(self._next_seed, seeds, steps=steps, progress=lambda _: None)
+        seeds, steps = SEEDS_PER_TURN[part] // factor**2, STEPS_DEFAULT * factor
+        run = run_seeds(self._next_seed, seeds, steps=steps, progress=lambda _: None, part=part)
         self._next_seed += seeds
-        self.totals.update({"seeds": run.seeds, "operations": run.made.total()})
+        self.totals.update({f"{part} seeds": run.seeds, f"{part} operations": run.made.total()})
         if run.failure is not None:
             self._tell(run.failure.told)
         elif run.never_made:
             self._tell(f"never happened: {', '.join(run.never_made)}")
         return run.failure is None and not run.never_made
 
-    def _kill(self) -> bool:
-        run = run_chaos(ROUNDS_PER_TURN, self._next_seed, lambda _: None)
+    def _kill(self, part: str) -> bool:
+        run = run_chaos(ROUNDS_PER_TURN[part], self._next_seed, lambda _: None, part=part)
         self._next_seed += 1
-        self.totals.update({"rounds of chaos": run.rounds})
-        self.totals.update({"records written": run.counts["records written"]})
+        written = run.counts["records written"] + run.counts["records acknowledged"]
+        self.totals.update({f"rounds of {part} chaos": run.rounds, "records written": written})
         if run.failure is not None:
             self._tell(run.failure)
         return run.failure is None
@@ -66,12 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m millstream.testing.soak")
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--part", choices=[ALL, *PARTS], default=ALL)
     options = parser.parse_args(arguments)
     if not options.hours > 0:  # not-a-number is above nothing either
         parser.error("--hours must be above 0")
     seed = options.seed if options.seed is not None else system_randomness().integer(0, 2**31)
     started_s = time.monotonic()
-    soak = Soak(seed, _say)
+    soak = Soak(seed, _say, PARTS if options.part == ALL else [options.part])
     _say(f"soaking for {options.hours:g} h from seed {seed}")
     while True:
         is_good = soak.run_turn()

@@ -18,6 +18,7 @@ from typing import Final
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of, text_of
 from millstream.broker.topic_changes import within
+from millstream.controller.errors import TooManyPartitions
 from millstream.controller.topics import MorePartitions
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
@@ -43,6 +44,8 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePa
         outcomes = await within(request.timeout_ms, change)
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
+    except TooManyPartitions as error:  # of all topics together, so that each is told
+        outcomes = [error] * len(wanted)
     return await on_the_loop(_answering(wanted, outcomes))
 
 

@@ -21,6 +21,7 @@ from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of, text_of
 from millstream.broker.services import Services
 from millstream.broker.topic_changes import topic_defaults, within
+from millstream.controller.errors import TooManyPartitions
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import NewTopic
 from millstream.model.errors import OperatingError
@@ -54,6 +55,8 @@ async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopics
         outcomes = await within(request.timeout_ms, change)
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
+    except TooManyPartitions as error:  # of all topics together, so that each is told
+        outcomes = [error] * len(wanted)
     has_configs = context.version >= _FIRST_WITH_CONFIGS
     answering = _Answering(services, has_configs=has_configs)
     return await on_the_loop(answering.steps(wanted, outcomes))

@@ -9,7 +9,6 @@ twin has names (byte positions in the header, columns of a row, Reasons): C need
 from array import array as _array
 
 import cython
-from crc32c import crc32c as _crc32c
 from cython.cimports.cpython.array import array, clone, resize
 from cython.cimports.cpython.buffer import (
     PyBUF_READ,
@@ -19,6 +18,7 @@ from cython.cimports.cpython.buffer import (
 )
 from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
 
+from millstream.kernels._compiled.crc import crc32c as _crc32c
 from millstream.kernels._compiled.stamps import assign_offsets, set_append_time, set_leader_epoch
 
 __all__ = [

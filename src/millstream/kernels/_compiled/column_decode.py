@@ -8,12 +8,12 @@ microseconds of a batch and wait to have it back would cost more than it gains.
 from array import array
 
 import cython
-from crc32c import crc32c
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
 from cython.cimports.millstream.kernels._compiled.column_buffers import Held
 from cython.cimports.millstream.kernels._compiled.column_sink import Sink
 
+from millstream.kernels._compiled.crc import crc32c
 from millstream.kernels.column_types import DECODE_DEFAULTS, Decoded, flat_view
 from millstream.kernels.compression import decompress
 from millstream.kernels.errors import MalformedRecords, Reason

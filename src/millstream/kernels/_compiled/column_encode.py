@@ -1,12 +1,12 @@
 """Columns into record batches; described by `column_encode.pyi`."""
 
 import cython
-from crc32c import crc32c
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.millstream.kernels._compiled.column_buffers import Growing
 from cython.cimports.millstream.kernels._compiled.column_source import Source
 
+from millstream.kernels._compiled.crc import crc32c
 from millstream.kernels.column_types import BATCH_DEFAULTS
 from millstream.kernels.compression import compress
 

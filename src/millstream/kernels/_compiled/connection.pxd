@@ -1,5 +1,5 @@
 # C layout of a connection, for the shell.
-from millstream.kernels._compiled.answers cimport Answer, Answers
+from millstream.kernels._compiled.input_buffer cimport InputBuffer
 from millstream.kernels._compiled.produce cimport Plan
 
 
@@ -12,7 +12,7 @@ cdef struct Header:
     unsigned char* body
 
 
-cdef class Connection(Answers):
+cdef class Connection(InputBuffer):
     cdef public object owner
     cdef public bint is_plain
     cdef public bint is_direct
@@ -22,23 +22,12 @@ cdef class Connection(Answers):
     cdef int descriptor
     # Whether the next frame was looked at already, and is not for the core.
     cdef bint is_for_python
-    cdef long long frame_bytes_max
     cdef Py_ssize_t in_flight_max
     cdef long long output_bytes_max
     cdef Plan plan
-    cdef object given
-    cdef bytearray buffer
-    cdef unsigned char* data
-    cdef Py_ssize_t capacity
-    # What was received and not yet walked is [start, end) of the buffer.
-    cdef Py_ssize_t start
-    cdef Py_ssize_t end
 
     cdef bint must_wait(self) noexcept
     cdef bint walk(self, long long wall_ms) except -1
-    cdef bint is_shared(self) noexcept
-    cdef int ensure_room(self) except -1
-    cdef int move_to(self, bytearray larger) except -1
     cdef Py_ssize_t frame_size(self) except? -1
     cdef int read_header(self, unsigned char* at, unsigned char* end, Header* header) except -1
     cdef int stage(self, Header* header, long long wall_ms) except -1

@@ -1,17 +1,10 @@
-"""One client's connection without I/O: frames in, answers out in order; see `connection.pyi`.
+"""One client's connection without I/O: frames in, answers out in order; see `connection.pyi`."""
 
-The buffer is a bytearray that is never resized, so its address holds. It is written to again only
-when nobody has a view of it, and given back to the table when every byte of it was walked: an idle
-connection has none.
-"""
-
-import cython
-from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.string cimport memcpy, memmove
 
-from millstream.kernels._compiled.answers cimport Answer, Answers
+from millstream.kernels._compiled.answers cimport Answer
 from millstream.kernels._compiled.big_endian cimport get_i16, get_i32
+from millstream.kernels._compiled.input_buffer cimport InputBuffer
 from millstream.kernels._compiled.partition_slot cimport PartitionSlot
 from millstream.kernels._compiled.produce cimport Plan, Planned
 from millstream.kernels._compiled.produce_answer cimport (
@@ -25,13 +18,7 @@ from millstream.kernels.request_headers import FLEXIBLE_FROM
 
 __all__ = ["Connection", "FrameError"]
 
-cdef extern from "Python.h":
-    ctypedef struct PyByteArrayObject:
-        Py_ssize_t ob_exports
-
 cdef enum:
-    BUFFER_BYTES = 32768
-    ROOM_BYTES_MIN = 4096
     KEYS = 128
 
 cdef int flexible_from[KEYS]
@@ -39,7 +26,7 @@ for _key in range(KEYS):
     flexible_from[_key] = FLEXIBLE_FROM[_key] if _key < len(FLEXIBLE_FROM) else 0
 
 
-cdef class Connection(Answers):
+cdef class Connection(InputBuffer):
     """See the stub."""
 
     def __init__(
@@ -56,71 +43,6 @@ cdef class Connection(Answers):
         self.in_flight_max = in_flight_max
         self.output_bytes_max = output_bytes_max
         self.plan = Plan(table)
-
-    # -- the buffer
-
-    def get_buffer(self, Py_ssize_t size_hint) -> memoryview:
-        self.ensure_room()
-        self.given = memoryview(self.buffer)[self.end :]
-        return self.given
-
-    def received(self, Py_ssize_t size) -> None:
-        if not 0 <= size <= self.capacity - self.end:
-            raise ValueError(f"{size} bytes in a buffer of {self.capacity - self.end}")
-        self.end += size
-        given, self.given = self.given, None
-        if given is not None:
-            try:
-                given.release()
-            except BufferError:
-                pass  # a loop that still holds it lets go of it later
-
-    @property
-    def unread_bytes(self):
-        return self.end - self.start
-
-    cdef bint is_shared(self) noexcept:
-        return (<PyByteArrayObject*><void*>self.buffer).ob_exports != 0
-
-    cdef int ensure_room(self) except -1:
-        cdef Py_ssize_t left = self.end - self.start
-        cdef long long wanted = left + ROOM_BYTES_MIN
-        if self.buffer is None:
-            self.move_to(self.table.take_spare(BUFFER_BYTES))
-            return 0
-        if left == 0 and self.start and not self.is_shared():
-            self.start = self.end = 0
-        if self.capacity - self.end >= ROOM_BYTES_MIN:
-            return 0
-        if left >= 4:  # grows with what came, up to what is claimed
-            wanted = max(wanted, min(2 * <long long>left, 4 + get_i32(self.data + self.start)))
-        if wanted <= self.capacity and not self.is_shared():
-            memmove(self.data, self.data + self.start, left)
-            self.start, self.end = 0, left
-        else:
-            self.move_to(self.table.take_spare(wanted))
-        return 0
-
-    cdef int move_to(self, bytearray larger) except -1:
-        """Go on in another buffer, or in none."""
-        cdef Py_ssize_t left = self.end - self.start
-        cdef unsigned char* data = NULL
-        if larger is not None:
-            data = <unsigned char*>PyByteArray_AS_STRING(larger)
-            if left:
-                memcpy(data, self.data + self.start, left)
-        if self.buffer is not None and not self.is_shared():
-            self.table.give_spare(self.buffer)
-        self.buffer, self.data = larger, data
-        self.capacity = 0 if larger is None else len(larger)
-        self.start, self.end = 0, left
-        return 0
-
-    cdef int settled(self) except -1:
-        """Give the buffer back when it is walked to its end and nobody looks at it."""
-        if self.buffer is not None and self.start == self.end and not self.is_shared():
-            self.move_to(None)
-        return 0
 
     # -- requests
 

@@ -1,10 +1,15 @@
-"""CRC-32C of bytes in memory, without a Python object per call.
+"""CRC-32C of bytes in memory, without a Python object per call; described by `crc.pyi`.
 
 The `crc32c` package is as fast for a long batch but costs a quarter of a microsecond to call, more
-than a small batch's CRC. With SSE 4.2 three streams run side by side, as the instruction takes one
-word per cycle but gives its result only after three; without it eight tables do. The streams are
-joined by a table that moves a CRC over a block of zeros, built at import from the polynomial.
+than a small batch's CRC, and its import costs a starting broker more than all kernels together.
+With SSE 4.2 three streams run side by side, as the instruction takes one word per cycle but gives
+its result only after three; without it eight tables do. The streams are joined by a table that
+moves a CRC over a block of zeros, built at import from the polynomial.
 """
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+
+__all__ = ["crc32c"]
 
 cdef extern from *:
     """
@@ -94,25 +99,49 @@ cdef extern from *:
     }
     #endif
 
-    static uint32_t ms_crc32c(const unsigned char *data, size_t size, int may_use_sse42) {
+    static uint32_t ms_crc32c(uint32_t crc, const unsigned char *data, size_t size) {
     #if defined(__x86_64__)
-        if (may_use_sse42 && ms_has_sse42) return ~ms_crc_sse42(~0u, data, size);
+        if (ms_has_sse42) return ~ms_crc_sse42(~crc, data, size);
     #endif
-        return ~ms_crc_tables(~0u, data, size);
+        return ~ms_crc_tables(~crc, data, size);
     }
     """
+    int ms_has_sse42
     void ms_make_tables() noexcept nogil
-    unsigned int ms_crc32c(const unsigned char* data, size_t size, int may_use_sse42) noexcept nogil
+    unsigned int ms_crc_tables(
+        unsigned int crc, const unsigned char* data, size_t size) noexcept nogil
+    unsigned int ms_crc32c(
+        unsigned int crc, const unsigned char* data, size_t size) noexcept nogil
 
 ms_make_tables()
 
+cdef Py_ssize_t RELEASE_BYTES = 32768
+"""From here on other threads may run meanwhile; for less, giving the GIL away costs too much."""
+_package = None
+if not ms_has_sse42:
+    # It knows the instructions of other processors: worth its import for whole batches.
+    from crc32c import crc32c as _package
+
 
 cdef unsigned int crc32c_of(const unsigned char* data, Py_ssize_t size) noexcept nogil:
-    return ms_crc32c(data, size, 1)
+    return ms_crc32c(0, data, size)
 
 
-def crc32c(const unsigned char[::1] data, bint may_use_sse42=True):
-    """For the tests: the same as the package's, by either way."""
-    if data.shape[0] == 0:
-        return 0
-    return ms_crc32c(&data[0], data.shape[0], may_use_sse42)
+def crc32c(data, unsigned int value=0):
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if view.len < RELEASE_BYTES:
+            return ms_crc32c(value, <const unsigned char*> view.buf, view.len)
+        if _package is not None:
+            return _package(data, value)
+        with nogil:
+            value = ms_crc32c(value, <const unsigned char*> view.buf, view.len)
+        return value
+    finally:
+        PyBuffer_Release(&view)
+
+
+def crc32c_by_tables(const unsigned char[::1] data, unsigned int value=0):
+    """For the tests: how a processor without the instruction does it."""
+    return ~ms_crc_tables(~value, &data[0], data.shape[0]) & 0xFFFFFFFF if data.shape[0] else value

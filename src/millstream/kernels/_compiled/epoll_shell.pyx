@@ -8,7 +8,7 @@ import os
 
 import cython
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memmove
 
 from millstream.kernels._compiled.connection cimport Connection
@@ -16,11 +16,13 @@ from millstream.kernels._compiled.slots cimport SlotTable
 
 from millstream.kernels.errors import FrameError
 
-__all__ = ["ENDED", "REQUESTS", "WRITABLE", "EpollShell"]
+__all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
 
 REQUESTS = 1
 WRITABLE = 2
 ENDED = 4
+OURS = 1
+OTHERS = 2
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -34,6 +36,16 @@ cdef extern from "<sys/epoll.h>" nogil:
     int epoll_ctl(int epoll, int operation, int descriptor, epoll_event* event)
     int epoll_wait(int epoll, epoll_event* events, int count, int timeout_ms)
 
+cdef extern from "<sched.h>" nogil:
+    int sched_yield()
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        int64_t tv_sec
+        long tv_nsec
+    int CLOCK_MONOTONIC
+    int clock_gettime(int clock, timespec* now)
+
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT, MSG_NOSIGNAL
     Py_ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
@@ -41,6 +53,17 @@ cdef extern from "<sys/socket.h>" nogil:
 
 cdef enum:
     EVENTS_MAX = 256
+    SPIN_NS = 40_000  # about what it costs to sleep and to be woken
+    SHORT_NS = 60_000  # a sleep that a spin would have replaced: it takes the waking as well
+    NO_SLEEP_NS = 4_000  # it had come before
+    SPIN_CREDIT = 8
+    CREDIT_MAX = 64
+
+
+cdef inline int64_t now_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec * 1_000_000_000 + now.tv_nsec
 
 
 @cython.final
@@ -51,6 +74,9 @@ cdef class EpollShell:
     cdef int epoll
     cdef Py_ssize_t unread_bytes_told
     cdef dict connections  # keeps alive what the kernel points to
+    cdef epoll_event events[EVENTS_MAX]
+    cdef int event_count  # found by `wait` and not handled yet
+    cdef int credit  # see `spin`
 
     def __init__(self, SlotTable table, *, Py_ssize_t unread_bytes_told=262_144) -> None:
         self.table = table
@@ -64,7 +90,7 @@ cdef class EpollShell:
         return self.epoll
 
     def add(self, Connection connection, int descriptor) -> None:
-        self.control(EPOLL_CTL_ADD, descriptor, connection, EPOLLIN | EPOLLRDHUP)
+        self.control(EPOLL_CTL_ADD, descriptor, <void*>connection, EPOLLIN | EPOLLRDHUP)
         self.connections[descriptor] = connection
         connection.descriptor = descriptor
         connection.is_direct = True
@@ -75,20 +101,21 @@ cdef class EpollShell:
             events |= EPOLLIN | EPOLLRDHUP
         if writing:
             events |= EPOLLOUT
-        self.control(EPOLL_CTL_MOD, connection.descriptor, connection, events)
+        self.control(EPOLL_CTL_MOD, connection.descriptor, <void*>connection, events)
 
     def forget(self, Connection connection) -> None:
+        self.event_count = 0  # it may be among those; the others will be found again
         del self.connections[connection.descriptor]
-        self.control(EPOLL_CTL_DEL, connection.descriptor, connection, 0)
+        self.control(EPOLL_CTL_DEL, connection.descriptor, NULL, 0)
         connection.descriptor = -1
         connection.is_direct = False
 
     cdef int control(
-        self, int operation, int descriptor, Connection connection, uint32_t events
+        self, int operation, int descriptor, void* data, uint32_t events
     ) except -1:
         cdef epoll_event event
         event.events = events
-        event.data.ptr = <void*>connection
+        event.data.ptr = data  # NULL is the loop's own epoll
         if epoll_ctl(self.epoll, operation, descriptor, &event) < 0:
             raise OSError(errno, os.strerror(errno))
         return 0
@@ -100,20 +127,82 @@ cdef class EpollShell:
 
     # -- input
 
+    def watch_loop(self, int descriptor) -> None:
+        self.control(EPOLL_CTL_ADD, descriptor, NULL, EPOLLIN)
+
+    def wait(self, int timeout_ms) -> int:
+        cdef int index, found = 0
+        cdef int count = 0
+        if timeout_ms != 0 and self.credit >= SPIN_CREDIT:
+            with nogil:
+                count = self.spin()
+        if count == 0:
+            count = self.sleep(timeout_ms)
+        for index in range(count):
+            if self.events[index].data.ptr == NULL:
+                count -= 1
+                self.events[index] = self.events[count]
+                found = 2
+                break
+        self.event_count = count
+        return found | 1 if count else found
+
+    cdef int spin(self) noexcept nogil:
+        """Look again and again for a moment instead of sleeping.
+
+        To sleep and to be woken costs the processor more than a short wait, on virtual machines
+        several times more, and the caches are cold afterwards. A spin that brings nothing is a
+        loss, so it takes credit, which short sleeps earn: eight of them pay for one such loss, and
+        a long one halves what there is. A broker without work has none and never spins.
+        """
+        cdef int count
+        cdef int64_t until_ns = now_ns() + SPIN_NS
+        while True:
+            count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
+            if count != 0:
+                return max(count, 0)
+            if now_ns() >= until_ns:
+                break
+            sched_yield()  # whoever wants this processor may be the one to bring something
+        self.credit -= SPIN_CREDIT
+        return 0
+
+    cdef int sleep(self, int timeout_ms) except -1:
+        cdef int count
+        cdef int64_t slept_ns = now_ns()
+        with nogil:
+            count = epoll_wait(self.epoll, self.events, EVENTS_MAX, timeout_ms)
+        if count < 0:
+            if errno != EINTR:
+                raise OSError(errno, os.strerror(errno))
+            return 0
+        slept_ns = now_ns() - slept_ns
+        if slept_ns > SHORT_NS:
+            self.credit >>= 1
+        elif slept_ns > NO_SLEEP_NS:
+            self.credit = min(self.credit + 1, CREDIT_MAX)
+        return count
+
     def wake(self, double now_s, long long wall_ms) -> list:
-        cdef epoll_event events[EVENTS_MAX]
         cdef Connection connection
+        cdef epoll_event* event
         cdef int index, flags, error
-        cdef int count = epoll_wait(self.epoll, events, EVENTS_MAX, 0)
+        cdef int count = self.event_count
+        self.event_count = 0
+        if count == 0:
+            count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
         told = []
         for index in range(count):
-            connection = <Connection>events[index].data.ptr
-            flags = 2 if events[index].events & EPOLLOUT else 0
+            event = &self.events[index]
+            if event.data.ptr == NULL:
+                continue  # the loop will look itself
+            connection = <Connection>event.data.ptr
+            flags = 2 if event.events & EPOLLOUT else 0
             error = 0
-            if events[index].events & (EPOLLIN | EPOLLRDHUP):
+            if event.events & (EPOLLIN | EPOLLRDHUP):
                 connection.last_active_s = now_s
                 flags |= self.read(connection, wall_ms, &error)
-            elif events[index].events & (EPOLLHUP | EPOLLERR):
+            elif event.events & (EPOLLHUP | EPOLLERR):
                 flags |= 4
             if flags:
                 told.append((connection, flags, error))
@@ -135,7 +224,7 @@ cdef class EpollShell:
                 return 0
             error[0] = errno if size < 0 else 0
             return 4
-        connection.end += size
+        connection.took(size)
         try:
             is_for_python = connection.walk(wall_ms)
         except FrameError:

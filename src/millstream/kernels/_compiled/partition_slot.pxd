@@ -71,6 +71,8 @@ cdef class PartitionSlot:
     ) except -1
     cdef int keep_bytes(self, bytearray buffer, unsigned char* data, Py_ssize_t size) except -1
     cdef int close_copied(self) except -1
+    cdef int add_buffer(self, one) except -1
+    cdef int keep_waiting(self, tuple part) except -1
     cdef int refuse_waiting(self, bint is_all, long long wall_ms, int code) except -1
     cdef int wait(self, Waiting request, long long end_offset, Py_ssize_t at) except -1
 

@@ -73,9 +73,7 @@ cdef class PartitionSlot:
         self.timestamp_after_max_ms = self.timestamp_before_max_ms = NO_LIMIT
         self.roll_timestamp_ms = NO_LIMIT
         self.seen_by = self.staged_index = -1
-        self.buffers = []
-        self.entries = []
-        self.waiting_parts = deque()
+        # Lists and the queue come when they are needed: most of ten thousand slots are idle.
 
     def __dealloc__(self):
         free(self.rows)
@@ -99,11 +97,11 @@ cdef class PartitionSlot:
     @property
     def staged_buffers(self):
         self.close_copied()
-        return self.buffers
+        return [] if self.buffers is None else self.buffers
 
     @property
     def waiting(self):
-        return len(self.waiting_parts)
+        return 0 if self.waiting_parts is None else len(self.waiting_parts)
 
     cdef bint has_room_for(self, long long records, long long size_bytes) noexcept:
         return (
@@ -131,6 +129,8 @@ cdef class PartitionSlot:
         row[8], row[9] = get_i64(data + 43), get_i16(data + 51)
         row[10], row[11] = get_i32(data + 53), count
         self.keep_bytes(buffer, data, size)
+        if self.entries is None:
+            self.entries = []
         self.entries.append(entry)
         self.row_count += 1
         self.bytes += size
@@ -150,13 +150,18 @@ cdef class PartitionSlot:
             return 0
         self.close_copied()
         start = data - <unsigned char*>buffer
-        self.buffers.append(memoryview(buffer)[start : start + size])
-        return 0
+        return self.add_buffer(memoryview(buffer)[start : start + size])
 
     cdef int close_copied(self) except -1:
         if self.copied_bytes:
-            self.buffers.append(PyBytes_FromStringAndSize(<char*>self.copied, self.copied_bytes))
+            self.add_buffer(PyBytes_FromStringAndSize(<char*>self.copied, self.copied_bytes))
             self.copied_bytes = 0
+        return 0
+
+    cdef int add_buffer(self, one) except -1:
+        if self.buffers is None:
+            self.buffers = []
+        self.buffers.append(one)
         return 0
 
     def settle(self) -> None:
@@ -195,10 +200,20 @@ cdef class PartitionSlot:
         free(self.rows)
         free(self.copied)
         self.rows, self.copied = NULL, NULL
-        self.buffers = []  # a new one: whoever wrote them may still look at the old
-        self.entries.clear()
+        self.buffers = self.entries = None  # not cleared: whoever wrote them may still look
 
-    def note_end(self) -> None:
+    def takes(self, long long last_offset, long long size_bytes, long long timestamp_ms) -> bool:
+        return (
+            self.position + size_bytes <= self.position_max
+            and last_offset <= self.offset_max
+            and self.batches_max > 0
+            and timestamp_ms <= self.roll_timestamp_ms
+        )
+
+    def follow(self, long long log_end, long long position, long long index_room_bytes) -> None:
+        self.log_end, self.position = log_end, position
+        # Each batch may add one entry; the segment rolls before an append that finds it full.
+        self.batches_max = (index_room_bytes + 7) // 8 if index_room_bytes > 0 else 0
         if self.end_count and self.end_offsets[(self.end_next - 1) & 15] == self.log_end:
             self.end_next = (self.end_next - 1) & 15
             self.end_count -= 1
@@ -237,6 +252,8 @@ cdef class PartitionSlot:
         while self.waiting_parts and self.waiting_parts[0][0] <= offset:
             _, request, _ = self.waiting_parts.popleft()
             request.release_one()
+        if not self.waiting_parts:
+            self.waiting_parts = None
 
     def fail_waiting(self, int error_code) -> int:
         return self.refuse_waiting(True, 0, error_code)
@@ -247,18 +264,23 @@ cdef class PartitionSlot:
     cdef int refuse_waiting(self, bint is_all, long long wall_ms, int code) except -1:
         cdef Waiting request
         cdef int refused = 0
-        parts, self.waiting_parts = self.waiting_parts, deque()
-        for part in parts:
+        parts, self.waiting_parts = self.waiting_parts, None
+        for part in parts or ():
             request = part[1]
             if is_all or request.deadline_ms <= wall_ms:
                 request.connection.refuse(request.number, part[2], code)
                 request.release_one()
                 refused += 1
             else:
-                self.waiting_parts.append(part)
+                self.keep_waiting(part)
         return refused
 
     cdef int wait(self, Waiting request, long long end_offset, Py_ssize_t at) except -1:
         request.parts += 1
-        self.waiting_parts.append((end_offset, request, at))
+        return self.keep_waiting((end_offset, request, at))
+
+    cdef int keep_waiting(self, tuple part) except -1:
+        if self.waiting_parts is None:
+            self.waiting_parts = deque()
+        self.waiting_parts.append(part)
         return 0

@@ -1,9 +1,21 @@
 """A producer's state in one partition as plain numbers; described by `slots.pyi`."""
 
 import cython
+from cpython.array cimport array
 from libc.string cimport memmove
 
 BATCHES_KEPT = 5
+
+
+cdef enum:
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
+
+
+cdef long long* row_at(array rows, Py_ssize_t at) except NULL:
+    if rows.ob_descr.itemsize != 8 or not 0 <= at <= len(rows) - 12:
+        raise ValueError("rows must be an array('q') with a whole row there")
+    return rows.data.as_longlongs + at
 
 
 cdef long long last_sequence_of(long long base_sequence, long long count) noexcept:
@@ -62,6 +74,37 @@ cdef class ProducerEntry:
         batch.last_offset = last_offset
         batch.timestamp_ms = timestamp_ms
         self.push(&batch)
+
+    def is_next(self, array rows, Py_ssize_t at) -> bool:
+        cdef long long* row = row_at(rows, at)
+        return (
+            row[9] == self.epoch >= 0
+            and row[10] >= 0
+            and (self.transaction_first_offset < 0 or row[5] & TRANSACTIONAL != 0)
+            and self.expects(row[10], -2)  # nothing is staged while a batch comes the long way
+        )
+
+    def take(self, array rows, Py_ssize_t at) -> bool:
+        cdef long long* row = row_at(rows, at)
+        cdef Kept batch
+        cdef long long last = -1
+        cdef bint is_in_transaction = row[5] & TRANSACTIONAL != 0
+        if row[9] != self.epoch or row[10] < 0 or row[5] & CONTROL or row[3] < row[2]:
+            return False
+        if is_in_transaction and self.transaction_first_offset < 0:
+            return False
+        if self.count:
+            last = self.kept[self.count - 1].last_sequence
+            if row[2] <= self.kept[self.count - 1].last_offset:
+                return False
+        if last >= 0 and row[10] != ((last + 1) & 0x7FFFFFFF):
+            return False
+        batch.first_sequence = row[10]
+        batch.last_sequence = last_sequence_of(row[10], row[3] - row[2] + 1)
+        batch.base_offset, batch.last_offset, batch.timestamp_ms = row[2], row[3], row[7]
+        self.push(&batch)
+        self.last_timestamp_ms = row[7]
+        return True
 
     def forget_batches(self) -> None:
         self.count = 0

@@ -51,5 +51,6 @@ cdef class SlotTable:
     cdef int add_place(self, PartitionSlot slot, Py_ssize_t at) except -1
     cdef int finish(self, Request* request) except -1
     cdef int note_ready(self, Answerer connection) except -1
-    cdef bytearray take_spare(self, Py_ssize_t size_min)
+    cdef bytearray take_spare(self, Py_ssize_t size_min, Py_ssize_t size_best)
+    cdef bytearray newest_spare(self, Py_ssize_t size_min, Py_ssize_t size_max)
     cdef int give_spare(self, bytearray buffer) except -1

@@ -191,22 +191,38 @@ cdef class SlotTable:
 
     # -- buffers that no connection needs right now
 
-    cdef bytearray take_spare(self, Py_ssize_t size_min):
-        cdef Py_ssize_t index
-        if size_min <= SPARE_BYTES:
+    cdef bytearray take_spare(self, Py_ssize_t size_min, Py_ssize_t size_best):
+        """One of `size_best` or more if it is there, else of `size_min` or somewhat more."""
+        cdef bytearray found
+        cdef Py_ssize_t size = SPARE_BYTES
+        if size_best <= SPARE_BYTES:
             return self.spares.pop() if self.spares else bytearray(SPARE_BYTES)
-        for index in range(len(self.large_spares)):
-            if len(self.large_spares[index]) >= size_min:
+        found = self.newest_spare(size_best, LARGE_BYTES_MAX)
+        if found is not None:
+            return found
+        if size_min > LARGE_BYTES_MAX:
+            return bytearray(size_min)
+        while size < size_min:  # powers of two, so that another can use it
+            size *= 2
+        found = self.newest_spare(size, size)
+        return bytearray(size) if found is None else found
+
+    cdef bytearray newest_spare(self, Py_ssize_t size_min, Py_ssize_t size_max):
+        cdef Py_ssize_t index
+        for index in range(len(self.large_spares) - 1, -1, -1):
+            if size_min <= len(self.large_spares[index]) <= size_max:
                 self.large_bytes -= len(self.large_spares[index])
                 return self.large_spares.pop(index)
-        return bytearray(size_min)
+        return None
 
     cdef int give_spare(self, bytearray buffer) except -1:
         cdef Py_ssize_t size = len(buffer)
         if size == SPARE_BYTES:
             if len(self.spares) < SPARES_MAX:
                 self.spares.append(buffer)
-        elif self.large_bytes + size <= LARGE_BYTES_MAX:
+        elif size <= LARGE_BYTES_MAX:
+            while self.large_bytes + size > LARGE_BYTES_MAX:
+                self.large_bytes -= len(self.large_spares.pop(0))
             self.large_bytes += size
             self.large_spares.append(buffer)
         return 0

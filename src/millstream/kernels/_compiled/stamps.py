@@ -1,15 +1,9 @@
 """Offsets, epochs and append times written into walked batches, in place; part of `batches`."""
 
 import cython
-from crc32c import crc32c as _crc32c
 from cython.cimports.cpython.array import array
-from cython.cimports.cpython.buffer import (
-    PyBUF_READ,
-    PyBUF_WRITABLE,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
-from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
+from cython.cimports.cpython.buffer import PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.millstream.kernels._compiled.crc import crc32c_of
 
 from millstream.kernels.errors import MalformedRecords, Reason
 
@@ -109,20 +103,14 @@ def set_leader_epoch(buffer, rows: array, leader_epoch: cython.longlong):
 
 
 @cython.cfunc
-@cython.exceptval(-1)
+@cython.exceptval(check=False)
 def _set_append_time(
     at: cython.p_uchar, size: cython.longlong, timestamp_ms: cython.longlong
-) -> cython.int:
-    crc: cython.uint
+) -> cython.void:
     at[22] |= 8
     _put(at + 35, timestamp_ms, 8)
-    covered: memoryview = PyMemoryView_FromMemory(
-        cython.cast(cython.p_char, at + 21), size - 21, PyBUF_READ
-    )
-    # Mode 0 keeps the GIL, so that nobody resizes the rows, whose positions were proved once.
-    crc = _crc32c(covered, 0, 0)
-    _put(at + 17, crc, 4)
-    return 0
+    # With the GIL, so that nobody resizes the rows, whose positions were proved once.
+    _put(at + 17, crc32c_of(at + 21, size - 21), 4)
 
 
 def set_append_time(buffer, rows: array, timestamp_ms: cython.longlong):

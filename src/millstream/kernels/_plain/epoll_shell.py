@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from millstream.kernels._plain.connection import Connection
     from millstream.kernels._plain.slots import SlotTable
 
-__all__ = ["ENDED", "REQUESTS", "WRITABLE", "EpollShell"]
+__all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
 
 REQUESTS: Final = 1
 WRITABLE: Final = 2
 ENDED: Final = 4
+OURS: Final = 1
+OTHERS: Final = 2
 
 _EVENTS_MAX: Final = 256
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP
@@ -33,6 +35,9 @@ class EpollShell:
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[Connection, int] = {}
+        self._loop = -1
+        self._events: list[tuple[int, int]] = []
+        """Found by `wait` and not handled yet."""
 
     def fileno(self) -> int:
         return self._epoll.fileno()
@@ -48,6 +53,7 @@ class EpollShell:
         self._epoll.modify(self._descriptors[connection], events)
 
     def forget(self, connection: Connection) -> None:
+        self._events = []  # it may be among those; the others will be found again
         descriptor = self._descriptors.pop(connection)
         del self._connections[descriptor]
         self._epoll.unregister(descriptor)
@@ -56,9 +62,24 @@ class EpollShell:
     def close(self) -> None:
         self._epoll.close()
 
+    def watch_loop(self, descriptor: int) -> None:
+        self._epoll.register(descriptor, select.EPOLLIN)
+        self._loop = descriptor
+
+    def wait(self, timeout_ms: int) -> int:
+        # It sleeps at once: a spin in Python costs what it should save.
+        timeout_s = -1 if timeout_ms < 0 else timeout_ms / 1000
+        found = self._epoll.poll(timeout_s, _EVENTS_MAX)
+        self._events = [one for one in found if one[0] != self._loop]
+        is_loop = len(self._events) < len(found)
+        return (OURS if self._events else 0) | (OTHERS if is_loop else 0)
+
     def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
         told = []
-        for descriptor, events in self._epoll.poll(0, _EVENTS_MAX):
+        found, self._events = self._events, []
+        for descriptor, events in found or self._epoll.poll(0, _EVENTS_MAX):
+            if descriptor == self._loop:
+                continue  # the loop will look itself
             connection = self._connections[descriptor]
             flags, error = WRITABLE if events & _WRITE else 0, 0
             if events & _READ:

@@ -48,6 +48,8 @@ NOT_AT_TAIL: Final = -1
 NOTHING_NEW: Final = -2
 
 _ACKS_ALL: Final = -1
+_INDEX_ENTRY_BYTES: Final = 8
+"""Each batch may add one; the segment rolls before an append that finds its index full."""
 
 
 class PartitionSlot:
@@ -154,8 +156,18 @@ class PartitionSlot:
         # New ones: whoever wrote them may still look at the old.
         self._rows, self._buffers, self._entries = array("q"), [], []
 
-    def note_end(self) -> None:
-        self._ends[self.log_end] = self.position
+    def takes(self, last_offset: int, size_bytes: int, timestamp_ms: int) -> bool:
+        return (
+            self.position + size_bytes <= self.position_max
+            and last_offset <= self.offset_max
+            and self.batches_max > 0
+            and timestamp_ms <= self.roll_timestamp_ms
+        )
+
+    def follow(self, log_end: int, position: int, index_room_bytes: int) -> None:
+        self.log_end, self.position = log_end, position
+        self.batches_max = max(0, -(-index_room_bytes // _INDEX_ENTRY_BYTES))
+        self._ends[log_end] = position
         if len(self._ends) > ENDS_KEPT:
             del self._ends[next(iter(self._ends))]
 

@@ -7,9 +7,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from millstream.kernels._plain.batches import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
     LAST_OFFSET,
     MAX_TIMESTAMP,
     POSITION,
+    PRODUCER_EPOCH,
     RECORD_COUNT,
     ROW_FIELDS,
     SIZE,
@@ -24,10 +28,16 @@ if TYPE_CHECKING:
 BATCHES_KEPT: Final = 5
 
 _SEQUENCE_MAX: Final = 2**31 - 1
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_NEVER_STAGED: Final = -2
+"""A round that no slot has: nothing is staged while a batch comes the long way."""
 _ERROR_AND_BASE: Final = Struct(">hq")
 _LOG_START: Final = Struct(">q")
 _LOG_START_AT: Final = 18
 """Behind the error code: base offset and append time come first."""
+_OFFSET_ENTRY: Final = Struct(">ii")
+_TIME_ENTRY: Final = Struct(">qi")
 
 
 class ProducerEntry:
@@ -81,6 +91,31 @@ class ProducerEntry:
     ) -> None:
         self._kept.append((first_sequence, last_sequence, base_offset, last_offset, timestamp_ms))
 
+    def is_next(self, rows: array[int], at: int) -> bool:
+        _check_row(rows, at)
+        return (
+            rows[at + PRODUCER_EPOCH] == self.epoch >= 0
+            and rows[at + BASE_SEQUENCE] >= 0
+            and bool(self.transaction_first_offset < 0 or rows[at + ATTRIBUTES] & _TRANSACTIONAL)
+            and self.expects(rows[at + BASE_SEQUENCE], _NEVER_STAGED)
+        )
+
+    def take(self, rows: array[int], at: int) -> bool:
+        _check_row(rows, at)
+        sequence, attributes = rows[at + BASE_SEQUENCE], rows[at + ATTRIBUTES]
+        first, last = rows[at + BASE_OFFSET], rows[at + LAST_OFFSET]
+        is_begun = attributes & _TRANSACTIONAL and self.transaction_first_offset < 0
+        if rows[at + PRODUCER_EPOCH] != self.epoch or is_begun or attributes & _CONTROL:
+            return False
+        if sequence < 0 or not self.last_offset < first <= last:
+            return False
+        if self.last_sequence >= 0 and sequence != (self.last_sequence + 1) & _SEQUENCE_MAX:
+            return False
+        stamp_ms = rows[at + MAX_TIMESTAMP]
+        self.keep(sequence, last_sequence_of(sequence, last - first + 1), first, last, stamp_ms)
+        self.last_timestamp_ms = stamp_ms
+        return True
+
     def forget_batches(self) -> None:
         self._kept.clear()
 
@@ -123,19 +158,40 @@ class Staged:
             self.connection.release(self.number, self.answer)
 
 
+def _check_row(rows: array[int], at: int) -> None:
+    if rows.itemsize != 8 or not 0 <= at <= len(rows) - ROW_FIELDS:
+        raise ValueError("rows must be an array('q') with a whole row there")
+
+
 def index_steps(
-    rows: array[int], interval_bytes: int, since_bytes: int, newest_ms: int, newest_offset: int
-) -> tuple[int, int, int, list[tuple[int, int, int, int]]]:
-    entries = []
+    rows: array[int],
+    offset_entries: bytearray,
+    time_entries: bytearray,
+    *,
+    shift: int,
+    base_offset: int,
+    interval_bytes: int,
+    since: tuple[int, int, int],
+) -> tuple[int, int, int]:
+    since_bytes, newest_ms, newest_offset = since
     for row in range(0, len(rows), ROW_FIELDS):
         if rows[row + MAX_TIMESTAMP] > newest_ms and rows[row + RECORD_COUNT]:
             newest_ms, newest_offset = rows[row + MAX_TIMESTAMP], rows[row + LAST_OFFSET]
         if since_bytes > interval_bytes:
-            place = rows[row + LAST_OFFSET], rows[row + POSITION]
-            entries.append((*place, newest_ms, newest_offset))
+            relative, position = rows[row + LAST_OFFSET] - base_offset, rows[row + POSITION] + shift
+            if relative < 0 or position < 0:
+                raise ValueError(f"offset {relative} and position {position} of a segment")
+            offset_entries += _OFFSET_ENTRY.pack(relative, position)
+            _add_time(time_entries, newest_ms, newest_offset - base_offset)
             since_bytes = 0
         since_bytes += rows[row + SIZE]
-    return since_bytes, newest_ms, newest_offset, entries
+    return since_bytes, newest_ms, newest_offset
+
+
+def _add_time(entries: bytearray, stamp_ms: int, relative: int) -> None:
+    newest = _TIME_ENTRY.unpack(entries[-_TIME_ENTRY.size :]) if entries else (-1, -1)
+    if stamp_ms > newest[0] and relative > newest[1]:
+        entries += _TIME_ENTRY.pack(stamp_ms, relative)
 
 
 def last_sequence_of(base_sequence: int, count: int) -> int:

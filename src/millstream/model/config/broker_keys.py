@@ -19,7 +19,7 @@ from millstream.model.config.errors import RefusedConfig, UnknownConfig
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.refused import refused_broker_reason
 from millstream.model.config.topic_keys import LONG_MAX, TOPIC_KEYS
-from millstream.model.limits import MIB
+from millstream.model.limits import KIB, MIB
 
 INT_MAX: Final = "2147483647"
 NODE_ID: Final = "node.id"
@@ -290,11 +290,27 @@ _OWN_ROWS: Final = (
         mode=Mode.CLUSTER_WIDE,
     ),
     ConfigKey(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        _LONG,
+        LONG_MAX,
+        "The most that is copied in a second while partitions move between log directories; the"
+        " last mebibyte of a move does not wait. 0 holds moves back.",
+        at_least(0),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
         "socket.request.max.bytes",
         _INT,
         str(100 * MIB),
         "The largest request; a connection that announces more is closed.",
         at_least(1),
+    ),
+    ConfigKey(
+        "socket.send.buffer.bytes",
+        _INT,
+        str(256 * KIB),
+        "What the kernel holds of a connection's answers until the client has them (it takes twice "
+        "that); -1 lets it grow as far as the system allows, for clients that are far away.",
     ),
     ConfigKey(
         "transaction.max.timeout.ms",

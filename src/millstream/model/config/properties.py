@@ -64,6 +64,11 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
     return Settings({one.name: one.value for one in [*found, *overrides]}, warnings)
 
 
+def check_settings(values: Mapping[str, str], place: str) -> list[str]:
+    """Warnings about settings that were given by hand; raises InvalidConfig for a bad value."""
+    return [told for name, value in values.items() for told in _check(Setting(name, value, place))]
+
+
 def _check(setting: Setting) -> list[str]:
     """Warnings about a setting; raises InvalidConfig for a value that cannot be."""
     name, value, place = setting

@@ -11,8 +11,6 @@ from itertools import compress as select
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from millstream.kernels import records
 from millstream.kernels.batches import (
     ATTRIBUTES,
@@ -24,6 +22,7 @@ from millstream.kernels.batches import (
     SIZE,
 )
 from millstream.kernels.compression import Codec, compress, decompress
+from millstream.kernels.crc import crc32c
 from millstream.kernels.records import SPAN_FIELDS, START, STOP, TIMESTAMP_DELTA
 from millstream.model.ids import NO_TIMESTAMP, TimestampMs
 from millstream.storage.validation import (

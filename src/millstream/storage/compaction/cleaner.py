@@ -1,30 +1,26 @@
-"""Keeps all compacted logs of a broker clean: the dirtiest one first, one at a time."""
+"""Keeps all compacted logs of a broker clean: the dirtiest one first, one at a time.
+
+What a cleaning itself needs is in `work` and loaded with the first compacted log: it is no part of
+a broker's start.
+"""
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millstream.model.errors import StorageFailed
-from millstream.model.ids import Offset, ProducerId, TimestampMs, TopicPartition
+from millstream.model.ids import TimestampMs, TopicPartition
 from millstream.model.limits import CLEANER_KEY_MAP_BYTES_MAX
 from millstream.runtime.background import Background
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
-from millstream.storage import names
-from millstream.storage.compaction.batch_filter import LastRecord
-from millstream.storage.compaction.cleaning import CORRUPT_ERRORS, Cleaning, CleaningReport, End
-from millstream.storage.compaction.job import CleaningInput, CleaningJob, CleaningStats
 from millstream.storage.compaction.pacing import CancelFlag, Pause, Throttle
-from millstream.storage.compaction.plan import (
-    DirtyRange,
-    facts_of,
-    find_dirty,
-    is_worth_cleaning,
-    rules_of,
-)
-from millstream.storage.compaction.source import OutputLimits, Pacing, Source
 from millstream.storage.log import Log
+
+if TYPE_CHECKING:
+    from millstream.storage.compaction.cleaning import Cleaning, CleaningReport
+    from millstream.storage.compaction.plan import DirtyRange
 
 POSTPONED_S: Final = 60.0
 """A log that found no room or no descriptor waits this long, so that others get their turn."""
@@ -88,9 +84,16 @@ class Cleaner:
         if found is None:
             return None
         log, dirty = found
-        cancel = CancelFlag()
-        job = CleaningJob(self._input(log, dirty), Pacing(self.throttle, cancel))
-        cleaning = Cleaning(log, job, cancel, self._background, self._ended)
+        from millstream.storage.compaction import work
+
+        means = work.Means(
+            self.throttle,
+            self._background,
+            key_map_bytes=self._limits.key_map_bytes,
+            hash_key=self._randomness.bytes(_HASH_KEY_BYTES),
+            now_ms=TimestampMs(self._clock.wall_ms()),
+        )
+        cleaning = work.cleaning_of(log, dirty, means, self._ended)
         self._cleaning = cleaning
         cleaning.start()
         return log.partition
@@ -106,7 +109,7 @@ class Cleaner:
 
     # -- choosing --------------------------------------------------------------------------
 
-    def _dirtiest(self) -> tuple[Log, DirtyRange] | None:
+    def _dirtiest(self) -> "tuple[Log, DirtyRange] | None":
         now_ms = TimestampMs(self._clock.wall_ms())
         best: tuple[Log, DirtyRange] | None = None
         for log in self._logs:
@@ -117,20 +120,20 @@ class Cleaner:
                 best = log, dirty
         return best
 
-    def _weighed(self, log: Log, now_ms: TimestampMs) -> DirtyRange | None:
+    def _weighed(self, log: Log, now_ms: TimestampMs) -> "DirtyRange | None":
         """What of the log is worth cleaning; an error costs this log its turn, no other."""
-        rules = rules_of(log)
+        from millstream.storage.compaction import work
+
         try:
-            dirty = find_dirty(facts_of(log), rules, now_ms)
+            return work.dirty_enough(log, now_ms)
         except OSError as error:
             if not isinstance(log.owner.refused(error), StorageFailed):
                 self._postpone(log.partition)
             return None
-        except CORRUPT_ERRORS as error:
+        except work.CORRUPT_ERRORS as error:
             self._uncleanable[log.partition] = log, str(error)
-            self._tell(CleaningReport(log.partition, End.CORRUPT, CleaningStats(), str(error)))
+            self._tell(work.corrupt(log.partition, str(error)))
             return None
-        return dirty if is_worth_cleaning(dirty, rules) else None
 
     def _is_excluded(self, log: Log) -> bool:
         if log.cleaning is not None:  # it moves to another directory
@@ -146,33 +149,11 @@ class Cleaner:
             until_s = None
         return until_s is not None
 
-    def _input(self, log: Log, dirty: DirtyRange) -> CleaningInput:
-        config = log.config
-        level = config.compression_level
-        levels = (
-            {int(config.compression): level} if config.compression and level is not None else {}
-        )
-        return CleaningInput(
-            disk=log.owner.disk,
-            directory=log.home.directory,
-            sources=_sources(log, dirty.end_offset),
-            first_dirty=dirty.first_dirty,
-            txn_index_paths=[segment.path(names.TXN_INDEX) for segment in log.segments],
-            last_records=_last_records(log),
-            now_ms=TimestampMs(self._clock.wall_ms()),
-            delete_retention_ms=max(0, config.delete_retention_ms),
-            limits=OutputLimits(
-                config.segment_bytes, config.segment_index_bytes, config.index_interval_bytes
-            ),
-            decompressed_bytes_max=config.decompressed_batch_bytes_max,
-            compression_levels=levels,
-            key_map_bytes=self._limits.key_map_bytes,
-            hash_key=self._randomness.bytes(_HASH_KEY_BYTES),
-        )
-
     # -- after -----------------------------------------------------------------------------
 
-    def _ended(self, report: CleaningReport) -> None:
+    def _ended(self, report: "CleaningReport") -> None:
+        from millstream.storage.compaction.cleaning import End
+
         cleaning, self._cleaning = self._cleaning, None
         if cleaning is not None and report.end is End.CORRUPT:
             self._uncleanable[report.partition] = cleaning.log, report.detail
@@ -185,23 +166,6 @@ class Cleaner:
     def _postpone(self, partition: TopicPartition) -> None:
         self._postponed_until_s[partition] = self._clock.monotonic_s() + POSTPONED_S
 
-    def _tell(self, report: CleaningReport) -> None:
+    def _tell(self, report: "CleaningReport") -> None:
         if self.on_report is not None:
             self.on_report(report)
-
-
-def _sources(log: Log, end_offset: Offset) -> list[Source]:
-    sources = []
-    for segment in log.segments.closed:
-        end = log.segments.end_of(segment)
-        if end is not None and end <= end_offset:
-            path = segment.path(names.LOG)
-            sources.append(Source(segment.base_offset, end, segment.size_bytes, path))
-    return sources
-
-
-def _last_records(log: Log) -> dict[ProducerId, LastRecord]:
-    return {
-        entry.producer_id: LastRecord(entry.last_offset, entry.epoch)
-        for entry in log.producers.states.entries()
-    }

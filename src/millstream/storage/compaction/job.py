@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from millstream.kernels.batches import (
+    MAX_TIMESTAMP,
     POSITION,
     RECORD_COUNT,
     ROW_FIELDS,
     SIZE,
 )
 from millstream.kernels.keymap import ENTRY_BYTES, KeyMap
-from millstream.model.ids import Offset, ProducerId, TimestampMs
+from millstream.model.ids import NO_TIMESTAMP, Offset, ProducerId, TimestampMs
 from millstream.model.invariant import invariant
 from millstream.model.limits import SEGMENT_POSITION_MAX
 from millstream.runtime.disk import Disk, ReadableBuffer
@@ -148,17 +149,31 @@ class CleaningJob:
             work.disk, work.directory, sources[0].base_offset, index_interval_bytes=interval
         ) as output:
             left_bytes = sum(source.size_bytes for source in sources)
+            aged_since_ms: int | None = None
             for source in sources:
+                newest_ms: int = NO_TIMESTAMP
                 for step in walk(work.disk, source, self._pacing):
+                    newest_ms = max(newest_ms, _newest_ms(step))
                     stop = step.rows[POSITION - ROW_FIELDS] + step.rows[SIZE - ROW_FIELDS]
                     left_bytes -= stop
                     is_unchanged &= self._write_step(step, batch_filter, output, left_bytes)
+                aged_since_ms = self._age_with(source, newest_ms, aged_since_ms)
             size_bytes = output.size_bytes
             if not is_unchanged:
-                output.finish()
+                output.finish(aged_since_ms=aged_since_ms)
         if is_unchanged:
             self.remove_leftovers()
         return CleanedGroup(sources, size_bytes, is_unchanged)
+
+    def _age_with(self, source: Source, newest_ms: int, aged_since_ms: int | None) -> int | None:
+        """From when the age of what is left counts, a further source included: records that go take
+        their timestamps along, and the rest is no younger for that.
+        """
+        since_ms: int | None = newest_ms
+        if newest_ms == NO_TIMESTAMP:
+            since_ms = self._work.disk.modified_ms(source.path)
+        known = [one for one in (since_ms, aged_since_ms) if one is not None]
+        return max(known, default=None)
 
     def remove_leftovers(self) -> None:
         """Remove what was written last and will not be used."""
@@ -208,3 +223,11 @@ class CleaningJob:
         """No more than the records could need: most dirty parts are far below the limit."""
         needed = ((end - first) * 10 // 9 + 2) * ENTRY_BYTES
         return min(self._work.key_map_bytes, needed)
+
+
+def _newest_ms(step: WalkStep) -> int:
+    """The largest timestamp of these batches' records."""
+    stamps, counts = step.rows[MAX_TIMESTAMP::ROW_FIELDS], step.rows[RECORD_COUNT::ROW_FIELDS]
+    return max(
+        (stamp for stamp, count in zip(stamps, counts, strict=True) if count), default=NO_TIMESTAMP
+    )

@@ -57,10 +57,16 @@ class Output:
         for transaction in aborted:
             self._segment.txn_index.append(transaction)
 
-    def finish(self) -> None:
-        """Everything to the disk, then the indexes to `.swap`; only the log's name is missing."""
+    def finish(self, *, aged_since_ms: int | None = None) -> None:
+        """Everything to the disk, then the indexes to `.swap`; only the log's name is missing.
+
+        With `aged_since_ms` the file passes for one of that time: batches without records have no
+        other age.
+        """
         segment = self._segment
         segment.stop_writing()
+        if aged_since_ms is not None:
+            self._disk.set_modified_ms(segment.log.path, max(0, aged_since_ms))
         segment.txn_index.save()  # an entry may wait for room, and nothing else knows of it
         for path in segment.file_paths():
             if self._disk.exists(path):

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from millstream.runtime.clock import Clock
 
@@ -36,8 +37,12 @@ Pause = Callable[[CancelFlag, float], None]
 """Waits that many seconds or until the flag is set; a test moves its clock instead."""
 
 
+PAUSE_MAX_S: Final = 0.25
+"""A pause is thought over after this: the rate may have been changed meanwhile."""
+
+
 class Throttle:
-    """Keeps all cleaning together under a number of bytes read and written per second.
+    """Keeps all work of a kind together under a number of bytes per second.
 
     What is spent is paid for afterwards, by waiting until the time it should have taken is over.
     """
@@ -48,16 +53,34 @@ class Throttle:
         self._clock = clock
         self._pause = pause
         self.bytes_per_s = bytes_per_s
-        """May be changed at any time, as Kafka's dynamic setting."""
-        self._paid_until_s = 0.0
+        """May be changed at any time, as Kafka's dynamic settings; 0 lets nothing through."""
+        self._owed_bytes = 0.0
+        self._paid_at_s = clock.monotonic_s()
 
     def spend(self, size_bytes: int, cancel: CancelFlag) -> None:
-        """Account for bytes just moved; raises CleaningCancelled."""
+        """Account for bytes just moved; raises CleaningCancelled, also in the middle of a pause."""
         cancel.check()
-        if math.isinf(self.bytes_per_s):
-            return
-        now_s = self._clock.monotonic_s()
-        self._paid_until_s = max(self._paid_until_s, now_s) + size_bytes / self.bytes_per_s
-        if self._paid_until_s > now_s:
-            self._pause(cancel, self._paid_until_s - now_s)
+        self._pay()
+        self._owed_bytes += size_bytes
+        while (wait_s := self._wait_s()) > 0:
+            self._pause(cancel, min(wait_s, PAUSE_MAX_S))
             cancel.check()
+            self._pay()
+
+    def note(self, size_bytes: int) -> None:
+        """Account for bytes that could not wait: whoever is next waits for them too."""
+        self._pay()
+        self._owed_bytes += size_bytes
+
+    def _pay(self) -> None:
+        now_s = self._clock.monotonic_s()
+        paid = (now_s - self._paid_at_s) * self.bytes_per_s if now_s > self._paid_at_s else 0.0
+        self._owed_bytes = max(0.0, self._owed_bytes - paid)
+        self._paid_at_s = now_s
+
+    def _wait_s(self) -> float:
+        if math.isinf(self.bytes_per_s):
+            self._owed_bytes = 0.0
+        if not self._owed_bytes:
+            return 0.0
+        return self._owed_bytes / self.bytes_per_s if self.bytes_per_s > 0 else math.inf

@@ -53,7 +53,7 @@ def walk(disk: Disk, source: Source, pacing: Pacing) -> Iterator[WalkStep]:
             done = steps.valid_end
             yield step
         if steps.valid_end != source.size_bytes:
-            reason = (steps.reason or Reason.SHORT).name
+            reason = (steps.reason or Reason.SHORT).text
             raise CorruptRecords(f"{source.path}: {reason} at byte {steps.valid_end}")
 
 

@@ -1,0 +1,35 @@
+"""The commands and their options, put together: help, errors and everything not in `direct`."""
+
+from typing import Annotated
+
+import typer
+
+from millstream.cli import broker, log_dump, log_verify, topics, up, version
+
+app = typer.Typer(
+    name="millstream",
+    help="A commit log that speaks the Kafka protocol.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+log = typer.Typer(help="Look into the log files of partitions; nothing is changed.")
+log.command("verify")(log_verify.verify)
+log.command("dump")(log_dump.dump)
+app.add_typer(log, name="log", no_args_is_help=True)
+app.add_typer(topics.app, name="topics", no_args_is_help=True)
+app.command("version")(version.version)
+app.command("up")(up.up)
+app.command("broker")(broker.broker)
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=version.show, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Hold what can be given without a command; the help is the app's."""

@@ -1,0 +1,78 @@
+"""`broker` and `up` with plain options, without the library that reads command lines.
+
+Loading it would be a third of a broker's start. What is taken here means what it means there, and
+a test compares them; anything else, from `--help` to a mistyped number, is left to the library, so
+that there is one place for help and errors.
+"""
+
+import gc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+_OPTIONS: Final = {
+    "broker": frozenset({"--config"}),
+    "up": frozenset({"--brokers", "--port", "--data-dir", "--host"}),
+}
+_NUMBER_DIGITS_MAX: Final = 9
+
+
+def command_of(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """What the command line asks for, if it is one of these; calling it gives the exit code."""
+    if not arguments or arguments[0] not in _OPTIONS:
+        return None
+    given = _options(arguments[1:], _OPTIONS[arguments[0]])
+    if given is None:
+        return None
+    return _broker(given) if arguments[0] == "broker" else _up(given)
+
+
+def _options(arguments: Sequence[str], known: frozenset[str]) -> dict[str, str] | None:
+    """Options with their values, each once; None for anything that is not as plain as that."""
+    given: dict[str, str] = {}
+    words = iter(arguments)
+    for word in words:
+        name, has_value, value = word.partition("=")
+        if not has_value:
+            value = next(words, "")
+        if name not in known or name in given or not value or value.startswith("-"):
+            return None
+        given[name] = value
+    return given
+
+
+def _broker(given: dict[str, str]) -> Callable[[], int] | None:
+    if "--config" not in given:
+        return None
+
+    def run_broker() -> int:
+        # Loading makes many objects and no garbage; `run` turns it on when the broker is ready.
+        gc.disable()
+        from millstream.broker.process import run
+
+        return run(Path(given["--config"]))
+
+    return run_broker
+
+
+def _up(given: dict[str, str]) -> Callable[[], int] | None:
+    numbers: dict[str, int] = {}
+    for name in ("--brokers", "--port"):
+        text = given.get(name, "1")
+        if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX):
+            return None
+        numbers[name] = int(text)
+
+    def run_up() -> int:
+        from millstream.cli import brokers_up
+
+        return brokers_up.run(
+            brokers_up.Wanted(
+                brokers=numbers["--brokers"],
+                port=numbers["--port"] if "--port" in given else None,
+                data_dir=Path(given.get("--data-dir", brokers_up.DATA_DIR_DEFAULT)),
+                host=given.get("--host"),
+            )
+        )
+
+    return run_up

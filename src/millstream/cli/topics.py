@@ -1,0 +1,212 @@
+"""`millstream topics`: make, show and remove topics of a running cluster, ours or Apache Kafka's.
+
+Output is lines of fields with tabs between, for people and for `cut`; errors are one line each on
+stderr. Exit code 0 when everything was done, 1 when something was not, 2 for wrong options.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from millstream.cli.failure import EXIT_PROBLEMS, complain, ending_when_unread, refuse
+
+if TYPE_CHECKING:
+    from millstream.client.blocking import BlockingClient
+    from millstream.client.errors import ClientError
+    from millstream.client.metadata import TopicInfo
+
+R = TypeVar("R")
+
+app = typer.Typer(help="Make, show and remove topics of a running cluster.")
+
+Servers = Annotated[
+    str, typer.Option("--bootstrap-server", "-b", help="host:port of brokers, with commas between.")
+]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until it is given up.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
+SomeNames = Annotated[
+    list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; all without.")
+]
+
+LOCAL = "localhost:9092"
+TIMEOUT_S = 15.0
+
+
+@app.command("create")
+def create(
+    names: Names,
+    partitions: Annotated[int, typer.Option(help="How many; -1 is the broker's own default.")] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(help="Replicas of each partition; -1 is the broker's own default.")
+    ] = -1,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A topic's setting.")
+    ] = None,
+    bootstrap_server: Servers = LOCAL,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Make topics; each that was made is a line on stdout."""
+    configs = _configs(config or [])
+    with _client(bootstrap_server, timeout) as client:
+        from millstream.client.admin import NewTopic
+
+        wanted = [
+            NewTopic(
+                name=name,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                configs=configs,
+            )
+            for name in dict.fromkeys(names)
+        ]
+        _tell(
+            client.create_topics(wanted),
+            lambda name, made: _line(
+                "created",
+                name,
+                f"id={made.topic_id}",
+                f"partitions={made.partitions}",
+                f"replicas={made.replication_factor}",
+            ),
+        )
+
+
+@app.command("list")
+def list_all(
+    internal: Annotated[
+        bool, typer.Option("--internal", help="Also those that brokers keep for themselves.")
+    ] = False,
+    bootstrap_server: Servers = LOCAL,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Show the names of all topics, one a line."""
+    with _client(bootstrap_server, timeout) as client, ending_when_unread():
+        for name in client.list_topics(includes_internal=internal):
+            typer.echo(name)
+
+
+@app.command("describe")
+def describe(
+    names: SomeNames = None,
+    bootstrap_server: Servers = LOCAL,
+    timeout: Timeout = TIMEOUT_S,
+) -> None:
+    """Show topics: a line each, with a line per setting of its own and a line per partition."""
+    with _client(bootstrap_server, timeout) as client:
+        wanted = list(dict.fromkeys(names)) if names else list(client.list_topics())
+        found = client.describe_topics(wanted)
+        settings = _own_settings(client, found)
+        _tell(found, lambda name, topic: _description(topic, settings.get(name, {})))
+
+
+@app.command("delete")
+def delete(names: Names, bootstrap_server: Servers = LOCAL, timeout: Timeout = TIMEOUT_S) -> None:
+    """Remove topics with all their records; each that was removed is a line on stdout."""
+    with _client(bootstrap_server, timeout) as client:
+        outcomes = client.delete_topics(dict.fromkeys(names))
+        _tell(outcomes, lambda name, _: _line("deleted", name))
+
+
+def _configs(texts: list[str]) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for text in texts:
+        name, found, value = text.partition("=")
+        if not found or not name.strip():
+            refuse(f"--config {text}: a setting is KEY=VALUE")
+        configs[name.strip()] = value
+    return configs
+
+
+@contextmanager
+def _client(servers: str, timeout_s: float) -> "Iterator[BlockingClient]":
+    """A client for one command; what goes wrong with all of it is one line."""
+    from millstream.client.blocking import BlockingClient
+    from millstream.client.errors import ClientError, ConfigInvalid
+    from millstream.client.settings import ClientSettings
+
+    try:
+        settings = ClientSettings.from_configs(
+            {
+                "bootstrap.servers": servers,
+                "client.id": "millstream-cli",
+                "default.api.timeout.ms": max(1, round(timeout_s * 1000)),
+            }
+        )
+    except ConfigInvalid as error:
+        refuse(f"--bootstrap-server {servers}: {error}")
+    try:
+        with BlockingClient(settings) as client:
+            yield client
+    except ClientError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_PROBLEMS) from None
+
+
+def _tell(outcomes: "Mapping[str, R | ClientError]", show: Callable[[str, R], str]) -> None:
+    """What was done on stdout, what was not on stderr, and the exit code for it."""
+    from millstream.client.errors import ClientError
+
+    failed = False
+    with ending_when_unread():
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, ClientError):
+                complain(str(outcome))
+                failed = True
+            else:
+                typer.echo(show(name, outcome))
+    if failed:
+        raise typer.Exit(EXIT_PROBLEMS)
+
+
+def _line(*fields: str) -> str:
+    return "\t".join(fields)
+
+
+def _description(topic: "TopicInfo", settings: Mapping[str, str]) -> str:
+    replicas = max((len(one.replicas) for one in topic.partitions), default=0)
+    head = _line(
+        "topic",
+        topic.name,
+        f"id={topic.topic_id}",
+        f"partitions={topic.partition_count}",
+        f"replicas={replicas}",
+        f"internal={str(topic.is_internal).lower()}",
+    )
+    lines = [head]
+    lines += [_line("config", topic.name, f"{key}={settings[key]}") for key in sorted(settings)]
+    lines += [
+        _line(
+            "partition",
+            topic.name,
+            str(one.partition),
+            f"leader={one.leader if one.leader is not None else 'none'}",
+            f"epoch={one.leader_epoch}",
+            f"replicas={','.join(map(str, one.replicas))}",
+            f"isr={','.join(map(str, one.isr))}",
+        )
+        for one in topic.partitions
+    ]
+    return "\n".join(lines)
+
+
+def _own_settings(
+    client: "BlockingClient", found: "Mapping[str, TopicInfo | ClientError]"
+) -> dict[str, dict[str, str]]:
+    """By topic, what was set for it alone."""
+    from millstream.client.admin import ConfigResource, ConfigSource
+    from millstream.client.errors import ClientError
+    from millstream.client.metadata import TopicInfo
+
+    names = [name for name, topic in found.items() if isinstance(topic, TopicInfo)]
+    told = client.describe_configs([ConfigResource.topic(name) for name in names]) if names else {}
+    return {
+        resource.name: {
+            entry.name: entry.value or ""
+            for entry in entries.values()
+            if entry.source is ConfigSource.TOPIC
+        }
+        for resource, entries in told.items()
+        if not isinstance(entries, ClientError)  # not allowed, or just deleted
+    }

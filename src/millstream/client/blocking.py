@@ -1,0 +1,344 @@
+"""The client for code that blocks, safe in processes that are not ours: Spark's Python workers.
+
+Nothing starts at import or construction. The first call starts one daemon thread with an event loop
+for these settings; later calls share it, from any thread. A forked child notices that the thread is
+its parent's and starts its own. `client_for` keeps one client per settings, so that a worker which
+is used for task after task connects once.
+"""
+
+import re
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
+
+from millstream.client.admin import (
+    Admin,
+    ClusterInfo,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    NewPartitions,
+    NewTopic,
+)
+from millstream.client.cluster import Cluster
+from millstream.client.errors import ClientClosed, ClientError, DeadlinePassed
+from millstream.client.metadata import TopicInfo
+from millstream.client.offsets import (
+    EpochEnd,
+    ListedOffset,
+    OffsetSpec,
+    list_offsets,
+    offsets_for_leader_epoch,
+)
+from millstream.client.settings import ClientSettings
+from millstream.model.ids import LeaderEpoch, Offset, TopicPartition
+from millstream.runtime.loop_thread import (
+    ForkSafeLock,
+    LoopEnded,
+    LoopThread,
+    keep_for_ever,
+)
+
+T = TypeVar("T")
+
+CLIENTS_MAX: Final = 16
+"""Clients that `client_for` keeps: beyond that, those not used for longest give up their thread and
+connections until they are used again."""
+
+LATE_S: Final = 5.0
+"""A call ends by its own deadline; this much later it is given up from outside."""
+
+CLOSE_TIMEOUT_S: Final = 2.0
+"""The end of a client waits no longer for its connections to close. That of the interpreter does
+not wait at all: the thread is a daemon, and the system closes the connections."""
+
+_lock = ForkSafeLock()
+_known: "weakref.WeakValueDictionary[ClientSettings, BlockingClient]" = (
+    weakref.WeakValueDictionary()
+)
+"""Those that somebody has, or that are in use."""
+_in_use: "OrderedDict[ClientSettings, BlockingClient]" = OrderedDict()
+"""Those that keep thread and connections, the last used last."""
+
+
+class _Running(NamedTuple):
+    """What a client has while it is in use."""
+
+    thread: LoopThread
+    cluster: Cluster
+
+
+class BlockingClient:
+    """All methods may be called from any thread; errors are those of the asynchronous client."""
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        make_cluster: Callable[[ClientSettings], Cluster] = Cluster,
+    ) -> None:
+        self.settings = settings
+        self._make_cluster = make_cluster
+        self._running: _Running | None = None
+        self._call_count = 0
+        """Under way."""
+        self._is_closed = False
+
+    # -- the loop
+
+    def run(
+        self,
+        work: Callable[[Cluster], Coroutine[Any, Any, T]],
+        *,
+        timeout_s: float | None = None,
+    ) -> T:
+        """What the coroutine gives; `timeout_s` (`default.api.timeout.ms`) is the longest it takes.
+
+        The seam for everything that is built on the client: it runs on the client's loop.
+        """
+        running = self._begin()
+        limit_s = (self.settings.api_timeout_s if timeout_s is None else timeout_s) + LATE_S
+        try:
+            return running.thread.run(_guarded(work, running.cluster), limit_s)
+        except _RaisedTimeout as error:
+            raise error.original from None
+        except LoopEnded:
+            raise ClientClosed from None
+        except TimeoutError:
+            raise DeadlinePassed("a call of the client", within_s=limit_s) from None
+        finally:
+            with _lock:
+                self._call_count -= 1
+
+    def _begin(self) -> _Running:
+        with _lock:
+            if self._is_closed:
+                raise ClientClosed
+            running = self._running
+            if running is not None and not running.thread.is_ours:
+                keep_for_ever(running)
+                running = None
+                self._call_count = 0  # those were calls of the parent's threads
+            if running is None or not running.thread.is_alive:
+                thread = LoopThread("millstream client")
+                running = self._running = _Running(thread, self._make_cluster(self.settings))
+            self._call_count += 1
+            return running
+
+    @property
+    def is_idle(self) -> bool:
+        """No call is under way."""
+        return self._call_count == 0
+
+    def close(self) -> None:
+        """Close the connections and end the thread; later calls raise ClientClosed."""
+        self._is_closed = True
+        with _lock:
+            if _known.get(self.settings) is self:
+                del _known[self.settings]
+                _in_use.pop(self.settings, None)
+        self.rest()
+
+    def rest(self, *, only_if_idle: bool = False) -> None:
+        """Give up thread and connections; the next call takes new ones."""
+        with _lock:
+            if only_if_idle and not self.is_idle:
+                return
+            running, self._running = self._running, None
+        if running is None:
+            return
+        if not running.thread.is_ours:
+            keep_for_ever(running)
+            return
+        with suppress(TimeoutError, LoopEnded):
+            running.thread.run(running.cluster.close(), CLOSE_TIMEOUT_S)
+        running.thread.stop(CLOSE_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- topics and offsets
+
+    def topics(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, TopicInfo]:
+        """See `Cluster.topics`."""
+
+        async def work(cluster: Cluster) -> dict[str, TopicInfo]:
+            deadline = cluster.deadline("metadata of topics", timeout_s)
+            return await cluster.topics(names, pattern=pattern, deadline=deadline)
+
+        return self.run(work, timeout_s=timeout_s)
+
+    def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec],
+        *,
+        is_committed: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, ListedOffset]:
+        """See `offsets.list_offsets`."""
+
+        async def work(cluster: Cluster) -> dict[TopicPartition, ListedOffset]:
+            deadline = cluster.deadline("offsets of partitions", timeout_s)
+            return await list_offsets(cluster, specs, is_committed=is_committed, deadline=deadline)
+
+        return self.run(work, timeout_s=timeout_s)
+
+    def offsets_for_leader_epoch(
+        self, epochs: Mapping[TopicPartition, LeaderEpoch], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
+        """See `offsets.offsets_for_leader_epoch`."""
+
+        async def work(cluster: Cluster) -> dict[TopicPartition, EpochEnd]:
+            deadline = cluster.deadline("ends of leader epochs", timeout_s)
+            return await offsets_for_leader_epoch(cluster, epochs, deadline=deadline)
+
+        return self.run(work, timeout_s=timeout_s)
+
+    # -- admin; see `Admin` for each
+
+    def _admin(self, work: Callable[[Admin], Coroutine[Any, Any, T]], timeout_s: float | None) -> T:
+        return self.run(lambda cluster: work(Admin(cluster)), timeout_s=timeout_s)
+
+    def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validates_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> dict[str, CreatedTopic | ClientError]:
+        wanted = list(topics)
+        return self._admin(
+            lambda admin: admin.create_topics(
+                wanted, validates_only=validates_only, timeout_s=timeout_s
+            ),
+            timeout_s,
+        )
+
+    def delete_topics(
+        self, names: Iterable[str], *, timeout_s: float | None = None
+    ) -> dict[str, bool | ClientError]:
+        wanted = list(names)
+        return self._admin(
+            lambda admin: admin.delete_topics(wanted, timeout_s=timeout_s), timeout_s
+        )
+
+    def create_partitions(
+        self,
+        totals: Mapping[str, int | NewPartitions],
+        *,
+        validates_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> dict[str, bool | ClientError]:
+        return self._admin(
+            lambda admin: admin.create_partitions(
+                totals, validates_only=validates_only, timeout_s=timeout_s
+            ),
+            timeout_s,
+        )
+
+    def describe_topics(
+        self, names: Iterable[str], *, timeout_s: float | None = None
+    ) -> dict[str, TopicInfo | ClientError]:
+        wanted = list(names)
+        return self._admin(
+            lambda admin: admin.describe_topics(wanted, timeout_s=timeout_s), timeout_s
+        )
+
+    def list_topics(
+        self, *, includes_internal: bool = False, timeout_s: float | None = None
+    ) -> dict[str, TopicInfo]:
+        return self._admin(
+            lambda admin: admin.list_topics(
+                includes_internal=includes_internal, timeout_s=timeout_s
+            ),
+            timeout_s,
+        )
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, Offset], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, Offset | ClientError]:
+        return self._admin(
+            lambda admin: admin.delete_records(before, timeout_s=timeout_s), timeout_s
+        )
+
+    def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Collection[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry] | ClientError]:
+        wanted = list(resources)
+        return self._admin(
+            lambda admin: admin.describe_configs(wanted, names=names, timeout_s=timeout_s),
+            timeout_s,
+        )
+
+    def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Collection[ConfigChange]],
+        *,
+        validates_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> dict[ConfigResource, bool | ClientError]:
+        return self._admin(
+            lambda admin: admin.alter_configs(
+                changes, validates_only=validates_only, timeout_s=timeout_s
+            ),
+            timeout_s,
+        )
+
+    def describe_cluster(self, *, timeout_s: float | None = None) -> ClusterInfo:
+        return self._admin(lambda admin: admin.describe_cluster(timeout_s=timeout_s), timeout_s)
+
+
+class _RaisedTimeout(Exception):
+    """A TimeoutError of the work itself, told apart from ours."""
+
+    def __init__(self, original: TimeoutError) -> None:
+        super().__init__()
+        self.original = original
+
+
+async def _guarded(work: Callable[[Cluster], Coroutine[Any, Any, T]], cluster: Cluster) -> T:
+    try:
+        return await work(cluster)
+    except TimeoutError as error:
+        raise _RaisedTimeout(error) from None
+
+
+def client_for(settings: ClientSettings | Mapping[str, object]) -> BlockingClient:
+    """The client of this process for these settings; equal settings share one."""
+    if not isinstance(settings, ClientSettings):
+        settings = ClientSettings.from_configs(settings)
+    with _lock:
+        client = _known.get(settings)
+        if client is None:
+            client = _known[settings] = BlockingClient(settings)
+        _in_use[settings] = client
+        _in_use.move_to_end(settings)
+        idle = [one for one in _in_use.values() if one.is_idle and one is not client]
+        surplus = idle[: max(0, len(_in_use) - CLIENTS_MAX)]
+        for one in surplus:
+            del _in_use[one.settings]
+    for one in surplus:
+        one.rest(only_if_idle=True)
+    return client

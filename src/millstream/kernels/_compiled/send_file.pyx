@@ -1,0 +1,85 @@
+"""From a file's pages to a socket without a copy in between; see `send_file.pyi`.
+
+The calls are made with the GIL, as in the shell: nothing here waits.
+"""
+
+import os
+
+from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSYS, errno
+
+__all__ = ["COLD", "FULL", "SENT", "SHORT", "UNKNOWN", "send_file"]
+
+SENT = 0
+FULL = 1
+COLD = 2
+SHORT = 3
+UNKNOWN = 4
+
+cdef extern from "<sys/types.h>" nogil:
+    ctypedef long long off_t
+
+cdef extern from "<sys/mman.h>" nogil:
+    int PROT_NONE, MAP_SHARED
+    void* MAP_FAILED
+    void* mmap(void* address, size_t size, int protection, int flags, int file, off_t position)
+    int munmap(void* address, size_t size)
+    int mincore(void* address, size_t size, unsigned char* pages)
+
+cdef extern from "<sys/sendfile.h>" nogil:
+    Py_ssize_t sendfile(int sock, int file, off_t* position, size_t size)
+
+cdef enum:
+    WINDOW_BYTES = 1 << 20
+    PAGE_BYTES_MIN = 4096
+    PAGES_MAX = WINDOW_BYTES // PAGE_BYTES_MIN + 1
+
+cdef Py_ssize_t page_bytes = os.sysconf("SC_PAGE_SIZE")
+if page_bytes < PAGE_BYTES_MIN:
+    raise ImportError(f"pages of {page_bytes} bytes")
+
+
+def send_file(int sock, int file, long long position, long long size):
+    cdef long long sent = 0
+    cdef Py_ssize_t cached, done
+    cdef off_t at
+    if position < 0 or size < 0:
+        raise ValueError(f"{size} bytes from byte {position}")
+    while sent < size:
+        at = position + sent
+        cached = cached_bytes(file, at, <Py_ssize_t>min(size - sent, <long long>WINDOW_BYTES))
+        if cached <= 0:
+            return sent, 4 if cached < 0 else 2
+        done = sendfile(sock, file, &at, cached)
+        if done < 0:
+            if errno == EINTR:
+                continue
+            if errno == EAGAIN:
+                return sent, 1
+            if errno == EINVAL or errno == ENOSYS:
+                return sent, 4
+            raise OSError(errno, os.strerror(errno))
+        sent += done
+        if done < cached:
+            return sent, 1 if done else 3
+    return sent, 0
+
+
+cdef Py_ssize_t cached_bytes(int file, long long position, Py_ssize_t size) noexcept:
+    """From `position` on; -1 when it cannot be told."""
+    cdef unsigned char pages[PAGES_MAX]
+    cdef Py_ssize_t skipped = <Py_ssize_t>(position % page_bytes)
+    cdef Py_ssize_t length = skipped + size
+    cdef Py_ssize_t count = (length + page_bytes - 1) // page_bytes
+    cdef Py_ssize_t found = 0
+    cdef int failed
+    # Pages are not touched through the mapping, so there is nothing to be allowed.
+    cdef void* address = mmap(NULL, length, PROT_NONE, MAP_SHARED, file, position - skipped)
+    if address == MAP_FAILED:
+        return -1
+    failed = mincore(address, length, pages)
+    munmap(address, length)
+    if failed:
+        return -1
+    while found < count and pages[found] & 1:
+        found += 1
+    return max(0, min(size, found * page_bytes - skipped))

@@ -1,0 +1,29 @@
+"""From a file's pages to a socket without a copy in between, and without waiting for the disk.
+
+`sendfile` reads what is not in the page cache and waits for it, whatever the flags of the
+descriptors, and that would stop every other connection. So the pages are looked up first
+(`mincore`, which also tells a page that is still being read from one that is there), and no more is
+sent than was found. A page can be thrown out between the two calls; those are microseconds, and
+what it costs then is one read.
+"""
+
+from typing import Final
+
+__all__ = ["COLD", "FULL", "SENT", "SHORT", "UNKNOWN", "send_file"]
+
+SENT: Final = 0
+"""All of it has left."""
+FULL: Final = 1
+"""The socket takes no more for now."""
+COLD: Final = 2
+"""What comes next has to be read from the disk."""
+SHORT: Final = 3
+"""The file ends before the range does."""
+UNKNOWN: Final = 4
+"""It cannot be told what is in the page cache, or this file cannot be sent like that."""
+
+def send_file(sock: int, file: int, position: int, size: int) -> tuple[int, int]:
+    """Send a range of a file to a non-blocking socket: the bytes that left, and why it stopped.
+
+    Raises OSError for what else is wrong with the socket or the file.
+    """

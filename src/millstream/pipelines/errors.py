@@ -1,0 +1,58 @@
+"""What the source and the sink refuse, each with what the reader of the message needs to go on.
+
+Spark carries errors between processes, so every one can be pickled: its arguments are its fields.
+"""
+
+from typing import Final
+
+from millstream.model.errors import OperatingError
+
+SHOWN_VALUE_LENGTH_MAX: Final = 300
+"""Offsets of thousands of partitions would hide the message they stand in."""
+
+
+def shown(value: str) -> str:
+    """`value` as it stands in a message."""
+    if len(value) <= SHOWN_VALUE_LENGTH_MAX:
+        return value
+    return f"{value[:SHOWN_VALUE_LENGTH_MAX]}... ({len(value)} characters)"
+
+
+class PipelineError(OperatingError):
+    """Base of everything that stops a query for a reason its author can do something about."""
+
+
+class OptionsInvalid(PipelineError):
+    """An option that is missing, malformed, or does not fit the others or the kind of query."""
+
+    def __init__(self, option: str, value: str | None, reason: str) -> None:
+        super().__init__(option, value, reason)
+        self.option, self.value, self.reason = option, value, reason
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"option '{self.option}' is not set: {self.reason}"
+        return f"option '{self.option}' is '{shown(self.value)}': {self.reason}"
+
+
+class OffsetsInvalid(PipelineError):
+    """Text that is not offsets, timestamps or partitions in the JSON that was expected."""
+
+    def __init__(self, reason: str, text: str, example: str) -> None:
+        super().__init__(reason, text, example)
+        self.reason, self.text, self.example = reason, text, example
+
+    def __str__(self) -> str:
+        return f"{self.reason}; expected e.g. {self.example}, got {shown(self.text)}"
+
+
+class SchemaInvalid(PipelineError):
+    """Columns that cannot be read from, or written to, a topic."""
+
+
+class RangeInvalid(PipelineError):
+    """Where a query starts does not fit where it ends, or the partitions there are."""
+
+
+class DataLost(PipelineError):
+    """Records that the query should have read are gone, and `failOnDataLoss` is true."""

@@ -1,0 +1,103 @@
+"""Which task reads what: offset ranges split by `minPartitions`, `maxRecordsPerPartition`.
+
+The arithmetic is the connector's, number for number, so that a query keeps its tasks when it
+changes the connector, and a pure function of its arguments, so that a replayed batch has the same
+tasks: the exactly-once sink tells by the number of a task which rows it wrote.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from millstream.model.ids import Offset, TopicPartition
+from millstream.pipelines.errors import RangeInvalid
+
+RANGES_MAX: Final = 100_000
+"""Tasks of one batch. `maxRecordsPerPartition` of 1 on a full topic would ask for millions."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of one partition, read by one task."""
+
+    topic: str
+    partition: int
+    start: Offset
+    end: Offset
+    starts_at_earliest: bool = False
+    """The query asked for whatever is earliest: a start that ages out meanwhile is no lost data."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """Offsets, which may be more than records: compaction and markers leave holes."""
+        return self.end - self.start
+
+
+def split_ranges(
+    ranges: Sequence[OffsetRange],
+    *,
+    min_partitions: int | None = None,
+    max_records_per_partition: int | None = None,
+) -> list[OffsetRange]:
+    """Ranges for tasks, in the order of `ranges`. Empty and negative ranges are left out."""
+    pieces = [one for one in ranges if one.size > 0]
+    if max_records_per_partition is not None:
+        pieces = _split_by_size(pieces, max_records_per_partition)
+    if min_partitions is not None and min_partitions > len(pieces):
+        pieces = _split_by_count(pieces, min_partitions)
+    return pieces
+
+
+def _split_by_size(ranges: Sequence[OffsetRange], records_max: int) -> list[OffsetRange]:
+    counts = [math.ceil(one.size / records_max) for one in ranges]
+    return _divided(ranges, counts, f"maxRecordsPerPartition of {records_max}")
+
+
+def _split_by_count(ranges: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
+    """Ranges whose share is one task stay whole, and count no further; the others are divided."""
+    total = sum(one.size for one in ranges)
+    whole = [one for one in ranges if _part_count(one.size, total, min_partitions) == 1]
+    # By partition, not by range: a partition that was split by size stays as it is when one of its
+    # pieces is small. The connector does so.
+    whole_partitions = {one.topic_partition for one in whole}
+    rest = total - sum(one.size for one in whole)
+    parts_left = max(min_partitions - len(whole), 1)
+    counts = [
+        1 if one.topic_partition in whole_partitions else _part_count(one.size, rest, parts_left)
+        for one in ranges
+    ]
+    return _divided(ranges, counts, f"minPartitions of {min_partitions}")
+
+
+def _part_count(size: int, total: int, parts: int) -> int:
+    # Half rounds up, as in Java; Python's round() would take the even neighbour.
+    return max(math.floor(size / total * parts + 0.5), 1)
+
+
+def _divided(ranges: Sequence[OffsetRange], counts: Sequence[int], asked: str) -> list[OffsetRange]:
+    if sum(counts) > RANGES_MAX:
+        raise RangeInvalid(
+            f"{asked} asks for {sum(counts)} tasks in one batch, at most {RANGES_MAX} are allowed; "
+            "change it, or limit the batch with maxOffsetsPerTrigger"
+        )
+    return [
+        piece
+        for one, count in zip(ranges, counts, strict=True)
+        for piece in _pieces(one, count)
+        if piece.size > 0
+    ]
+
+
+def _pieces(whole: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    """`count` pieces in order; sizes differ by at most one, the larger ones come last."""
+    start = whole.start
+    for pieces_left in range(count, 0, -1):
+        end = Offset(start + (whole.end - start) // pieces_left)
+        is_first = start == whole.start
+        yield whole._replace(
+            start=start, end=end, starts_at_earliest=whole.starts_at_earliest and is_first
+        )
+        start = end

@@ -1,0 +1,97 @@
+"""One log weighed and its cleaning put together: all of compaction that the cleaner's owner calls.
+
+A module of its own because it loads everything else: see `cleaner`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from millstream.model.ids import Offset, ProducerId, TimestampMs, TopicPartition
+from millstream.runtime.background import Background
+from millstream.storage import names
+from millstream.storage.compaction.batch_filter import LastRecord
+from millstream.storage.compaction.cleaning import CORRUPT_ERRORS, Cleaning, CleaningReport, End
+from millstream.storage.compaction.job import CleaningInput, CleaningJob, CleaningStats
+from millstream.storage.compaction.pacing import CancelFlag, Throttle
+from millstream.storage.compaction.plan import (
+    DirtyRange,
+    facts_of,
+    find_dirty,
+    is_worth_cleaning,
+    rules_of,
+)
+from millstream.storage.compaction.source import OutputLimits, Pacing, Source
+from millstream.storage.log import Log
+
+__all__ = ["CORRUPT_ERRORS", "Means", "cleaning_of", "corrupt", "dirty_enough"]
+
+
+class Means(NamedTuple):
+    """What a cleaning may use."""
+
+    throttle: Throttle
+    background: Background
+    key_map_bytes: int
+    hash_key: bytes
+    now_ms: TimestampMs
+
+
+def dirty_enough(log: Log, now_ms: TimestampMs) -> DirtyRange | None:
+    """What of the log is worth cleaning; raises OSError or one of CORRUPT_ERRORS."""
+    rules = rules_of(log)
+    dirty = find_dirty(facts_of(log), rules, now_ms)
+    return dirty if is_worth_cleaning(dirty, rules) else None
+
+
+def corrupt(partition: TopicPartition, reason: str) -> CleaningReport:
+    """For a log that cannot even be weighed."""
+    return CleaningReport(partition, End.CORRUPT, CleaningStats(), reason)
+
+
+def cleaning_of(
+    log: Log, dirty: DirtyRange, means: Means, ended: Callable[[CleaningReport], None]
+) -> Cleaning:
+    """The cleaning, not begun."""
+    cancel = CancelFlag()
+    job = CleaningJob(_input(log, dirty, means), Pacing(means.throttle, cancel))
+    return Cleaning(log, job, cancel, means.background, ended)
+
+
+def _input(log: Log, dirty: DirtyRange, means: Means) -> CleaningInput:
+    config = log.config
+    level = config.compression_level
+    levels = {int(config.compression): level} if config.compression and level is not None else {}
+    return CleaningInput(
+        disk=log.owner.disk,
+        directory=log.home.directory,
+        sources=_sources(log, dirty.end_offset),
+        first_dirty=dirty.first_dirty,
+        txn_index_paths=[segment.path(names.TXN_INDEX) for segment in log.segments],
+        last_records=_last_records(log),
+        now_ms=means.now_ms,
+        delete_retention_ms=max(0, config.delete_retention_ms),
+        limits=OutputLimits(
+            config.segment_bytes, config.segment_index_bytes, config.index_interval_bytes
+        ),
+        decompressed_bytes_max=config.decompressed_batch_bytes_max,
+        compression_levels=levels,
+        key_map_bytes=means.key_map_bytes,
+        hash_key=means.hash_key,
+    )
+
+
+def _sources(log: Log, end_offset: Offset) -> list[Source]:
+    sources = []
+    for segment in log.segments.closed:
+        end = log.segments.end_of(segment)
+        if end is not None and end <= end_offset:
+            path = segment.path(names.LOG)
+            sources.append(Source(segment.base_offset, end, segment.size_bytes, path))
+    return sources
+
+
+def _last_records(log: Log) -> dict[ProducerId, LastRecord]:
+    return {
+        entry.producer_id: LastRecord(entry.last_offset, entry.epoch)
+        for entry in log.producers.states.entries()
+    }
