@@ -19,6 +19,7 @@ from millstream.model.config.resources import ResourceType
 from millstream.observe.logs import Repeated, get_logger
 from millstream.runtime.background import Background
 from millstream.runtime.randomness import SeededRandomness
+from millstream.runtime.turns import run_whole
 from millstream.testing.sim_background import InlineBackground
 from millstream.testing.sim_disk import SimDisk
 from millstream.wire.errors import ErrorCode
@@ -173,7 +174,7 @@ class ConfigWorld:
             include_synonyms=synonyms,
             include_documentation=documentation,
         )
-        response = describe_configs.handle(self.context(request, version), request)
+        response = run_whole(describe_configs.handle(self.context(request, version), request))
         encoded = memoryview(response.encode(version))
         return DescribeConfigsResponse.decode(encoded, version).results
 
@@ -190,6 +191,6 @@ class ConfigWorld:
 
     def list_resources(self, *types: int, version: int = 1) -> ListConfigResourcesResponse:
         request = ListConfigResourcesRequest(resource_types=list(types))
-        response = list_config_resources.handle(self.context(request, version), request)
+        response = run_whole(list_config_resources.handle(self.context(request, version), request))
         encoded = memoryview(response.encode(version))
         return ListConfigResourcesResponse.decode(encoded, version)

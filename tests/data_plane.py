@@ -192,6 +192,11 @@ class NotedPeer:
         self.closed = self.closed or reason
         self.is_open = False
 
+    def mute(self, size_bytes: int) -> None:
+        """Nothing comes from it by itself."""
+
+    def unmute(self) -> None: ...
+
     def take(self, number: int) -> bytes | None:
         """The answer's frame without its size; None while there is none."""
         parts = self.answers.pop(number, None)

@@ -22,6 +22,7 @@ from millstream.observe.logs import Repeated, get_logger
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Outcome
 from millstream.runtime.randomness import SeededRandomness
+from millstream.runtime.turns import run_whole
 from millstream.storage.manager import LogManager, Seams
 from millstream.testing import virtual_loop
 from millstream.testing.sim_background import InlineBackground
@@ -143,7 +144,9 @@ class Desk:
         context = Context(self.services, cast("Any", _Peer(listener)), facts)
         received = type(request).decode(memoryview(request.encode(version)), version)
         answer = handler.handle(context, received)
-        if inspect.isawaitable(answer):
+        if inspect.isgenerator(answer):
+            answer = run_whole(cast("Any", answer))
+        elif inspect.isawaitable(answer):
             answer = await answer
         decoded = cast("Any", response).decode(memoryview(answer.encode(version)), version)
         return cast("R", decoded)
@@ -164,7 +167,7 @@ class LateBackground:
 
 def make_late(desk: Desk) -> None:
     """From now on a change of topics takes its time, so that others come in between."""
-    desk.controller._changes._background = LateBackground()
+    desk.controller._changes._turns.background = LateBackground()
 
 
 def codes(items: list[Any]) -> list[str]:

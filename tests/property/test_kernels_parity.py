@@ -167,6 +167,10 @@ def inspect_and_locate(data: bytes, count: int) -> Any:
         result = both_outcomes(
             "records", "inspect", data, 0, len(data), count, contiguous=contiguous
         )
+    for offset, time in ((0, -(2**63)), (1, 0), (3, 5)):
+        both_outcomes(
+            "records", "seek", data, 0, len(data), count, offset_min=offset, time_min=time
+        )
     located = both_outcomes("records", "locate", data, 0, len(data), count)
     assert isinstance(located, array) == (result[0] == 0)
     return located

@@ -28,6 +28,7 @@ from millstream.model.ids import TopicId
 from millstream.runtime.background import BackgroundFullError
 from millstream.runtime.disk import read_whole
 from millstream.runtime.randomness import SeededRandomness
+from millstream.runtime.turns import Steps
 from millstream.testing.disk_faults import DiskOperation
 from millstream.testing.sim_background import SimBackground
 from millstream.testing.sim_disk import SimDisk
@@ -369,7 +370,7 @@ def test_a_change_that_began_is_finished_without_its_caller() -> None:
         controller.subscribe(told.append)
         began = asyncio.create_task(create(controller, "begun"), name="begun")
         queued = asyncio.create_task(create(controller, "queued"), name="queued")
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.0001)  # in virtual time: it is being written now
         began.cancel()
         queued.cancel()
         await asyncio.gather(began, queued, return_exceptions=True)
@@ -380,6 +381,73 @@ def test_a_change_that_began_is_finished_without_its_caller() -> None:
     controller = run(change)
     assert sorted(controller.image.topics) == ["begun", "last"]
     assert sorted(restarted(controller, disk).image.topics) == ["begun", "last"]
+
+
+def test_what_a_change_brings_is_prepared_before_it_shows() -> None:
+    """Durable first, then prepared, then in the image, then told, then answered."""
+    order: list[str] = []
+
+    async def change() -> None:
+        controller = slow(new_disk())
+
+        def seen(what: str) -> Steps[None]:
+            order.append(f"{what}: {sorted(controller.image.topics)}")
+            yield None
+            yield lambda: order.append(f"{what} elsewhere")
+            order.append(f"{what} done: {sorted(controller.image.topics)}")
+
+        controller.subscribe(lambda _: seen("told"), prepare=lambda _: seen("prepare"))
+        await create(controller, "t")
+        order.append("answered")
+
+    run(change)
+    assert order == [
+        *("prepare: []", "prepare elsewhere", "prepare done: []"),
+        *("told: ['t']", "told elsewhere", "told done: ['t']", "answered"),
+    ]
+
+
+def test_a_change_whose_preparation_fails_stands_all_the_same() -> None:
+    """It is durable. Whoever asked for it gets the error, the others hear of the change."""
+
+    async def change() -> None:
+        controller = slow(new_disk())
+        told: list[ImageChange] = []
+
+        def prepare(_: ImageChange) -> Steps[None]:
+            yield None
+            raise StorageFailed("/data", "gone")
+
+        controller.subscribe(told.append, prepare=prepare)
+        with pytest.raises(StorageFailed):
+            await create(controller, "t")
+        assert sorted(controller.image.topics) == ["t"]
+        assert len(told) == 1
+
+    run(change)
+
+
+def test_other_work_waits_for_a_change_and_a_change_for_it() -> None:
+    order: list[str] = []
+
+    async def change() -> None:
+        controller = slow(new_disk())
+        controller.subscribe(lambda one: order.append(one.created[0].name))
+
+        def between() -> Steps[int]:
+            for _ in range(3):
+                order.append("between")
+                yield lambda: None
+            return 7
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(create(controller, "first"), name="first")
+            other = tasks.create_task(controller.run_between(between, name="other"), name="other")
+            tasks.create_task(create(controller, "second"), name="second")
+        assert other.result() == 7
+
+    run(change)
+    assert order == ["first", "between", "between", "between", "second"]
 
 
 def test_a_broker_registered_during_a_change_is_not_lost() -> None:

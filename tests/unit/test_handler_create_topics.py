@@ -1,7 +1,9 @@
 """CreateTopics, versions 2-7."""
 
+import asyncio
 import errno
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -165,22 +167,23 @@ def test_a_full_disk_refuses_and_the_topic_can_be_created_later() -> None:
 
 def test_a_change_that_takes_too_long_is_told_so_and_goes_on() -> None:
     desk = Desk()
+    background = desk.controller._changes._turns.background
     waiting: list[Any] = []
 
     def submit(work: Any, on_done: Any, *, name: str) -> None:
         waiting.append((work, on_done))
 
-    desk.controller._changes._background.submit = submit  # type: ignore[method-assign]
-    request = CreateTopicsRequest(topics=[topic("t")], timeout_ms=30)
-    response = desk.send(handler, request, CreateTopicsResponse, LATEST)
-    assert codes(response.topics) == ["REQUEST_TIMED_OUT"]
-    assert desk.topics == {}
-
-    async def finish() -> None:
+    async def ask_and_finish() -> None:
+        request = CreateTopicsRequest(topics=[topic("t")], timeout_ms=30)
+        with patch.object(background, "submit", submit):
+            response = await desk.serve(handler, request, CreateTopicsResponse, LATEST)
+        assert codes(response.topics) == ["REQUEST_TIMED_OUT"]
+        assert desk.topics == {}
         for work, on_done in waiting:
             on_done(Outcome(work()))
+        await asyncio.sleep(1)  # in virtual time
 
-    virtual_loop.run(finish)
+    virtual_loop.run(ask_and_finish)
     assert desk.topics == {"t": 1}
 
 

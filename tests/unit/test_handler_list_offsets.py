@@ -7,8 +7,8 @@ import pytest
 
 from log_stories import NOW
 from millstream.broker.handlers import list_offsets
-from millstream.broker.handlers.list_offsets import LOOK_UPS_AT_ONCE
 from millstream.model.ids import Offset
+from millstream.runtime.turns import ITEMS_PER_TURN
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -169,14 +169,13 @@ def test_what_is_not_here(desk: LogDesk) -> None:
         assert ask(desk, timestamp).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_many_look_ups_let_others_have_their_turn(desk: LogDesk) -> None:
-    count = 3 * LOOK_UPS_AT_ONCE
+def test_many_partitions_are_answered_in_their_order(desk: LogDesk) -> None:
+    count = 2 * ITEMS_PER_TURN + 1
     desk.create("wide", count)
-    request = request_for(*[NOW] * count, name="wide")
-    response = desk.send(list_offsets, request, ListOffsetsResponse, 11)
-    assert [one.partition_index for one in response.topics[0].partitions] == list(range(count))
-    few = request_for(*[NOW] * LOOK_UPS_AT_ONCE, name="wide")
-    assert len(desk.send(list_offsets, few, ListOffsetsResponse, 11).topics[0].partitions) == 8
+    for asked in (NOW, LATEST):
+        request = request_for(*[asked] * count, name="wide")
+        response = desk.send(list_offsets, request, ListOffsetsResponse, 11)
+        assert [one.partition_index for one in response.topics[0].partitions] == list(range(count))
 
 
 @pytest.mark.parametrize("version", list_offsets.VERSIONS)

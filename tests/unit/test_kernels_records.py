@@ -229,3 +229,48 @@ def test_builder_matches_a_record_written_by_hand() -> None:
     by_hand = bytes.fromhex("1a 00 04 02 02 6b 04 7676 02 02 68 02 78")
     built = record(1, timestamp_delta=2, key=b"k", value=b"vv", headers=[(b"h", b"x")])
     assert built == by_hand
+
+
+# -- seek
+
+
+def sought(
+    kernel: Any, data: bytes, count: int, *, offset: int = 0, time: int = -(2**63)
+) -> tuple[int, int, int, int] | None:
+    found: tuple[int, int, int, int] | None = kernel.seek(
+        data, 0, len(data), count, offset_min=offset, time_min=time
+    )
+    return found
+
+
+@both
+def test_seek_finds_the_first_record_that_reaches_both(kernel: Any) -> None:
+    first, second, third = (
+        record(0, timestamp_delta=50),
+        record(4, timestamp_delta=-7, headers=[(b"h", b"v")]),
+        record(9, key=b"", value=None, timestamp_delta=60),
+    )
+    data = first + second + third
+    assert sought(kernel, data, 3) == (0, 0, 0, 50)
+    assert sought(kernel, data, 3, offset=1) == (1, len(first), 4, -7)
+    assert sought(kernel, data, 3, offset=1, time=0) == (2, len(first + second), 9, 60)
+    assert sought(kernel, data, 3, time=60) == (2, len(first + second), 9, 60)
+    assert sought(kernel, data, 3, time=61) is None
+    assert sought(kernel, data, 3, offset=10) is None
+    assert sought(kernel, data, 2, time=60) is None
+    assert sought(kernel, data, 9, time=61) is None
+    assert sought(kernel, b"", 3) is None
+    assert sought(kernel, data, -1) is None
+    inside = kernel.seek(b"xx" + data + b"y", 2, len(data) + 2, 3, offset_min=1, time_min=-9)
+    assert inside == (1, len(first) + 2, 4, -7)
+
+
+@both
+def test_seek_reads_no_further_than_it_must(kernel: Any) -> None:
+    data = record(0, timestamp_delta=5) + b"\xff\xff"
+    assert sought(kernel, data, 2) == (0, 0, 0, 5)
+    with pytest.raises(MalformedRecords) as caught:
+        sought(kernel, data, 2, time=6)
+    assert (caught.value.reason, caught.value.position) == (Reason.RECORD, len(data) - 2)
+    with pytest.raises(ValueError, match="outside the payload"):
+        kernel.seek(data, 0, len(data) + 1, 1, offset_min=0, time_min=0)

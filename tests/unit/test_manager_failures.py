@@ -103,7 +103,10 @@ def test_records_whose_sync_failed_are_not_served_as_durable() -> None:
 @pytest.mark.parametrize("name", [names.RECOVERY_POINTS, names.HIGH_WATERMARKS, names.LOG_STARTS])
 def test_a_checkpoint_that_cannot_be_stored_takes_the_directory_offline(name: str) -> None:
     broker, lost, kept = two_disks()
-    broker.manager.get(lost).set_high_watermark(Offset(1))
+    log = broker.manager.get(lost)
+    log.set_high_watermark(Offset(1))
+    log.roll()
+    log.flush()
     broker.disk.faults.fail_next("write", path_part=f"/a/{name}")
     try:
         if name == names.LOG_STARTS:

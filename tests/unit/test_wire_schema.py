@@ -1,5 +1,6 @@
 """Messages as Python objects, what a version can carry, and bytes written down by hand."""
 
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -34,7 +35,7 @@ from millstream.wire.messages.produce import ProduceRequest
 from millstream.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from millstream.wire.primitives import MalformedFrame
 from millstream.wire.schema import Message
-from millstream.wire.values import ArrayForm, number_array_reader
+from millstream.wire.values import ArrayForm, TooManyItems, number_array_reader, read_within
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -152,6 +153,30 @@ def test_a_message_has_a_limit_of_items(monkeypatch: pytest.MonkeyPatch) -> None
     topics.append(CreatableTopic())
     with pytest.raises(MalformedFrame, match="more than 100 items in one message"):
         CreateTopicsRequest.decode(CreateTopicsRequest(topics=topics).encode(7), 7)
+
+
+def test_who_cannot_wait_learns_early_that_a_message_is_large() -> None:
+    """And decodes it elsewhere: the lower limit is for the one try."""
+    raw = MetadataRequest(topics=[MetadataRequestTopic(name="x")] * 50).encode(9)
+    read = partial(MetadataRequest.decode, raw, 9)
+    assert len(read_within(50, read).topics or ()) == 50
+    with pytest.raises(TooManyItems, match="more than 49 items in one message"):
+        read_within(49, read)
+    assert len(read().topics or ()) == 50
+
+
+def test_numbers_count_too_if_there_are_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 32 bytes of memory and came in four."""
+    monkeypatch.setattr(values, "MESSAGE_ITEMS_MAX", 100)
+    read_numbers = number_array_reader(ArrayForm(is_compact=False, may_be_null=False), Kind.INT32)
+    for count, is_fine in ((800, True), (900, False)):
+        values.begin_message()
+        raw = memoryview(count.to_bytes(4, "big") + bytes(4 * count))
+        if is_fine:
+            assert len(read_numbers(raw, 0)[0]) == count
+        else:
+            with pytest.raises(TooManyItems):
+                read_numbers(raw, 0)
 
 
 def test_a_version_outside_the_range_is_the_callers_fault() -> None:

@@ -1,8 +1,8 @@
 """One broker, put together: start, run, stop. Everything it needs from outside is handed in."""
 
 import asyncio
-import gc
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +10,7 @@ from millstream.broker import gauges, lone_broker, registry
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
+from millstream.broker.garbage import Garbage
 from millstream.broker.limits import ConfiguredLimits
 from millstream.broker.listeners import (
     PLAINTEXT,
@@ -23,9 +24,10 @@ from millstream.broker.server import Server
 from millstream.broker.services import Services
 from millstream.broker.tasks import TaskScope
 from millstream.broker.upkeep import Upkeep
-from millstream.controller.image import BrokerImage, Endpoint, ImageChange
+from millstream.controller.image import BrokerImage, Endpoint, ImageChange, TopicImage
 from millstream.controller.local import LocalController
 from millstream.kernels.slots import SlotTable
+from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated
 from millstream.model.limits import OPEN_FILES_MAX
@@ -39,6 +41,7 @@ from millstream.runtime.disk import Disk
 from millstream.runtime.network import LoopNetwork, Network
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import Randomness, system_randomness
+from millstream.runtime.turns import Steps, Turns, in_parts
 from millstream.storage.config import LogConfig
 from millstream.storage.manager import LogManager, Seams, StartReport
 
@@ -95,6 +98,8 @@ class Broker:
         self.broker_id = BrokerId(configs.get_int("broker.id"))
         self.metrics = BrokerMetrics(seams.process)
         self._tasks = TaskScope()
+        self._turns = Turns(self._background, self._tasks.spawn)
+        self._garbage = Garbage(lambda: self._turns.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
         storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
         directories = configs.get_list("log.dirs")
@@ -111,8 +116,9 @@ class Broker:
             directories=directories,
             broker_id=self.broker_id,
             check_configs=configs.check_topic_configs,
+            turns=self._turns,
         )
-        dispatch = Dispatch(lambda: self.services, self._tasks.spawn)
+        dispatch = Dispatch(lambda: self.services, self._tasks.spawn, self._turns)
         self.server = Server(
             dispatch,
             self._table,
@@ -133,7 +139,9 @@ class Broker:
             configs,
             self.metrics,
             clock=seams.clock,
-            make_missing_logs=self.partitions.try_again,
+            turns=self._turns,
+            make_missing_logs=self._make_missing_logs,
+            garbage=self._garbage,
             poke=self.server.exchange.poke,
         )
         self.endpoints: list[ListenerAddress] = []
@@ -197,7 +205,7 @@ class Broker:
         bound = await self.server.bind(wanted)
         given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
         self._register(advertised(bound, given))
-        self.controller.subscribe(self._on_change)
+        self.controller.subscribe(self._on_change, prepare=self.partitions.preparing)
         self.endpoints = bound
         await self._serve_metrics()  # before clients come: its port may be taken
         self._upkeep.start()
@@ -248,15 +256,35 @@ class Broker:
             reason = f"metrics.port {port} on {host or 'all addresses'}: {error.strerror or error}"
             raise OSError(error.errno, reason) from error
 
-    def _on_change(self, change: ImageChange) -> None:
-        """Follow the controller: called after a change is durable, before its author hears."""
+    def _on_change(self, change: ImageChange) -> Steps[None]:
+        """Follow the controller: called after a change is durable, before its author hears.
+
+        What was created is there already: it was prepared before anybody could see the change.
+        """
         if change.brokers_reconfigured:
             self._use_dynamic_configs()
-        self.partitions.apply(change)
-        _tell_change(change)
+        yield from self.partitions.following(change)
+        yield from _telling(change)
+        if change.created or change.grown:
+            self._garbage.put_aside()
+        if change.deleted:
+            self._tasks.spawn(self._forget_gone(change.deleted), "forget deleted topics")
         if change.brokers_reconfigured:  # by now the logs know it too
             self.server.check_room()
             self._upkeep.run_now()
+
+    async def _forget_gone(self, topics: Sequence[TopicImage]) -> None:
+        """What was noted of deleted topics is of no use once no directory has anything of them."""
+        is_gone = self.logs.is_gone
+        gone = [one.topic_id for one in topics if all(map(is_gone, one.names_of_partitions()))]
+        if gone:
+            with suppress(OperatingError):  # the next start forgets them
+                await self.controller.forget_deleted(gone)
+
+    def _make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
+        if not self.partitions.has_missing:
+            return None
+        return self.controller.run_between(self.partitions.trying_again, name="make missing logs")
 
     def _use_dynamic_configs(self) -> None:
         found = self.controller.image.broker_configs
@@ -271,7 +299,7 @@ class Broker:
         """
         if next(steps, None) is None:
             if self._seams.process is not None:  # not in somebody's tests, whose garbage is theirs
-                gc.freeze()
+                self._garbage.begin()
             return
         loop = asyncio.get_running_loop()
         self._warming = loop.call_later(WARM_UP_STEP_S, self._warm_up, steps)
@@ -304,11 +332,15 @@ def _protocol_map(configs: BrokerConfigs) -> dict[str, str]:
     return {name: protocol for name, _, protocol in (one.partition(":") for one in entries)}
 
 
-def _tell_change(change: ImageChange) -> None:
-    for topic in change.created:
-        log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
-    for topic in change.deleted:
-        log.info("topic deleted", topic=topic.name)
+def _telling(change: ImageChange) -> Steps[None]:
+    for part in in_parts(change.created):
+        for topic in part:
+            log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
+        yield None
+    for part in in_parts(change.deleted):
+        for topic in part:
+            log.info("topic deleted", topic=topic.name)
+        yield None
     for grown in change.grown:
         count = len(grown.topic.partitions)
         log.info("partitions added", topic=grown.topic.name, partitions=count)

@@ -4,6 +4,7 @@ All changes of one broker go one after the other, because each is worked out fro
 the one before left.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -20,6 +21,7 @@ from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import topic_key
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
+from millstream.model.limits import CONFIG_KEYS_PER_RESOURCE_MAX
 from millstream.observe import logs
 from millstream.wire.errors import ErrorCode
 
@@ -33,6 +35,9 @@ class Operation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+_OPERATIONS: Final = frozenset(Operation)
 
 
 class KeyChange(NamedTuple):
@@ -72,6 +77,7 @@ async def alter_resources(
     outcomes = []
     async with context.services.configs.altering:
         for one in changes:
+            await asyncio.sleep(0)  # each may have many keys to look at
             try:
                 if times[one.resource_type, one.resource_name] > 1:
                     raise InvalidConfigRequest("a resource must not be there twice")
@@ -102,11 +108,15 @@ async def _alter(context: Context, change: ResourceChange, *, validate_only: boo
 
 
 def _check_keys(keys: Sequence[KeyChange]) -> None:
+    if len(keys) > CONFIG_KEYS_PER_RESOURCE_MAX:
+        raise InvalidConfigRequest(
+            f"{len(keys)} keys of one resource; at most {CONFIG_KEYS_PER_RESOURCE_MAX} are taken"
+        )
     twice = [name for name, times in Counter(one.name for one in keys).items() if times > 1]
     if twice:
         raise InvalidConfigRequest(f"keys that are there twice: {', '.join(twice)}")
     for one in keys:
-        if one.operation not in set(Operation):
+        if one.operation not in _OPERATIONS:
             raise InvalidConfigRequest(f"{one.name}: there is no operation {one.operation}")
         if one.value is None and one.operation != Operation.DELETE:
             raise InvalidConfigRequest(f"{one.name} has no value")

@@ -40,6 +40,11 @@ class Peer(Protocol):
 
     def close(self, reason: str) -> None: ...
 
+    def mute(self, size_bytes: int) -> None:
+        """Take no more requests from it until `unmute`: one of this size is served for a while."""
+
+    def unmute(self) -> None: ...
+
 
 class RequestFacts(NamedTuple):
     """The request's header, decoded."""

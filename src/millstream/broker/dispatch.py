@@ -5,11 +5,18 @@ close the connection, as Kafka does: there is no answer the client could read. A
 is answered with its code. Anything else is a fault of ours: it is logged with its trace and
 answered as such, except to a producer, whose connection is closed, because a producer takes an
 unknown error for a lost batch, starts a new epoch and sends the records a second time.
+
+Most requests are served at once. One that is large, or asks for much, must not keep other clients
+waiting: it is decoded in another thread, its handler works in steps (`runtime/turns.py`), its
+answer is encoded in another thread. Its connection is not read meanwhile, so that requests which
+came behind it do not overtake it.
 """
 
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from struct import Struct
+from types import GeneratorType
 from typing import Any, Final
 
 from millstream.broker import registry
@@ -20,10 +27,12 @@ from millstream.broker.registry import SERVED, Handler
 from millstream.broker.services import Services
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
+from millstream.runtime.turns import Begun, Turns, begin, run_whole
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import encode_response_header
 from millstream.wire.primitives import MalformedFrame
+from millstream.wire.values import TooManyItems, read_within
 
 log = get_logger("millstream.broker.dispatch")
 
@@ -32,15 +41,27 @@ _SIZE: Final = Struct(">i")
 ANSWER_BYTES_MAX: Final = 2**31 - 1
 """The size of a frame is a signed 32-bit number."""
 
+SMALL_BODY_BYTES: Final = 4096
+"""Requests up to this size are decoded without a look at what is in them."""
+
+ITEMS_AT_ONCE_MAX: Final = 1_000
+"""Structs and strings that are decoded or encoded on the loop: two milliseconds' worth. More of
+them is another thread's work, which costs a tenth of a millisecond to hand over."""
+
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Dispatch:
     """One per broker. All methods run on the loop's thread."""
 
-    def __init__(self, services: Callable[[], Services], spawn: Spawn) -> None:
+    def __init__(
+        self, services: Callable[[], Services], spawn: Spawn, turns: Turns | None = None
+    ) -> None:
+        """Without `turns` everything is done at once: there is nobody to wait."""
         self._services = services
         self._spawn = spawn
+        self._turns = turns
         self._handlers: dict[int, Handler] = {}
 
     # -- requests --------------------------------------------------------------------------
@@ -56,23 +77,77 @@ class Dispatch:
             self._refuse_version(context)
             return
         try:
-            request = handler.decode(body, facts.version)
+            if len(body) <= SMALL_BODY_BYTES or self._turns is None:
+                request = handler.decode(body, facts.version)
+            else:
+                read = partial(handler.decode, body, facts.version)
+                request = read_within(ITEMS_AT_ONCE_MAX, read)
+        except TooManyItems as error:
+            if self._turns is None:
+                self._malformed(context, error)
+            else:
+                work = partial(self._decode_elsewhere, context, handler, body, self._turns)
+                self._go_on(context, work, len(body))
+            return
         except MalformedFrame as error:
-            name = ApiKey(facts.api_key).name
-            peer.close(f"malformed {name} request of version {facts.version}: {error}")
+            self._malformed(context, error)
             return
         try:
             answer = handler.handle(context, request)
+            if isinstance(answer, GeneratorType):
+                answer = begin(answer) if self._turns is not None else run_whole(answer)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             self._fail(context, handler, request, error)
             return
         if answer is None:
             return  # answered, or will be
-        if inspect.iscoroutine(answer):
-            name = f"{ApiKey(facts.api_key).name} of connection {peer.connection_id}"
+        if isinstance(answer, Begun) and self._turns is not None:
+            work = partial(self._take_steps, context, handler, request, answer, self._turns)
+            self._go_on(context, work, context.facts.bytes_in)
+        elif inspect.iscoroutine(answer):
+            name = f"{_name_of(context)} of connection {context.peer.connection_id}"
             self._spawn(self._finish(context, handler, request, answer), name)
         else:
             self.answer(context, answer)
+
+    def _go_on(self, context: Context, work: Work, size_bytes: int) -> None:
+        """Let a request be served beside others, while its connection waits."""
+        context.peer.mute(size_bytes)
+        name = f"{_name_of(context)} of connection {context.peer.connection_id}"
+        self._spawn(self._muted(context.peer, work), name)
+
+    async def _muted(self, peer: Peer, work: Work) -> None:
+        try:
+            await work()
+        finally:
+            peer.unmute()
+
+    async def _take_steps(
+        self, context: Context, handler: Handler, request: Any, begun: Begun, turns: Turns
+    ) -> None:
+        work = turns.go_on(begun, name=_name_of(context))
+        await self._finish(context, handler, request, work)
+
+    async def _decode_elsewhere(
+        self, context: Context, handler: Handler, body: memoryview, turns: Turns
+    ) -> None:
+        read = partial(handler.decode, body, context.version)
+        try:
+            request = await turns.elsewhere(read, name=f"decode {_name_of(context)}")
+        except MalformedFrame as error:
+            self._malformed(context, error)
+            return
+        try:
+            answer = handler.handle(context, request)
+            if isinstance(answer, GeneratorType):
+                answer = turns.run(answer, name=_name_of(context))
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            self._fail(context, handler, request, error)
+            return
+        if inspect.iscoroutine(answer):
+            await self._finish(context, handler, request, answer)
+        elif answer is not None:
+            await self._answer_elsewhere(context, answer)
 
     async def _finish(
         self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
@@ -80,10 +155,14 @@ class Dispatch:
         try:
             answer = await work
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
-            self._fail(context, handler, request, error)
+            await self._fail_elsewhere(context, handler, request, error)
         else:
             if answer is not None:
-                self.answer(context, answer)
+                await self._answer_elsewhere(context, answer)
+
+    def _malformed(self, context: Context, error: MalformedFrame) -> None:
+        version = context.version
+        context.peer.close(f"malformed {_name_of(context)} request of version {version}: {error}")
 
     def _load(self, api_key: int) -> Handler | None:
         if api_key not in SERVED:
@@ -103,21 +182,48 @@ class Dispatch:
         context.peer.close(f"version {facts.version} of {name} is not served")
 
     def _fail(self, context: Context, handler: Handler, request: Any, error: Exception) -> None:
+        code = self._code_of(context, error)
+        if code is None:
+            return
+        try:
+            self.answer(context, handler.failed(request, code, context.version))
+        except Exception as second:  # noqa: BLE001 - nothing can be answered any more
+            self._give_up(context, error, second)
+
+    async def _fail_elsewhere(
+        self, context: Context, handler: Handler, request: Any, error: Exception
+    ) -> None:
+        """The same for a request that may be large, and so may be what it is answered."""
+        code = self._code_of(context, error)
+        if code is None:
+            return
+        try:
+            make = partial(handler.failed, request, code, context.version)
+            if self._turns is not None and _items_left(request, ITEMS_AT_ONCE_MAX) < 0:
+                name = f"refuse {_name_of(context)}"
+                await self._answer_elsewhere(context, await self._turns.elsewhere(make, name=name))
+            else:
+                self.answer(context, make())
+        except Exception as second:  # noqa: BLE001 - as above
+            self._give_up(context, error, second)
+
+    def _code_of(self, context: Context, error: Exception) -> ErrorCode | None:
+        """The code to answer an error with; None when the connection is closed instead."""
         code = code_of(error)
-        facts = context.facts
-        name = ApiKey(facts.api_key).name
+        facts, name = context.facts, _name_of(context)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
             log.error("a request failed", api=name, version=facts.version, error=error)
             if facts.api_key == ApiKey.PRODUCE or not isinstance(error, Exception):
                 context.peer.close(f"{name} failed: {error!r}")
-                return
+                return None
         elif not isinstance(error, OperatingError):
             log.warning("a request was refused", api=name, error=error)
-        try:
-            self.answer(context, handler.failed(request, code, facts.version))
-        except Exception as second:  # noqa: BLE001 - nothing can be answered any more
-            log.error("a failure could not be answered", api=name, error=second)
-            context.peer.close(f"{name} failed: {error!r}")
+        return code
+
+    def _give_up(self, context: Context, error: Exception, second: Exception) -> None:
+        name = _name_of(context)
+        log.error("a failure could not be answered", api=name, error=second)
+        context.peer.close(f"{name} failed: {error!r}")
 
     # -- answers ---------------------------------------------------------------------------
 
@@ -126,6 +232,19 @@ class Dispatch:
         version = context.facts.version
         body = response.encode(version)
         self._send(context, [body], version=version, error_count=_errors_in(response))
+
+    async def _answer_elsewhere(self, context: Context, response: Any) -> None:
+        """The same, with the work of another thread where there is much to encode."""
+        if self._turns is None or _items_left(response, ITEMS_AT_ONCE_MAX) >= 0:
+            self.answer(context, response)
+            return
+        version = context.facts.version
+
+        def encode() -> tuple[bytes, int]:
+            return response.encode(version), _errors_in(response)
+
+        body, error_count = await self._turns.elsewhere(encode, name=f"encode {_name_of(context)}")
+        self._send(context, [body], version=version, error_count=error_count)
 
     def answer_parts(
         self, context: Context, body: Sequence[AnswerPart], *, error_count: int
@@ -171,6 +290,27 @@ class Dispatch:
         services.metrics.apis.observe(
             facts.api_key, latency_us, facts.bytes_in, bytes_out, error_count
         )
+
+
+def _name_of(context: Context) -> str:
+    return ApiKey(context.facts.api_key).name
+
+
+def _items_left(message: Any, left: int) -> int:
+    """How many of `left` items are not needed for the message; negative as soon as it has more."""
+    for name in message.__slots__:
+        value = getattr(message, name, None)
+        if type(value) is not list or not value:
+            continue
+        left -= len(value)
+        if left < 0:
+            return left
+        if hasattr(value[0], "__slots__"):
+            for item in value:
+                left = _items_left(item, left)
+                if left < 0:
+                    return left
+    return left
 
 
 def _errors_in(response: Any) -> int:

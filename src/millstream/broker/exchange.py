@@ -30,8 +30,13 @@ ROUNDS_MAX: Final = 2
 """Times a wake-up goes back to connections whose answers made room for more of their requests.
 A client that pipelines without end must let the others have their turn."""
 
-HELD_FROM_BYTES: Final = 256 * KIB
-"""Smaller leftovers in a connection's buffer are not counted: their number is the connections'."""
+HELD_FROM_BYTES: Final = 64 * KIB
+"""Smaller leftovers in a connection's buffer are not counted: most connections have none, and there
+are at most as many as connections."""
+
+
+HELD_GRACE_S: Final = 1.0
+"""Added to how long a request has been held: among those that came just now the largest goes."""
 
 
 class Exchange:
@@ -90,7 +95,7 @@ class Exchange:
         """A connection has requests, or a large part of one."""
         self._serve(peer)
         if peer.core.unread_bytes >= HELD_FROM_BYTES:
-            self._hold(peer)
+            self.hold(peer)
 
     def finish(self) -> None:
         """Write what was staged, send what is answered; both until nothing is left to do."""
@@ -114,7 +119,7 @@ class Exchange:
         self._is_awake = False
         if self._holding:
             for peer in list(self._holding):
-                self._hold(peer)
+                self.hold(peer)
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
         if self._with_requests or self._with_output:
@@ -153,19 +158,27 @@ class Exchange:
         self._with_requests.pop(peer, None)
         self._on_end(peer)
 
-    def _hold(self, peer: ClientPeer) -> None:
-        """Count what is kept of unfinished requests; who breaks the limit has to go."""
+    def hold(self, peer: ClientPeer) -> None:
+        """Count what is kept of requests; beyond the limit of all somebody has to go."""
         if peer.state == CLOSED:
             return  # it was given back when it ended
-        unread = peer.core.unread_bytes
-        self._held_bytes += unread - peer.held_bytes
-        peer.held_bytes = unread
-        if unread >= HELD_FROM_BYTES:
-            self._holding[peer] = None
-        else:
+        held = peer.core.unread_bytes + peer.served_bytes
+        self._held_bytes += held - peer.held_bytes
+        peer.held_bytes = held
+        if held < HELD_FROM_BYTES:
             self._holding.pop(peer, None)
-        if self._held_bytes > BUFFERED_REQUEST_BYTES_MAX:
-            peer.abort("unfinished requests take too much memory", Cause.LIMIT)
+        elif peer not in self._holding:
+            self._holding[peer] = None
+            peer.held_since_s = self.now_s
+        while self._held_bytes > BUFFERED_REQUEST_BYTES_MAX and self._holding:
+            worst = max(self._holding, key=self._burden)
+            worst.abort("unfinished requests take too much memory", Cause.LIMIT)
+
+    def _burden(self, peer: ClientPeer) -> float:
+        """How much it holds, for how long: not whoever comes last has to go, but those who send
+        large requests and do not finish them. A byte now and then does not make them younger.
+        """
+        return peer.held_bytes * (self.now_s - peer.held_since_s + HELD_GRACE_S)
 
     # -- inside ----------------------------------------------------------------------------
 

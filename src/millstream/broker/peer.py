@@ -25,6 +25,10 @@ DRAINING: Final = 1
 """Nothing more is read; what is queued is sent, then it closes."""
 CLOSED: Final = 2
 
+MUTED_BYTES: Final = 2**40
+"""Counted as unsent while the connection is muted: the core then takes no more requests from it,
+whatever has arrived."""
+
 
 class Cause(StrEnum):
     """Why a connection ended, in few words for the metrics; the text is for the log."""
@@ -60,6 +64,9 @@ class ClientPeer(ABC):
         """Whether its requests are being walked right now; a close must not pull them away."""
         self.held_bytes = 0
         """Of an unfinished large request, as counted against the limit of all connections."""
+        self.held_since_s = 0.0
+        self.served_bytes = 0
+        """Of a request that is being served for a while."""
         self.state = OPEN
         self.close_reason = ""
         self.close_cause = Cause.CLIENT
@@ -67,6 +74,7 @@ class ClientPeer(ABC):
         self._exchange = exchange
         self._queue: deque[AnswerPart] = deque()
         self._reading = True
+        self._muted_bytes = 0
         core.owner = self
 
     # -- what handlers use -----------------------------------------------------------------
@@ -99,6 +107,27 @@ class ClientPeer(ABC):
         self.pause_reading()
         self._exchange.has_output(self)
 
+    def mute(self, size_bytes: int) -> None:
+        """Take no more requests from it until `unmute`, neither from its buffer nor its socket.
+
+        `size_bytes` are those of the request that is being served, which stays in memory.
+        """
+        self._muted_bytes = MUTED_BYTES
+        self.core.unsent_bytes += MUTED_BYTES
+        self.served_bytes = size_bytes
+        self._exchange.hold(self)
+        self.pause_reading()
+
+    def unmute(self) -> None:
+        if not self._muted_bytes:
+            return
+        self._muted_bytes = self.served_bytes = 0
+        self.core.unsent_bytes -= MUTED_BYTES
+        self._exchange.hold(self)
+        if self.state == OPEN:
+            self.resume_if_idle()
+            self._exchange.poke()
+
     # -- output ----------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -107,7 +136,7 @@ class ClientPeer(ABC):
         if self._queue and not self.send_queue():
             self._hold_back()
             return
-        self.core.unsent_bytes = 0
+        self.core.unsent_bytes = self._muted_bytes
         if self.state == DRAINING:
             self.abort(self.close_reason, self.close_cause)
         elif self.state == OPEN:
@@ -117,7 +146,7 @@ class ClientPeer(ABC):
         """Read no more from a client that does not take its answers (I-37)."""
         if self.state == CLOSED:
             return
-        self.core.unsent_bytes = sum(size_of(part) for part in self._queue)
+        self.core.unsent_bytes = self._muted_bytes + sum(size_of(part) for part in self._queue)
         if self.core.is_blocked:
             self.pause_reading()
 

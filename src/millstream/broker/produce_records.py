@@ -4,6 +4,7 @@ The first is a look at one header. The second is done only after a log has refus
 since version 8 of Produce are told which of its records are to blame (KIP-467).
 """
 
+from array import array
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -21,6 +22,9 @@ Records = bytes | bytearray | memoryview
 
 RECORD_ERRORS_MAX: Final = 1_000
 """Wrong records that are named one by one: a batch may hold a million."""
+
+RECORDS_LOOKED_AT_MAX: Final = 100_000
+"""Of a larger batch no record is named: where they all are would take 56 bytes for each."""
 
 _HEAD: Final = Struct(">qiib")  # base offset, length, leader epoch, magic
 _FACTS: Final = Struct(">hiqqqhii")  # attributes, last delta, base and max time, producer, count
@@ -109,6 +113,8 @@ def record_errors(
     if not isinstance(error, InvalidRecords | InvalidTimestamp):
         return []
     attributes, _, base_ms, _, _, _, _, count = _FACTS.unpack_from(records, _FACTS_AT)
+    if count > RECORDS_LOOKED_AT_MAX:
+        return []
     try:
         spans = _spans(records, attributes, count, config)
     except MalformedRecords:
@@ -131,12 +137,12 @@ def record_errors(
     return wrong
 
 
-def _spans(records: Records, attributes: int, count: int, config: LogConfig) -> "list[int]":
+def _spans(records: Records, attributes: int, count: int, config: LogConfig) -> "array[int]":
     body: memoryview | bytes = memoryview(records)[HEADER_BYTES:]
     codec = Codec(attributes & CODEC_MASK)
     if codec is not Codec.NONE:
         body = decompress(codec, body, config.decompressed_batch_bytes_max)
-    return list(kernel.locate(body, 0, len(body), count))
+    return kernel.locate(body, 0, len(body), count)
 
 
 def _wrong_time(stamp_ms: int, config: LogConfig, now_ms: int) -> str | None:

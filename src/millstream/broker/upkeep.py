@@ -1,16 +1,21 @@
 """What a broker does on its own, by the clock: retention, flushes, checkpoints, cleaning."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from types import GeneratorType
+from typing import Any, Final
 
 from millstream.broker.configs import BrokerConfigs
+from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
+from millstream.broker.garbage import Garbage
 from millstream.model.invariant import InvariantViolated
 from millstream.observe import logs
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
+from millstream.runtime.turns import Steps, Turns
+from millstream.storage.directory_move import MoveEnd, MoveReport
 from millstream.storage.manager import LogManager
 from millstream.wire.errors import ErrorCode
 
@@ -37,12 +42,16 @@ class Upkeep:
         metrics: BrokerMetrics,
         *,
         clock: Clock,
-        make_missing_logs: Callable[[], None],
+        turns: Turns,
+        make_missing_logs: Callable[[], Coroutine[Any, Any, None] | None],
         poke: Callable[[], None],
+        garbage: Garbage,
     ) -> None:
         """`poke` lets answers leave that became ready here."""
         self._clock = clock
+        self._turns_of_work = turns
         self._poke = poke
+        self._garbage = garbage
         self._told: set[str] = set()
         self._logs = logs
         self._make_missing_logs = make_missing_logs
@@ -50,11 +59,13 @@ class Upkeep:
         self._metrics = metrics
         self._handles: dict[str, asyncio.TimerHandle] = {}
         self._turns: dict[str, Callable[[], None]] = {}
+        self._wanted_again: set[str] = set()
         self._is_stopped = False
         self._lag: LoopLagSampler | None = None
 
     def start(self) -> None:
         """Begin every duty; the interval of each is read again before every turn."""
+        self._logs.moves.on_report = _tell_move
         in_s = self._configs_seconds
         self._pace()
         self._told = {one.path for one in self._logs.directories if one.failure is not None}
@@ -63,7 +74,7 @@ class Upkeep:
         self._every(
             "checkpoints",
             lambda: in_s("log.flush.offset.checkpoint.interval.ms"),
-            self._logs.store_checkpoints,
+            self._logs.storing_checkpoints,
         )
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
         self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
@@ -71,6 +82,7 @@ class Upkeep:
         self._every("log lines", lambda: 1.0, logs.flush)
         self._every("directories", lambda: 1.0, self._tell_failures)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
+        self._every("garbage", lambda: GARBAGE_LOOK_S, self._garbage.look)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
         self._lag.start()
@@ -90,6 +102,8 @@ class Upkeep:
             if handle is not None:
                 handle.cancel()
                 self._turns[name]()
+            else:
+                self._wanted_again.add(name)  # it is at work; then it shall look once more
 
     def _configs_seconds(self, key: str) -> float:
         return self._configs.get_int(key) / 1000
@@ -100,23 +114,41 @@ class Upkeep:
         def turn() -> None:
             if self._is_stopped:
                 return
+            self._handles.pop(name, None)
             try:
-                duty()
+                work = duty()
             except InvariantViolated:
                 raise
             except Exception as error:  # noqa: BLE001 - the next turn may do better
                 log.error("upkeep failed", duty=name, error=error)
-            plan()
+                work = None
+            if isinstance(work, GeneratorType):
+                work = self._turns_of_work.run(work, name=name)
+            if isinstance(work, Coroutine):
+                self._turns_of_work.spawn(finish(work), f"upkeep: {name}")
+            else:
+                plan()
+
+        async def finish(work: Coroutine[Any, Any, object]) -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - as above
+                log.error("upkeep failed", duty=name, error=error)
+            if not self._is_stopped:
+                plan()
 
         def plan() -> None:
             wait_s = max(0.001, min(interval_s(), FOREVER_S))
+            if name in self._wanted_again:
+                self._wanted_again.discard(name)
+                wait_s = 0.0
             self._handles[name] = asyncio.get_running_loop().call_later(wait_s, turn)
 
         self._turns[name] = turn
         plan()
 
-    def _retention(self) -> None:
-        removed = self._logs.run_retention()
+    def _retention(self) -> Steps[None]:
+        removed = yield from self._logs.running_retention()
         if removed:
             log.info("segments removed by retention", segments=removed)
 
@@ -145,3 +177,15 @@ class Upkeep:
 
     def _expire_producers(self) -> None:
         self._logs.expire_producers()
+
+
+def _tell_move(report: MoveReport) -> None:
+    """Who asked for the move was answered when it began: how it ended is in the log."""
+    tell = log.info if report.end in (MoveEnd.MOVED, MoveEnd.CANCELLED) else log.warning
+    tell(
+        "the move of a partition ended",
+        partition=str(report.partition),
+        directory=report.target,
+        outcome=report.end.value,
+        detail=report.detail,
+    )

@@ -6,14 +6,16 @@ must not part.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from types import GeneratorType
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.controller.store import NO_CHANGES, FileChanges, MetadataStore
-from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.runtime.background import run_in_background
+from millstream.runtime.turns import Steps, Turns
 
 T = TypeVar("T")
 
@@ -36,12 +38,15 @@ class Decision(Generic[T]):
     """State besides the image that changes too."""
 
 
-class _Waiting(NamedTuple):
-    """A change that waits for its turn."""
+Decide = Callable[[], Decision[T] | Steps[Decision[T]]]
+"""At once, or in steps where there is much to decide."""
 
-    decide: Callable[[], Decision[Any]]
+
+class _Waiting(NamedTuple):
+    """A change, or other steps, that wait for their turn."""
+
+    work: Callable[[], Coroutine[Any, Any, Any]]
     future: asyncio.Future[Any]
-    name: str
 
 
 class ChangeQueue:
@@ -50,70 +55,65 @@ class ChangeQueue:
     def __init__(
         self,
         store: MetadataStore,
-        background: Background,
-        make_current: Callable[[NextImage], None],
+        turns: Turns,
+        make_current: Callable[[NextImage], Steps[None]],
     ) -> None:
-        """`make_current` is called on the loop when an image is durable, before the answer."""
+        """`make_current` is taken when an image is durable, before the answer."""
         self._store = store
-        self._background = background
+        self._turns = turns
         self._make_current = make_current
         self._waiting: deque[_Waiting] = deque()
-        self._is_writing = False
+        self._is_working = False
 
-    async def run(self, decide: Callable[[], Decision[T]], *, name: str) -> T:
+    async def run(self, decide: Decide[T], *, name: str) -> T:
         """Let the change have its turn; its result, or what it raised.
 
         `decide` is called when all earlier changes are done.
         """
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(decide, future, name))
-        self._go_on()
+        return cast("T", await self._queued(partial(self._change, decide, name)))
+
+    async def run_between(self, steps: Callable[[], Steps[T]], *, name: str) -> T:
+        """Take steps while no change is going on."""
+        return cast("T", await self._queued(lambda: self._turns.run(steps(), name=name)))
+
+    async def _queued(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(work, future))
+        if not self._is_working:
+            self._is_working = True
+            self._turns.spawn(self._work(), "changes of metadata")
         return await future
 
-    def _go_on(self) -> None:
-        """Begin the next changes, as far as none is being written."""
-        while self._waiting and not self._is_writing:
+    async def _work(self) -> None:
+        """One after the other, until none waits."""
+        while self._waiting:
             waiting = self._waiting.popleft()
             if waiting.future.cancelled():
                 continue  # given up before it began
             try:
-                self._store.check_usable()
-                self._begin(waiting, waiting.decide())
+                result = await waiting.work()
             except Exception as error:  # noqa: BLE001 - handed to whoever waits
                 _answer(waiting.future, error=error)
+            else:
+                _answer(waiting.future, result=result)
+        self._is_working = False
 
-    def _begin(self, waiting: _Waiting, decision: Decision[Any]) -> None:
+    async def _change(self, decide: Decide[Any], name: str) -> Any:
+        self._store.check_usable()
+        decided = decide()
+        if isinstance(decided, GeneratorType):
+            decided = await self._turns.run(decided, name=name)
+        decision = cast("Decision[Any]", decided)
         if decision.files.is_empty:
-            _answer(waiting.future, result=decision.result)
-            return
-        self._is_writing = True
-        try:
-            self._background.submit(
-                partial(self._store.apply, decision.files),
-                partial(self._written, waiting.future, decision),
-                name=waiting.name,
-            )
-        except BackgroundFullError:
-            self._is_writing = False
-            raise
-
-    def _written(
-        self, future: asyncio.Future[Any], decision: Decision[Any], outcome: Outcome[None]
-    ) -> None:
-        self._is_writing = False
-        try:
-            if outcome.error is not None:
-                _answer(future, error=outcome.error)
-                return
-            if decision.after is not None:
-                decision.after()
-            if decision.following is not None:
-                self._make_current(decision.following)
-            _answer(future, result=decision.result)
-        except Exception as error:  # noqa: BLE001 - of a subscriber; handed to whoever waits
-            _answer(future, error=error)
-        finally:
-            self._go_on()
+            return decision.result
+        # Refused, not kept waiting, where the background has no room: nothing is changed yet.
+        write = partial(self._store.apply, decision.files)
+        await run_in_background(self._turns.background, write, name=name)
+        if decision.after is not None:
+            decision.after()
+        if decision.following is not None:
+            await self._turns.run(self._make_current(decision.following), name=name)
+        return decision.result
 
 
 def _answer(

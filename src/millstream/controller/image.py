@@ -3,7 +3,7 @@
 A change makes a new image; whoever holds the old one keeps a consistent view.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -105,14 +105,15 @@ class ClusterImage:
         topics: Mapping[str, TopicImage],
         broker_configs: Mapping[str, Mapping[str, str]],
         version: int = 0,
+        topics_by_id: Mapping[TopicId, TopicImage] | None = None,
     ) -> None:
         self.cluster_id = cluster_id
         self.controller_id = controller_id
         self.brokers = brokers
         self.topics = topics
-        self.topics_by_id: Mapping[TopicId, TopicImage] = {
-            topic.topic_id: topic for topic in topics.values()
-        }
+        if topics_by_id is None:
+            topics_by_id = {topic.topic_id: topic for topic in topics.values()}
+        self.topics_by_id = topics_by_id
         self.broker_configs = broker_configs
         """Dynamic settings by broker id as text; "" has those for all brokers."""
         self.version = version
@@ -123,16 +124,17 @@ class ClusterImage:
     def changed(
         self,
         *,
-        put: Iterable[TopicImage] = (),
-        drop: Iterable[TopicImage] = (),
+        put: Collection[TopicImage] = (),
+        drop: Collection[TopicImage] = (),
         brokers: Mapping[BrokerId, BrokerImage] | None = None,
         broker_configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> "ClusterImage":
         """The next image."""
-        topics = dict(self.topics)
+        topics, by_id = dict(self.topics), dict(self.topics_by_id)
         for topic in drop:
-            del topics[topic.name]
-        topics.update((topic.name, topic) for topic in put)
+            del topics[topic.name], by_id[topic.topic_id]
+        for topic in put:
+            topics[topic.name] = by_id[topic.topic_id] = topic
         return ClusterImage(
             cluster_id=self.cluster_id,
             controller_id=self.controller_id,
@@ -140,6 +142,7 @@ class ClusterImage:
             topics=topics,
             broker_configs=self.broker_configs if broker_configs is None else broker_configs,
             version=self.version + 1,
+            topics_by_id=by_id,
         )
 
     def alive_brokers(self) -> list[BrokerImage]:

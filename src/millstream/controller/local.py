@@ -7,7 +7,7 @@ off the loop, and only then becomes the image, is told to the subscribers, and i
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from millstream.controller import documents, identity
@@ -37,6 +37,7 @@ from millstream.controller.store import (
     BROKER,
     DELETED,
     PRODUCER_IDS,
+    Content,
     FileChanges,
     MetadataStore,
     broker_configs_file,
@@ -49,8 +50,8 @@ from millstream.controller.topics import (
     NewTopic,
     Rules,
     TopicDefaults,
-    plan_creation,
-    plan_growth,
+    planning_creation,
+    planning_growth,
 )
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -59,11 +60,15 @@ from millstream.model.limits import PRODUCER_ID_BLOCK
 from millstream.runtime.background import Background
 from millstream.runtime.disk import Disk
 from millstream.runtime.randomness import Randomness
+from millstream.runtime.turns import Steps, Turns, in_parts
+
+T = TypeVar("T")
 
 METADATA_DIRECTORY: Final = "metadata"
 """Inside the first log directory."""
 
-Subscriber = Callable[[ImageChange], None]
+Subscriber = Callable[[ImageChange], Steps[None] | None]
+"""Does what the change asks of it at once, or in steps."""
 
 
 class LocalController:
@@ -79,7 +84,9 @@ class LocalController:
         broker_id: BrokerId,
         metadata_directory: str | None = None,
         check_configs: CheckConfigs | None = None,
+        turns: Turns | None = None,
     ) -> None:
+        """With `turns` the work of changes takes turns with that of large requests."""
         self._disk = disk
         self._randomness = randomness
         self._directories = list(directories)
@@ -97,8 +104,9 @@ class LocalController:
         self._next_producer_id = 0
         self._deleted: dict[TopicId, TopicImage] = {}
         self._image: ClusterImage | None = None
+        self._preparers: list[Subscriber] = []
         self._subscribers: list[Subscriber] = []
-        self._changes = ChangeQueue(self._store, background, self._make_current)
+        self._changes = ChangeQueue(self._store, turns or Turns(background), self._make_current)
         self.directory_ids: Mapping[str, UUID] = {}
         """By log directory, once open; those that could not be read are missing."""
 
@@ -228,12 +236,16 @@ class LocalController:
         """Topics that are gone while some of their logs may still be in a directory."""
         return list(self._deleted.values())
 
-    def subscribe(self, callback: Subscriber) -> None:
+    def subscribe(self, callback: Subscriber, *, prepare: Subscriber | None = None) -> None:
         """Call it on the loop after each durable change, before the change is answered.
 
-        If it raises, the change stands and whoever asked for it gets the error.
+        `prepare` is called before the change shows in the image: what others will look for as soon
+        as they see it must be there. If one of them raises, the change stands and whoever asked
+        for it gets the error.
         """
         self._subscribers.append(callback)
+        if prepare is not None:
+            self._preparers.append(prepare)
 
     def register(self, broker: BrokerImage) -> None:
         """Tell where this broker can be reached, as soon as its ports are open."""
@@ -302,8 +314,8 @@ class LocalController:
         With `validate_only` nothing is changed and the topics are what they would have been.
         """
 
-        def decide() -> Decision[list[TopicImage | OperatingError]]:
-            planned = plan_creation(self.image, wanted, self._rules(defaults))
+        def decide() -> Steps[Decision[list[TopicImage | OperatingError]]]:
+            planned = yield from planning_creation(self.image, wanted, self._rules(defaults))
             created = [one for one in planned if isinstance(one, TopicImage)]
             if validate_only or not created:
                 return Decision(planned)
@@ -317,17 +329,20 @@ class LocalController:
     async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[OperatingError | None]:
         """Each by name, or by id where another of the same name must not be meant."""
 
-        def decide() -> Decision[list[OperatingError | None]]:
+        def decide() -> Steps[Decision[list[OperatingError | None]]]:
             deleted: dict[TopicId, TopicImage] = {}
             results: list[OperatingError | None] = []
-            for one in topics:
-                topic = self._find(one)
-                if topic is None or topic.topic_id in deleted:
-                    unknown = UnknownTopic(one) if isinstance(one, str) else UnknownTopicId(one)
-                    results.append(unknown)
-                else:
-                    deleted[topic.topic_id] = topic
-                    results.append(None)
+            for part in in_parts(topics):
+                for one in part:
+                    topic = self._find(one)
+                    if topic is None or topic.topic_id in deleted:
+                        unknown = UnknownTopic(one) if isinstance(one, str) else UnknownTopicId(one)
+                        results.append(unknown)
+                    else:
+                        deleted[topic.topic_id] = topic
+                        results.append(None)
+                if len(results) < len(topics):
+                    yield None
             if not deleted:
                 return Decision(results)
             gone = list(deleted.values())
@@ -361,8 +376,8 @@ class LocalController:
     ) -> list[OperatingError | None]:
         """Add partitions to topics; raises what concerns the request as a whole."""
 
-        def decide() -> Decision[list[OperatingError | None]]:
-            planned = plan_growth(self.image, wanted, self._rules(TopicDefaults()))
+        def decide() -> Steps[Decision[list[OperatingError | None]]]:
+            planned = yield from planning_growth(self.image, wanted, self._rules(TopicDefaults()))
             results = [one if isinstance(one, OperatingError) else None for one in planned]
             grown = [one for one in planned if isinstance(one, GrownTopic)]
             if validate_only or not grown:
@@ -430,6 +445,10 @@ class LocalController:
 
         return await self._changes.run(decide, name="allocate producer ids")
 
+    async def run_between(self, steps: Callable[[], Steps[T]], *, name: str) -> T:
+        """Take steps while no change is going on."""
+        return await self._changes.run_between(steps, name=name)
+
     # -- inside ----------------------------------------------------------------------------
 
     def _find(self, one: str | TopicId) -> TopicImage | None:
@@ -439,24 +458,36 @@ class LocalController:
     def _rules(self, defaults: TopicDefaults) -> Rules:
         return Rules(defaults, self._check_configs, self._randomness)
 
-    def _topic_files(self, topics: Iterable[TopicImage]) -> dict[str, bytes]:
+    def _topic_files(self, topics: Iterable[TopicImage]) -> dict[str, Content]:
+        """Encoded by the job that writes them: a topic may have thousands of partitions."""
         starts = self._starts
-        return {topic_file(one): documents.encode_topic(one, starts=starts) for one in topics}
+        return {
+            topic_file(one): partial(documents.encode_topic, one, starts=starts) for one in topics
+        }
 
-    def _make_current(self, following: NextImage) -> None:
+    def _make_current(self, following: NextImage) -> Steps[None]:
         """The change is durable: it is so from now on, whatever the subscribers make of it."""
+        failure = yield from _told(self._preparers, following.change)
         image = following.image
         if image.brokers is not self.image.brokers:
             image = image.changed(brokers=self.image.brokers)  # registered meanwhile
         self._image = image
-        failure: Exception | None = None
-        for callback in list(self._subscribers):
-            try:
-                callback(following.change)
-            except Exception as error:  # noqa: BLE001 - the others must hear of it; raised below
-                failure = failure or error
-        if failure is not None:
-            raise failure
+        second = yield from _told(self._subscribers, following.change)
+        if failure is not None or second is not None:
+            raise failure or second  # type: ignore[misc]
+
+
+def _told(callbacks: Sequence[Subscriber], change: ImageChange) -> Steps[Exception | None]:
+    """Tell all of them, also after one failed; the first error."""
+    failure: Exception | None = None
+    for callback in list(callbacks):
+        try:
+            steps = callback(change)
+            if steps is not None:
+                yield from steps
+        except Exception as error:  # noqa: BLE001 - the others must hear of it; raised later
+            failure = failure or error
+    return failure
 
 
 def _metadata_home(disk: Disk, directories: Sequence[str]) -> str:

@@ -41,9 +41,12 @@ def place(
         raise InvalidReplicationFactor("all brokers are fenced")
     first = randomness.integer(0, len(leaders))
     shift = randomness.integer(0, len(ring))
-    placed = []
+    placed: list[Replicas] = []
     for number in range(partition_count):
         leader = leaders[(first + number) % len(leaders)]
+        if replication_factor == 1:
+            placed.append((ring[leader].broker_id,))
+            continue
         behind = _behind(ring, leader, shift + number // len(leaders))
         placed.append(_replicas(ring[leader], behind, replication_factor))
     return placed

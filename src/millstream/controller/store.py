@@ -66,11 +66,15 @@ class Stored:
     directories: list[KnownDirectory] = field(default_factory=list)
 
 
+Content = bytes | Callable[[], bytes]
+"""What a file shall have, or how to make it on the thread that writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileChanges:
     """What one decision changes on disk. Each name is atomic by itself."""
 
-    write: Mapping[str, bytes] = field(default_factory=dict)
+    write: Mapping[str, Content] = field(default_factory=dict)
     rename: Sequence[tuple[str, str]] = ()
     remove: Sequence[str] = ()
 
@@ -252,7 +256,7 @@ class MetadataStore:
             # start will find is not known, so nothing more may be built on it.
             raise self.failed(error) from error
 
-    def _stage(self, contents: Mapping[str, bytes]) -> None:
+    def _stage(self, contents: Mapping[str, Content]) -> None:
         """Write the new files beside the old ones, in groups: each holds a descriptor."""
         names = list(contents)
         for first in range(0, len(names), LOGS_PER_SYNC_MAX):
@@ -262,7 +266,8 @@ class MetadataStore:
                     path = self._path(name + TEMPORARY)
                     file = opened.enter_context(self._disk.open_write(path))
                     file.truncate(0)
-                    file.write_at(0, contents[name])
+                    content = contents[name]
+                    file.write_at(0, content if isinstance(content, bytes) else content())
                     files.append(file)
                 self._disk.sync_many(files, [])
 

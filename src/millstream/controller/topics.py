@@ -36,6 +36,10 @@ from millstream.model.limits import (
     TOPIC_NAME_LENGTH_MAX,
 )
 from millstream.runtime.randomness import Randomness
+from millstream.runtime.turns import Steps, in_parts, run_whole
+
+TOPICS_PER_TURN: Final = 50
+"""Topics checked and placed between two turns of others: a few milliseconds."""
 
 USE_DEFAULT: Final = -1
 """As a partition count or replication factor: what the broker's configuration says."""
@@ -130,19 +134,29 @@ def plan_creation(
 
     Raises TooManyPartitions when the request as a whole asks for too much.
     """
+    return run_whole(planning_creation(image, wanted, rules))
+
+
+def planning_creation(
+    image: ClusterImage, wanted: Sequence[NewTopic], rules: Rules
+) -> Steps[list[TopicImage | OperatingError]]:
+    """`plan_creation` in steps."""
     _check_request_size(wanted, rules.defaults)
     taken = {colliding_name(name): name for name in image.topics}
     twice = _repeated(topic.name for topic in wanted)
     planned: list[TopicImage | OperatingError] = []
-    for topic in wanted:
-        try:
-            if topic.name in twice:
-                raise InvalidRequest(f"topic {topic.name!r} is in the request twice")
-            _check_new_name(image, topic.name, taken)
-            planned.append(_new_topic(image, topic, rules))
-            taken[colliding_name(topic.name)] = topic.name
-        except OperatingError as error:
-            planned.append(error)
+    for part in in_parts(wanted, TOPICS_PER_TURN):
+        for topic in part:
+            try:
+                if topic.name in twice:
+                    raise InvalidRequest(f"topic {topic.name!r} is in the request twice")
+                _check_new_name(image, topic.name, taken)
+                planned.append(_new_topic(image, topic, rules))
+                taken[colliding_name(topic.name)] = topic.name
+            except OperatingError as error:
+                planned.append(error)
+        if len(planned) < len(wanted):
+            yield None
     return planned
 
 
@@ -266,16 +280,26 @@ def plan_growth(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules
 ) -> list[GrownTopic | OperatingError]:
     """The topics with their new partitions, or why not; raises TooManyPartitions."""
+    return run_whole(planning_growth(image, wanted, rules))
+
+
+def planning_growth(
+    image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules
+) -> Steps[list[GrownTopic | OperatingError]]:
+    """`plan_growth` in steps."""
     _check_growth_size(image, wanted)
     twice = _repeated(more.name for more in wanted)
     planned: list[GrownTopic | OperatingError] = []
-    for more in wanted:
-        try:
-            if more.name in twice:
-                raise InvalidRequest(f"topic {more.name!r} is in the request twice")
-            planned.append(_grown(image, more, rules))
-        except OperatingError as error:
-            planned.append(error)
+    for part in in_parts(wanted, TOPICS_PER_TURN):
+        for more in part:
+            try:
+                if more.name in twice:
+                    raise InvalidRequest(f"topic {more.name!r} is in the request twice")
+                planned.append(_grown(image, more, rules))
+            except OperatingError as error:
+                planned.append(error)
+        if len(planned) < len(wanted):
+            yield None
     return planned
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "inspect",
     "locate",
     "retain",
+    "seek",
 ]
 
 SPAN_FIELDS: Final = 7
@@ -44,6 +45,21 @@ def inspect(
     deltas 0, 1, 2, ... (a producer's batch); otherwise they must strictly increase from 0 or more
     (a compacted one). The max is the first of equal ones. Where the reason is not 0, and for no
     records at all, the rest is (0, 0, -1, 0).
+    """
+
+def seek(
+    payload: Buffer,
+    start: int,
+    stop: int,
+    count: int,
+    *,
+    offset_min: int,
+    time_min: int,
+) -> tuple[int, int, int, int] | None:
+    """The first record whose deltas reach both: (index, position, offset delta, timestamp delta).
+
+    None when none of the first `count` does. Reads no further than that record, needs no memory,
+    and lets other threads run. Raises MalformedRecords for one that cannot be read.
     """
 
 def locate(payload: Buffer, start: int, stop: int, count: int) -> array[int]:

@@ -52,6 +52,10 @@ ADOPTED_HOLES_MAX: Final = 1_000
 """Partitions missing between those found of a foreign topic: one stray directory named
 `topic-2000000000` must not make two thousand million partitions."""
 
+CONFIG_KEYS_PER_RESOURCE_MAX: Final = 1_000
+"""Keys that one change of a topic's or broker's settings may name: several times those there are,
+and checked without giving others their turn."""
+
 PRODUCER_ID_BLOCK: Final = 1_000
 """Kafka's size of a block of producer ids: a kill wastes at most as many, and a write serves as
 many producers."""

@@ -20,6 +20,7 @@ from millstream.storage.log import Log, ReadResult
 from millstream.storage.log_reader import EMPTY_SLICE, Isolation, ReadSlice
 from millstream.storage.ports import AppendDone, AppendOutcome, LeadershipListener
 from millstream.storage.producers import Origin
+from millstream.storage.validation import Allowance, Checked
 from millstream.wire.errors import ErrorCode
 
 ACKS_ALL: Final = -1
@@ -161,18 +162,23 @@ class Partition:
 
     def append(
         self,
-        records: bytes | bytearray | memoryview,
+        records: bytes | bytearray | memoryview | Checked,
         *,
         acks: int,
         done: AppendDone,
         origin: Origin = Origin.CLIENT,
+        allowance: Allowance | None = None,
     ) -> None:
-        """Write; `done` is called once: at once, or when flush and high watermark allow it."""
+        """Write; `done` is called once: at once, or when flush and high watermark allow it.
+
+        TooLargeForNow is raised, and `done` not called, where the batches decompress to more than
+        the allowance: the caller has them checked elsewhere and comes again.
+        """
         try:
             if acks == ACKS_ALL:
                 self._check_replicas()
             appended = self.log.append_as_leader(
-                records, leader_epoch=self.leader_epoch, origin=origin
+                records, leader_epoch=self.leader_epoch, origin=origin, allowance=allowance
             )
         except OperatingError as error:
             self._on_refusal()

@@ -1,7 +1,7 @@
 """All partitions that this broker leads, kept in step with the cluster's metadata."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypedDict
+from typing import Final, NamedTuple, TypedDict
 from uuid import UUID
 
 from millstream.kernels.slots import SlotTable
@@ -14,6 +14,7 @@ from millstream.model.errors import (
     UnknownTopicId,
 )
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
+from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.replication.deadlines import Deadlines, Timers
 from millstream.replication.metadata import (
     ChangeFacts,
@@ -23,6 +24,9 @@ from millstream.replication.metadata import (
     TopicSettings,
 )
 from millstream.replication.partition import LeaderFacts, LeaderHome, Partition
+from millstream.runtime.turns import Steps, in_parts, run_whole
+from millstream.storage.log import Log
+from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager import LogManager, NewPartition
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
@@ -120,85 +124,110 @@ class Partitions:
 
     def attach(self, image: ImageFacts) -> None:
         """Lead what the metadata says, with the logs that are there; make those that are not."""
-        for topic in image.topics.values():
-            self._lead(topic, topic.partitions, is_new=False)
+        topics = [(topic, topic.partitions) for topic in image.topics.values()]
+        run_whole(self._leading(topics, is_new=False))
         self._changes += 1
 
     def apply(self, change: ChangeFacts) -> None:
         """Create and delete logs and leaders; take over changed settings."""
-        for topic in change.deleted:
-            self._drop(topic)
-        for topic in change.created:
-            self._lead(topic, topic.partitions, is_new=True)
-        for grown in change.grown:
-            self._lead(
-                grown.topic, grown.topic.partitions[grown.first_new_partition :], is_new=True
-            )
-        for topic in change.reconfigured:
-            self._reconfigure(topic)
+        run_whole(self.preparing(change))
+        run_whole(self.following(change))
+
+    def preparing(self, change: ChangeFacts) -> Steps[None]:
+        """The part of `apply` that must be done before others see the change, in steps."""
+        topics = [(topic, topic.partitions) for topic in change.created]
+        topics += [
+            (grown.topic, grown.topic.partitions[grown.first_new_partition :])
+            for grown in change.grown
+        ]
+        yield from self._leading(topics, is_new=True)
+
+    def following(self, change: ChangeFacts) -> Steps[None]:
+        """The part of `apply` that is done when others see the change, in steps."""
+        yield from self._dropping(change.deleted)
+        yield from self._reconfiguring(change.reconfigured)
         if change.brokers_reconfigured:
-            for topic in list(self._topics.values()):
-                self._reconfigure(topic)
+            yield from self._reconfiguring(list(self._topics.values()))
         self._changes += 1
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether there are partitions whose logs could not be made for want of room."""
+        return bool(self._without_room)
 
     def try_again(self) -> None:
         """Make the logs that could not be made before: there may be room by now."""
-        count = len(self._without_room)
+        run_whole(self.trying_again())
+
+    def trying_again(self) -> Steps[None]:
+        """`try_again` in steps; not while a change goes on."""
         for name, is_new in list(self._without_room.items()):
             topic = self._topics[name[0]]
             facts = next(one for one in topic.partitions if one.index == name[1])
-            config = self._settings.log_config(topic.configs)
-            wanted = NewPartition(TopicPartition(*name), topic.topic_id, config)
-            self._lead_one(topic, facts, wanted, is_new=is_new)
-        if len(self._without_room) < count:
-            self._changes += 1
+            yield from self._leading_one(self._planned(topic, [facts])[0], is_new=is_new)
 
-    def _lead(
-        self, topic: TopicFacts, partitions: Sequence[PartitionFacts], *, is_new: bool
-    ) -> None:
-        self._topics[topic.name] = topic
-        self._names[topic.topic_id.bytes] = topic.name
+    def _planned(self, topic: TopicFacts, partitions: Sequence[PartitionFacts]) -> list["_Planned"]:
         config = self._settings.log_config(topic.configs)
-        mine = [one for one in partitions if self._broker_id in (None, one.leader)]
-        wanted = [
-            NewPartition(TopicPartition(topic.name, one.index), topic.topic_id, config)
-            for one in mine
+        in_sync_min = self._in_sync_min(topic)
+        return [
+            _Planned(
+                NewPartition(TopicPartition(topic.name, one.index), topic.topic_id, config),
+                _facts(topic, one, in_sync_min),
+            )
+            for one in partitions
+            if self._broker_id in (None, one.leader)
         ]
-        try:
-            logs = self._logs.create_many(wanted, is_new=is_new)
-        except OperatingError:
-            # One that cannot be must not keep the others from being.
-            for one, new in zip(mine, wanted, strict=True):
-                self._lead_one(topic, one, new, is_new=is_new)
-            return
-        for one, log in zip(mine, logs, strict=True):
-            log.config = config  # of a log that was there, the start may have known less
-            self._add(Partition(log, self._facts(topic, one), self._home))
 
-    def _lead_one(
-        self, topic: TopicFacts, facts: PartitionFacts, wanted: NewPartition, *, is_new: bool
-    ) -> None:
+    def _leading(
+        self, topics: Sequence[tuple[TopicFacts, Sequence[PartitionFacts]]], *, is_new: bool
+    ) -> Steps[None]:
+        """Many topics together: the logs of all of them share their syncs."""
+        planned: list[_Planned] = []
+        noted = 0
+        for topic, partitions in topics:
+            self._topics[topic.name] = topic
+            self._names[topic.topic_id.bytes] = topic.name
+            planned += self._planned(topic, partitions)
+            if len(planned) - noted >= LOGS_PER_TURN:
+                noted = len(planned)
+                yield None
+        for group in in_parts(planned, LOGS_PER_SYNC_MAX):
+            try:
+                logs = yield from self._logs.creating([one.wanted for one in group], is_new=is_new)
+            except OperatingError:
+                # One that cannot be must not keep the others from being.
+                for one in group:
+                    yield from self._leading_one(one, is_new=is_new)
+                continue
+            for part in in_parts(list(zip(group, logs, strict=True)), LOGS_PER_TURN):
+                for one, log in part:
+                    self._lead(one, log)
+                if len(planned) > LOGS_PER_TURN:
+                    yield None
+
+    def _leading_one(self, planned: "_Planned", *, is_new: bool) -> Steps[None]:
+        name = planned.wanted.partition
         try:
-            log = self._logs.create_many([wanted], is_new=is_new)[0]
+            logs = yield from self._logs.creating([planned.wanted], is_new=is_new)
         except OperatingError as error:
-            name = wanted.partition
             self._without_room.pop(name, None)
             if isinstance(error, DiskFull | TooManyOpenFiles):
                 self._without_room[name] = is_new
+            self._changes += name not in self._offline
             self._offline[name] = (
                 error if isinstance(error, StorageFailed) else StorageFailed(str(name), str(error))
             )
             return
-        self._add(Partition(log, self._facts(topic, facts), self._home))
+        self._lead(planned, logs[0])
 
-    def _facts(self, topic: TopicFacts, partition: PartitionFacts) -> LeaderFacts:
-        return LeaderFacts(
-            topic.topic_id,
-            partition.leader_epoch,
-            len(partition.replicas),
-            len(partition.isr),
-            int(self._settings.topic_text(topic.configs, MIN_IN_SYNC)),
-        )
+    def _lead(self, planned: "_Planned", log: Log) -> None:
+        if log.config is not planned.wanted.config:
+            log.config = planned.wanted.config  # of a log that was there: the start may know less
+        self._add(Partition(log, planned.facts, self._home))
+        self._changes += 1
+
+    def _in_sync_min(self, topic: TopicFacts) -> int:
+        return int(self._settings.topic_text(topic.configs, MIN_IN_SYNC))
 
     def _add(self, leader: Partition) -> None:
         name = leader.partition
@@ -210,33 +239,47 @@ class Partitions:
         if self._table is not None and not name.topic.startswith(INTERNAL_PREFIX):
             self._table.add(leader.slot, **_slot_names(leader))
 
-    def _drop(self, topic: TopicFacts) -> None:
-        for one in topic.partitions:
-            name = TopicPartition(topic.name, one.index)
-            self._offline.pop(name, None)
-            self._without_room.pop(name, None)
-            leader = self._leaders.pop(name, None)
-            if leader is None:
-                continue
-            self._leaders_by_id.pop((leader.topic_id.bytes, name.partition), None)
-            if self._table is not None:
-                self._table.remove(leader.slot, **_slot_names(leader))
-            leader.close()
-            try:
-                self._logs.delete(name)
-            except OperatingError:
-                continue  # the directory failed, which it noted itself
-        self._topics.pop(topic.name, None)
-        self._names.pop(topic.topic_id.bytes, None)
+    def _dropping(self, topics: Sequence[TopicFacts]) -> Steps[None]:
+        names: list[TopicPartition] = []
+        for topic in topics:
+            self._topics.pop(topic.name, None)
+            self._names.pop(topic.topic_id.bytes, None)
+            for part in in_parts(topic.partitions, LOGS_PER_TURN):
+                names += [name for one in part if (name := self._dropped(topic.name, one.index))]
+                if len(names) > LOGS_PER_TURN:
+                    yield None
+        # Of a directory that failed they stay, which it noted itself.
+        yield from self._logs.deleting(names)
 
-    def _reconfigure(self, topic: TopicFacts) -> None:
-        self._topics[topic.name] = topic
-        config = self._settings.log_config(topic.configs)
-        for one in topic.partitions:
-            leader = self._leaders.get((topic.name, one.index))
-            if leader is not None:
-                leader.log.config = config
-                leader.configure(self._facts(topic, one))
+    def _dropped(self, topic: str, index: int) -> TopicPartition | None:
+        """The partition, if it was led: nobody reads or writes it any more."""
+        name = TopicPartition(topic, index)
+        self._offline.pop(name, None)
+        self._without_room.pop(name, None)
+        leader = self._leaders.pop(name, None)
+        if leader is None:
+            return None
+        self._changes += 1
+        self._leaders_by_id.pop((leader.topic_id.bytes, index), None)
+        if self._table is not None:
+            self._table.remove(leader.slot, **_slot_names(leader))
+        leader.close()
+        return name
+
+    def _reconfiguring(self, topics: Sequence[TopicFacts]) -> Steps[None]:
+        done = 0
+        for topic in topics:
+            self._topics[topic.name] = topic
+            config = self._settings.log_config(topic.configs)
+            in_sync_min = self._in_sync_min(topic)
+            for one in topic.partitions:
+                leader = self._leaders.get((topic.name, one.index))
+                if leader is not None:
+                    leader.log.config = config
+                    leader.configure(_facts(topic, one, in_sync_min))
+                done += 1
+                if not done % LOGS_PER_TURN:
+                    yield None
 
     # -- waiting ---------------------------------------------------------------------------
 
@@ -274,6 +317,23 @@ class Partitions:
             for partition in moved:
                 for reader, mark in list(partition.readers.items()):
                     reader.progressed(mark)
+
+
+class _Planned(NamedTuple):
+    """A partition to be led, and what its leader has to know."""
+
+    wanted: NewPartition
+    facts: LeaderFacts
+
+
+def _facts(topic: TopicFacts, partition: PartitionFacts, in_sync_min: int) -> LeaderFacts:
+    return LeaderFacts(
+        topic.topic_id,
+        partition.leader_epoch,
+        len(partition.replicas),
+        len(partition.isr),
+        in_sync_min,
+    )
 
 
 class _SlotNames(TypedDict):

@@ -46,10 +46,29 @@ class LoadReport:
     is_epoch_file_rebuilt: bool = False
 
 
-def create_log(home: LogHome, config: LogConfig) -> Log:
-    """An empty log in the directory that was just made; the caller syncs its names."""
-    loading = _Loading(home, config, LoadReport())
-    return Log(home, config, loading.empty(Offset(0)))
+def make_log_file(home: LogHome) -> None:
+    """What an empty log has on disk, in its directory that was just made; the caller syncs it."""
+    path = names.segment_path(home.directory, Offset(0), names.LOG)
+    with home.owner.disk.open_write(path) as file:
+        file.truncate(0)
+
+
+def new_log(home: LogHome, config: LogConfig) -> Log:
+    """The empty log whose file `make_log_file` made. The disk is not touched."""
+    context = SegmentContext(home.directory, home.files, home.cache, config.index_interval_bytes)
+    segment = Segment(context, Offset(0))
+    segment.start_indexes()
+    start = Offset(0)
+    state = LogState(
+        Segments([segment]),
+        LeaderEpochs(),
+        ProducerLog(home.owner.disk, home.directory),
+        log_start=start,
+        log_end=start,
+        recovery_point=start,
+        high_watermark=start,
+    )
+    return Log(home, config, state)
 
 
 def load_log(
@@ -282,7 +301,7 @@ class _Loading:
     # -- the rest --------------------------------------------------------------------------
 
     def _start_anew(self, start: Offset) -> LogState:
-        state = self.empty(start)
+        state = self._empty(start)
         self._forget_epochs_from(start)
         # If a crash lost this name but kept a later segment's, the log would start there.
         self._disk.sync_directory(self._home.directory)
@@ -313,7 +332,7 @@ class _Loading:
             return False
         return self._newest_epoch is None or self._newest_epoch == self._epochs.latest
 
-    def empty(self, start: Offset) -> LogState:
+    def _empty(self, start: Offset) -> LogState:
         self._epochs.clear()
         self._producers.delete_all_snapshots()
         self._lower_stored(start, recovery_point=start)

@@ -34,16 +34,25 @@ from millstream.model.errors import (
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import InvariantViolated, invariant
 from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX
-from millstream.storage import log_reader, names
+from millstream.runtime.turns import Steps, run_whole
+from millstream.storage import log_reader, names, time_search
 from millstream.storage.config import FOREVER, TimestampType
-from millstream.storage.log_reader import Isolation, ReadSlice, RecordPlace
+from millstream.storage.log_reader import Isolation, ReadSlice
 from millstream.storage.log_removal import ShrinkingLog
 from millstream.storage.log_slot import age_limit_ms
 from millstream.storage.producer_log import markers
 from millstream.storage.producers import Duplicate, Origin
 from millstream.storage.segment import Segment
+from millstream.storage.time_search import RecordPlace
 from millstream.storage.txn_index import AbortedTransaction
-from millstream.storage.validation import CONTROL_BIT, TRANSACTIONAL_BIT, prepare, walk_whole
+from millstream.storage.validation import (
+    CONTROL_BIT,
+    TRANSACTIONAL_BIT,
+    Allowance,
+    Checked,
+    prepare,
+    walk_whole,
+)
 
 # A look-up in an enumeration's class costs as much as four comparisons.
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
@@ -80,19 +89,29 @@ class Log(ShrinkingLog):
 
     def append_as_leader(
         self,
-        records: bytes | bytearray | memoryview,
+        records: bytes | bytearray | memoryview | Checked,
         *,
         leader_epoch: LeaderEpoch,
         origin: Origin = Origin.CLIENT,
+        allowance: Allowance | None = None,
     ) -> Appended:
-        """Check the batches, assign offsets in place (in a copy where that cannot be), write."""
+        """Check the batches, assign offsets in place (in a copy where that cannot be), write.
+
+        With an allowance TooLargeForNow is raised where they decompress to more than that.
+        """
         self._check_open()
         slot, config = self.slot, self._config
         slot.settle()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
-        data, rows = prepare(records, config, now_ms=now_ms, origin=origin)
+        if isinstance(records, Checked) and records.config is config:
+            now_ms = records.now_ms
+            data, rows = records.result()
+        else:
+            if isinstance(records, Checked):
+                records = records.records
+            data, rows = prepare(records, config, now_ms=now_ms, origin=origin, allowance=allowance)
         if len(data) > config.segment_bytes:
             raise BatchTooLarge(size_bytes=len(data), limit_bytes=config.segment_bytes)
         try:
@@ -294,25 +313,24 @@ class Log(ShrinkingLog):
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
         """The first record at or after that time; ListOffsets by timestamp."""
-        self._check_open()
+        return run_whole(self.finding_timestamp(timestamp_ms))
+
+    def finding_timestamp(self, timestamp_ms: TimestampMs) -> Steps[RecordPlace | None]:
+        """The same in steps."""
+        size_max = self.config.decompressed_batch_bytes_max
         try:
-            return log_reader.find_by_timestamp(
-                self._segments,
-                timestamp_ms,
-                log_start=self._log_start,
-                size_max=self.config.decompressed_batch_bytes_max,
-            )
+            return (yield from time_search.finding_timestamp(self, timestamp_ms, size_max=size_max))
         except OSError as error:
             raise self._home.owner.refused(error) from error
 
     def find_max_timestamp(self) -> RecordPlace | None:
         """The first record with the largest timestamp."""
-        self._check_open()
+        return run_whole(self.finding_max_timestamp())
+
+    def finding_max_timestamp(self) -> Steps[RecordPlace | None]:
+        """The same in steps."""
+        size_max = self.config.decompressed_batch_bytes_max
         try:
-            return log_reader.find_max_timestamp(
-                self._segments,
-                log_start=self._log_start,
-                size_max=self.config.decompressed_batch_bytes_max,
-            )
+            return (yield from time_search.finding_max_timestamp(self, size_max=size_max))
         except OSError as error:
             raise self._home.owner.refused(error) from error

@@ -201,6 +201,11 @@ class LogBase:
         return self._truncations
 
     @property
+    def is_released(self) -> bool:
+        """Whether it was closed or deleted: what jobs know of it counts no more."""
+        return self._is_released
+
+    @property
     def unflushed_records(self) -> int:
         return self._unflushed_records
 
@@ -356,6 +361,10 @@ class LogBase:
         self._recovery_point = max(self._recovery_point, offset)
         self._epochs.truncate_from_start(offset)
         self._check()
+
+    def check_open(self) -> None:
+        """Raise UnknownPartition when it was closed or deleted, StorageFailed when offline."""
+        self._check_open()
 
     def _check_open(self) -> None:
         """A log that was closed or deleted must not touch files that may be another's by now."""

@@ -2,10 +2,14 @@
 
 A directory that failed once is not used again before a restart: after a failed fsync the kernel
 may have dropped the pages and report success the next time.
+
+The checkpoint files are written by jobs in other threads too, and by the owner of the logs where it
+cannot wait for one. A lock keeps the writers apart: each sees what the one before it stored.
 """
 
 import errno
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from itertools import count
@@ -74,12 +78,15 @@ class LogDirectory:
         self.path = path
         self.disk = disk
         self.failure: str | None = None
+        self.has_leftovers = False
+        """What is no partition any more may be here, or come back, at the next start."""
         self.absent_from: str | None = None
         """Where it should be, if what is there is something else or nothing."""
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
         """Checkpoints whose file still names a partition that is gone."""
+        self._checkpoint_lock = threading.RLock()
         self._rubbish: list[tuple[float, int, str]] = []
         """A heap by due time, then in the order it came: topics have delays of their own."""
         self._rubbish_numbers = count()
@@ -163,15 +170,39 @@ class LogDirectory:
 
         Raises DiskFull or TooManyOpenFiles, with the file as it was, or StorageFailed.
         """
-        current = self._stored[name]
-        is_same = all(current.get(partition) == offset for partition, offset in changes.items())
-        if is_same and name not in self._behind:
-            return
-        updated = {**current, **changes}
-        self._write(name, updated)
+        with self._checkpoint_lock:
+            current = self._stored[name]
+            is_same = all(current.get(partition) == offset for partition, offset in changes.items())
+            if is_same and name not in self._behind:
+                return
+            updated = {**current, **changes}
+            self._write(name, updated)
 
-    def forget(self, partition: TopicPartition) -> None:
-        """Drop a deleted partition from every checkpoint file.
+    def store_current(
+        self, name: str, offsets: OffsetsByPartition, is_current: Callable[[TopicPartition], bool]
+    ) -> None:
+        """The same for a job that was made a while ago: only what still holds is written.
+
+        A log start never goes back: a later one may have been stored since.
+        """
+        with self._checkpoint_lock:
+            current = self._stored[name]
+            changes = {one: offset for one, offset in offsets.items() if is_current(one)}
+            if name == names.LOG_STARTS:
+                changes = {
+                    one: max(offset, current.get(one, offset)) for one, offset in changes.items()
+                }
+            self.store(name, changes)
+
+    def lower(self, name: str, partition: TopicPartition, offset: Offset) -> None:
+        """Store `offset` where the file says more, after whatever is being stored just now."""
+        with self._checkpoint_lock:
+            stored = self.stored(name, partition)
+            if stored is not None and stored > offset:
+                self.store(name, {partition: offset})
+
+    def forget(self, *partitions: TopicPartition) -> None:
+        """Drop deleted partitions from every checkpoint file.
 
         What it says must never pass to a new partition of the same name. Where there is no room
         to write (a partition may be deleted to make some) or no descriptor, DiskFull or
@@ -179,16 +210,19 @@ class LogDirectory:
         `forget`.
         """
         refusal: DiskFull | TooManyOpenFiles | None = None
-        for name, stored in self._stored.items():
-            if partition not in stored and name not in self._behind:
-                continue
-            rest = {key: offset for key, offset in stored.items() if key != partition}
-            self._stored[name] = rest
-            self._behind.add(name)
-            try:
-                self._write(name, rest)
-            except (DiskFull, TooManyOpenFiles) as error:
-                refusal = error
+        with self._checkpoint_lock:
+            for name, stored in self._stored.items():
+                if name not in self._behind and not any(one in stored for one in partitions):
+                    continue
+                rest = dict(stored)
+                for one in partitions:
+                    rest.pop(one, None)
+                self._stored[name] = rest
+                self._behind.add(name)
+                try:
+                    self._write(name, rest, is_forgetting=True)
+                except (DiskFull, TooManyOpenFiles) as error:
+                    refusal = error
         if refusal is not None:
             raise refusal
 
@@ -200,7 +234,9 @@ class LogDirectory:
             self.damaged_checkpoints.append(name)
             return {}
 
-    def _write(self, name: str, offsets: OffsetsByPartition) -> None:
+    def _write(
+        self, name: str, offsets: OffsetsByPartition, *, is_forgetting: bool = False
+    ) -> None:
         self.check_usable()
         try:
             replace_offsets(self.disk, f"{self.path}/{name}", offsets)
@@ -208,16 +244,17 @@ class LogDirectory:
             with suppress(OSError):
                 self.disk.remove(f"{self.path}/{name}{names.TEMPORARY}")
             raise self.refused(error) from error
-        self._sync_names()
+        self._sync_names(is_forgetting=is_forgetting)
         self._stored[name] = offsets
         self._behind.discard(name)
 
-    def _sync_names(self) -> None:
+    def _sync_names(self, *, is_forgetting: bool) -> None:
         """Make the name of a replaced checkpoint durable, or fail for good.
 
         This cannot be refused as if nothing had changed: a power loss might leave the old file or
         the new one, and what is stored would no longer be known. Without a descriptor no sync was
-        tried, so one more try is allowed.
+        tried, so one more try is allowed. Where partitions are forgotten both files say the same
+        of all others, so there the next write may do it.
         """
         try:
             try:
@@ -227,6 +264,8 @@ class LogDirectory:
                     raise
                 self.disk.sync_directory(self.path)
         except OSError as error:
+            if is_forgetting and is_descriptor_shortage(error):
+                raise self.refused(error) from error
             raise self.failed(error) from error
 
     def sync_if_possible(self) -> None:
@@ -239,6 +278,7 @@ class LogDirectory:
         except OSError as error:
             if not is_descriptor_shortage(error):
                 raise
+            self.has_leftovers = True
 
     # -- partitions ------------------------------------------------------------------------
 
@@ -276,9 +316,7 @@ class LogDirectory:
         """Remove what is due, blocking, for who has no background; returns how many files."""
         removed = 0
         for path in self.take_rubbish(now_s, count_max=len(self._rubbish)):
-            try:
+            with suppress(FileNotFoundError):  # its partition was deleted meanwhile
                 self.disk.remove(path)
                 removed += 1
-            except FileNotFoundError:
-                continue  # its partition was deleted meanwhile
         return removed

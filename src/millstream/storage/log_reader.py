@@ -1,36 +1,18 @@
-"""Reading a log: by offset in byte-limited slices, by timestamp, never past what may be seen."""
+"""Reading a log by offset, in byte-limited slices, never past what may be seen."""
 
 import errno
 from enum import Enum
-from typing import NamedTuple
 
-from millstream.kernels import batches, records
-from millstream.kernels.batches import (
-    ATTRIBUTES,
-    BASE_OFFSET,
-    BASE_TIMESTAMP,
-    HEADER_BYTES,
-    LEADER_EPOCH,
-    MAX_TIMESTAMP,
-    POSITION,
-    RECORD_COUNT,
-    ROW_FIELDS,
-    SIZE,
-)
-from millstream.kernels.compression import Codec, decompress
-from millstream.kernels.errors import MalformedRecords, Reason
-from millstream.kernels.records import OFFSET_DELTA, SPAN_FIELDS, TIMESTAMP_DELTA
+from millstream.kernels.errors import Reason
 from millstream.model.errors import CorruptRecords, StorageFailed, TooManyOpenFiles
-from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
+from millstream.model.ids import Offset
 from millstream.model.invariant import invariant
-from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX
 from millstream.storage.files import PooledFile
 from millstream.storage.log_directory import is_descriptor_shortage
 from millstream.storage.segment import Segment
 from millstream.storage.segments import Segments
 from millstream.storage.sparse_index import IndexDamaged
 from millstream.storage.txn_index import AbortedTransaction
-from millstream.storage.validation import CODEC_MASK, LOG_APPEND_TIME_BIT, walk_whole
 
 
 class Isolation(Enum):
@@ -92,14 +74,6 @@ class ReadSlice:
 
 
 EMPTY_SLICE = ReadSlice(None, 0, 0)
-
-
-class RecordPlace(NamedTuple):
-    """A record found by time."""
-
-    offset: Offset
-    timestamp_ms: TimestampMs
-    leader_epoch: LeaderEpoch
 
 
 def read_slice(
@@ -174,111 +148,3 @@ def aborted_between(segments: Segments, start: Offset, end: Offset) -> list[Abor
         if search.is_complete:
             break
     return sorted(found, key=lambda aborted: aborted.first_offset)
-
-
-def find_by_timestamp(
-    segments: Segments,
-    timestamp_ms: int,
-    *,
-    log_start: Offset,
-    size_max: int = DECOMPRESSED_BATCH_BYTES_MAX,
-) -> RecordPlace | None:
-    """The first record at or after `log_start` whose timestamp is at least the asked one.
-
-    This and the next raise CorruptRecords for a batch that decompresses to more than `size_max`.
-    """
-    for segment in segments.from_number(segments.number_at(log_start)):
-        if not segment.size_bytes or segment.largest_timestamp().timestamp_ms < timestamp_ms:
-            continue
-        from_offset = log_start
-        while (place := segment.find_timestamp(timestamp_ms, from_offset=from_offset)) is not None:
-            batch = OpenBatch(segment.read(place), size_max=size_max)
-            found = batch.first_at(timestamp_ms, from_offset=from_offset)
-            if found is not None:
-                return found
-            if batch.last_offset < from_offset:
-                raise CorruptRecords(f"{segment.log.path}: OFFSETS at byte {place.position}")
-            from_offset = Offset(batch.last_offset + 1)
-    return None
-
-
-def find_max_timestamp(
-    segments: Segments, *, log_start: Offset, size_max: int = DECOMPRESSED_BATCH_BYTES_MAX
-) -> RecordPlace | None:
-    """The first record that has the largest timestamp among those from `log_start` on."""
-    best: RecordPlace | None = None
-    for segment in segments.from_number(segments.number_at(log_start)):
-        if segment.base_offset < log_start:
-            best = _max_timestamp_from(segment, log_start, size_max)
-            continue
-        newest = segment.largest_timestamp() if segment.size_bytes else None
-        if newest is not None and newest.timestamp_ms > (best.timestamp_ms if best else -1):
-            place = segment.find_offset(newest.offset)
-            if place is not None:
-                batch = OpenBatch(segment.read(place), size_max=size_max)
-                best = batch.first_at(newest.timestamp_ms, from_offset=log_start)
-    return best
-
-
-def _max_timestamp_from(segment: Segment, log_start: Offset, size_max: int) -> RecordPlace | None:
-    """As above for the segment that the log start may cut: its index also counts what is gone."""
-    best: RecordPlace | None = None
-    place = segment.find_offset(log_start) if segment.size_bytes else None
-    for step in segment.walk(place.position) if place is not None else ():
-        rows = step.rows
-        for row in range(0, len(rows), ROW_FIELDS):
-            if rows[row + MAX_TIMESTAMP] <= (best.timestamp_ms if best else -1):
-                continue
-            at = rows[row + POSITION]
-            batch = OpenBatch(bytes(step.buffer[at : at + rows[row + SIZE]]), size_max=size_max)
-            best = batch.newest(from_offset=log_start) or best
-    return best
-
-
-class OpenBatch:
-    """One stored batch, opened to look at its records."""
-
-    __slots__ = ("payload", "rows", "spans")
-
-    def __init__(self, data: bytes, *, size_max: int) -> None:
-        self.rows = walk_whole(data, check_crc=True)
-        codec = Codec(self.rows[ATTRIBUTES] & CODEC_MASK)
-        body = memoryview(data)[HEADER_BYTES:]
-        try:
-            # Bounded again, though a leader did when it was appended: a follower takes what comes.
-            self.payload = body if codec is Codec.NONE else decompress(codec, body, size_max)
-            self.spans = records.locate(self.payload, 0, len(self.payload), self.rows[RECORD_COUNT])
-        except MalformedRecords as error:
-            raise CorruptRecords(str(error)) from error
-
-    @property
-    def last_offset(self) -> Offset:
-        return Offset(self.rows[batches.LAST_OFFSET])
-
-    def newest(self, *, from_offset: Offset) -> RecordPlace | None:
-        """The first record from `from_offset` on with the largest timestamp among those."""
-        rows, spans = self.rows, self.spans
-        stamps = [
-            rows[BASE_TIMESTAMP] + spans[span + TIMESTAMP_DELTA]
-            for span in range(0, len(spans), SPAN_FIELDS)
-            if rows[BASE_OFFSET] + spans[span + OFFSET_DELTA] >= from_offset
-        ]
-        if not stamps:
-            return None
-        largest = rows[MAX_TIMESTAMP] if rows[ATTRIBUTES] & LOG_APPEND_TIME_BIT else max(stamps)
-        return self.first_at(largest, from_offset=from_offset)
-
-    def first_at(self, timestamp_ms: int, *, from_offset: Offset) -> RecordPlace | None:
-        """The first record from `from_offset` on with at least that timestamp."""
-        rows, spans = self.rows, self.spans
-        is_append_time = rows[ATTRIBUTES] & LOG_APPEND_TIME_BIT
-        for span in range(0, len(spans), SPAN_FIELDS):
-            offset = rows[BASE_OFFSET] + spans[span + OFFSET_DELTA]
-            stamp = rows[BASE_TIMESTAMP] + spans[span + TIMESTAMP_DELTA]
-            if is_append_time:
-                stamp = rows[MAX_TIMESTAMP]
-            if stamp >= timestamp_ms and offset >= from_offset:
-                return RecordPlace(
-                    Offset(offset), TimestampMs(stamp), LeaderEpoch(rows[LEADER_EPOCH])
-                )
-        return None

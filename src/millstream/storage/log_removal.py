@@ -5,6 +5,8 @@ Order on disk is chosen so that a crash at any point leaves a prefix, never a ho
 - before the end is truncated, the recovery point is lowered, then segments go newest first.
 """
 
+from itertools import islice
+
 from millstream.model.errors import (
     OffsetOutOfRange,
 )
@@ -105,9 +107,7 @@ class ShrinkingLog(MovableLog):
             (names.HIGH_WATERMARKS, new_end),
             (names.CLEANER_OFFSETS, new_end),
         ):
-            stored = self._home.owner.stored(name, self.partition)
-            if stored is not None and stored > highest:
-                self._home.owner.store(name, {self.partition: highest})
+            self._home.owner.lower(name, self.partition, highest)
 
     def _remove_newest_first(self, last_kept: Segment) -> None:
         disk, directory = self._home.owner.disk, self._home.directory
@@ -168,16 +168,18 @@ class ShrinkingLog(MovableLog):
                 raise self._home.owner.refused(error) from error
         self.advance_log_start(plan.new_log_start)
 
-    def remove_segments_below_start(self) -> int:
-        """Remove segments that lie wholly below the stored log start; returns how many."""
+    def remove_segments_below_start(self, count_max: int | None = None) -> int:
+        """Remove the oldest segments that lie wholly below the log start and the stored one.
+
+        At most `count_max` of them; returns how many.
+
+        Below both: what was not stored would be back after a crash, and a start that was stored
+        for another request is not the log's before that request is done (I-05).
+        """
         stored = self._home.owner.stored(names.LOG_STARTS, self.partition) or Offset(0)
-        invariant(
-            stored <= self._log_start,
-            "I-05 the stored log start is ahead of the log's",
-            stored=stored,
-            log_start=self._log_start,
-        )
-        gone = [one for one in self._segments.closed if self._end_of(one) <= stored]
+        limit = min(stored, self._log_start)
+        below = (one for one in self._segments.closed if self._end_of(one) <= limit)
+        gone = list(islice(below, count_max))
         self._segments.remove(gone)
         for segment in gone:
             self._discard(segment)

@@ -4,22 +4,16 @@ A directory that fails takes only its own partitions offline. Upkeep is a set of
 the broker calls from its timers; what blocks goes through the background seam.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
-from uuid import UUID
 
 from millstream.model.errors import (
     DiskFull,
-    InconsistentTopicId,
-    OffsetOutOfRange,
     OperatingError,
     StorageFailed,
     TooManyOpenFiles,
-    UnknownPartition,
 )
 from millstream.model.ids import (
     NO_BROKER_EPOCH,
@@ -30,48 +24,30 @@ from millstream.model.ids import (
     TopicPartition,
 )
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
-from millstream.runtime.background import Background, BackgroundFullError, Outcome
-from millstream.runtime.clock import Clock
-from millstream.runtime.disk import Disk, remove_tree, write_all_atomically
-from millstream.runtime.randomness import Randomness
+from millstream.runtime.turns import Steps, in_parts, run_whole
 from millstream.storage import clean_shutdown, names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
 from millstream.storage.copies import settle_copies
 from millstream.storage.files import OpenFiles
 from millstream.storage.flush import Flushable, FlushDone, GroupCommit
-from millstream.storage.loader import LoadReport, create_log, load_log
+from millstream.storage.loader import LoadReport, load_log
 from millstream.storage.log import Log
 from millstream.storage.log_base import LogHome
 from millstream.storage.log_directory import LogDirectory, Withheld, withhold
 from millstream.storage.log_durability import close_together
+from millstream.storage.log_steps import as_now
+from millstream.storage.manager_changes import ChangingLogs, NewPartition, Seams
 from millstream.storage.move_marks import settle_moves
 from millstream.storage.move_queue import DirectoryMoves
-from millstream.storage.partition_metadata import encode_topic_id, read_topic_id
-from millstream.storage.retention_turn import run_retention_in
+from millstream.storage.partition_metadata import read_topic_id
+from millstream.storage.retention_turn import running_retention_in
 from millstream.storage.rubbish import RubbishRemoval
 from millstream.storage.sparse_index import IndexCache
 
-T = TypeVar("T")
+__all__ = ["LogManager", "NewPartition", "Seams", "StartReport"]
+
 ConfigOf = Callable[[TopicPartition, TopicId | None], LogConfig]
-
-
-class NewPartition(NamedTuple):
-    """A partition to be created."""
-
-    partition: TopicPartition
-    topic_id: TopicId
-    config: LogConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Seams:
-    """What the manager borrows from the process."""
-
-    disk: Disk
-    clock: Clock
-    randomness: Randomness
-    background: Background
 
 
 @dataclass(slots=True)
@@ -88,7 +64,7 @@ class StartReport:
     """As the last clean stop left it, in every directory; else NO_BROKER_EPOCH."""
 
 
-class LogManager:
+class LogManager(ChangingLogs):
     """Owns the log directories and every log in them."""
 
     def __init__(
@@ -104,8 +80,7 @@ class LogManager:
             raise TypeError(f"directories must be a list of paths, not {directories!r}")
         if len(set(directories)) < len(directories):
             raise ValueError(f"a directory is given twice: {directories!r}")
-        self._seams = seams
-        self._directories = [LogDirectory(seams.disk, path) for path in directories]
+        super().__init__(seams, [LogDirectory(seams.disk, path) for path in directories])
         self._commits = {
             directory.path: GroupCommit(directory, seams.background)
             for directory in self._directories
@@ -114,13 +89,8 @@ class LogManager:
         self._cache = IndexCache(bytes_max=index_cache_bytes_max)
         for commit in self._commits.values():
             commit.reroute = self.flush
-        self._logs: dict[TopicPartition, Log] = {}
-        self._places: dict[TopicPartition, str] = {}
-        """Directory of every partition that was found or made, usable or not."""
         self._started: set[str] = set()
         self._deleted_topics: Collection[TopicId] = ()
-        self._doomed: deque[tuple[LogDirectory, str]] = deque()
-        """Deleted partitions whose removal the background had no room for."""
         self.moves = DirectoryMoves(
             self._directories,
             self._logs,
@@ -191,6 +161,7 @@ class LogManager:
 
     def stop_work(self) -> None:
         """Begin nothing more in the background; what runs may end."""
+        self._is_stopping = True
         self.cleaner.stop()
         self.moves.stop()
         self.rubbish.stop()
@@ -279,9 +250,12 @@ class LogManager:
 
     def _close_directory(self, directory: LogDirectory, broker_epoch: BrokerEpoch) -> None:
         try:
-            for logs in _in_groups(self._in(directory)):
+            for logs in in_parts(self._in(directory), LOGS_PER_SYNC_MAX):
                 close_together(logs)
-            self._store_all(directory)
+            noted = _Checkpoints()
+            for log in self._in(directory):
+                noted.note(log)
+            noted.store(directory, lambda _: True)
             unopened = [path for one, path in self._places.items() if one not in self._logs]
             if directory.path not in unopened:
                 # Whatever was not opened was not recovered either: the next start must look.
@@ -293,21 +267,6 @@ class LogManager:
 
     # -- logs ------------------------------------------------------------------------------
 
-    def get(self, partition: TopicPartition) -> Log:
-        """The partition's log; raises UnknownPartition, or StorageFailed when it is offline."""
-        log = self._logs.get(partition)
-        if log is None:
-            raise UnknownPartition(partition)
-        log.owner.check_usable()
-        return log
-
-    def __iter__(self) -> Iterator[Log]:
-        """All logs that are online."""
-        return (log for log in list(self._logs.values()) if log.owner.failure is None)
-
-    def __len__(self) -> int:
-        return len(self._logs)
-
     @property
     def offline_partitions(self) -> list[TopicPartition]:
         """Partitions whose directory failed."""
@@ -317,199 +276,46 @@ class LogManager:
     def directories(self) -> list[LogDirectory]:
         return list(self._directories)
 
-    def create(
-        self,
-        partition: TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-        *,
-        is_new: bool = True,
-    ) -> Log:
-        """A new, empty log in the directory with the fewest; the existing one when it matches.
-
-        Without `is_new` the partition was here before: while a directory is offline it may be in
-        there, and an empty second one would take its place.
-        """
-        return self.create_many([NewPartition(partition, topic_id, config)], is_new=is_new)[0]
-
-    def create_many(self, wanted: Sequence[NewPartition], *, is_new: bool = True) -> list[Log]:
-        """As `create`; many at once share their syncs and are much faster for it."""
-        for one in wanted:
-            self._check_creatable(one, is_new=is_new)
-        missing = [one for one in dict.fromkeys(wanted) if one.partition not in self._logs]
-        ids = {one.partition: one.topic_id for one in missing}
-        if len(ids) < len(missing):
-            raise InconsistentTopicId("one partition was to be created in two ways")
-        counts = self._log_counts()
-        homes: list[tuple[LogHome, LogConfig]] = []
-        for one in missing:
-            directory = self.moves.take_preferred(one.partition) or min(
-                self._usable(), key=lambda found: counts[found.path]
-            )
-            counts[directory.path] += 1
-            homes.append((self._home(directory, one.partition, one.topic_id), one.config))
-        for group in _in_groups(homes):
-            self._create_together(group)
-        return [self._logs[one.partition] for one in wanted]
-
-    def _check_creatable(self, one: NewPartition, *, is_new: bool) -> None:
-        if not names.is_legal_partition(one.partition):
-            raise OperatingError(f"illegal name {one.partition!r}")
-        if not getattr(one.topic_id, "int", 0):
-            raise OperatingError(f"illegal topic id {one.topic_id!r}")
-        if not self._usable():
-            self._directories[0].check_usable()
-        existing = self._logs.get(one.partition)
-        if existing is None:
-            if one.partition in self._places:
-                # A second one elsewhere would be found beside it at the next start.
-                place = self._places[one.partition]
-                raise StorageFailed(place, f"{one.partition} is there and cannot be used")
-            for directory in () if is_new else self._directories:
-                directory.check_usable()
-            return
-        existing.owner.check_usable()
-        if existing.home.topic_id is None:
-            try:
-                existing.adopt_topic_id(one.topic_id)
-            except OSError as error:
-                raise existing.owner.refused(error) from error
-        if existing.home.topic_id != one.topic_id:
-            raise InconsistentTopicId(
-                f"{one.partition} has topic id {existing.home.topic_id}, not {one.topic_id}"
-            )
-
-    def _create_together(self, homes: Sequence[tuple[LogHome, LogConfig]]) -> None:
-        """First the logs, then the metadata, whose sync makes the names of both durable."""
-        for directory in self._usable():
-            mine = [(home, config) for home, config in homes if home.owner is directory]
-            made: list[str] = []
-            logs: list[Log] = []
-            try:
-                self._create_in(directory, mine, made, logs)
-            except (OSError, OperatingError) as error:
-                for log in logs:
-                    log.release()
-                self._clear_away(made)
-                if isinstance(error, OSError):
-                    raise directory.refused(error) from error
-                raise
-            self._logs.update({log.partition: log for log in logs})
-            self._places.update({log.partition: directory.path for log in logs})
-
-    def _create_in(
-        self,
-        directory: LogDirectory,
-        homes: Sequence[tuple[LogHome, LogConfig]],
-        made: list[str],
-        logs: list[Log],
-    ) -> None:
-        """Adds to `made` and `logs` as it goes: after an error they tell what there is."""
-        disk = self._seams.disk
-        for home, _ in homes:
-            if disk.exists(home.directory):
-                raise OperatingError(f"{home.directory} came from elsewhere; start anew")
-            directory.forget(home.partition)  # a crash may have kept what it said
-            made.append(home.directory)
-            disk.make_directories(home.directory)
-        for home, config in homes:
-            logs.append(create_log(home, config))
-        write_all_atomically(
-            disk,
-            {
-                f"{home.directory}/{names.PARTITION_METADATA}": encode_topic_id(topic_id)
-                for home, _ in homes
-                if (topic_id := home.topic_id) is not None
-            },
-        )
-        if homes:
-            disk.sync_directory(directory.path)
-
-    def _clear_away(self, directories: Sequence[str]) -> None:
-        """What an interrupted creation left: the next try may choose another place.
-
-        On a disk that failed too. If it stays there after all, the next start settles it.
-        """
-        for path in directories:
-            with suppress(OSError):
-                remove_tree(self._seams.disk, path)
-
-    def delete(self, partition: TopicPartition) -> None:
-        """Remove the partition: renamed at once, its files later and off the loop."""
-        log = self.get(partition)
-        del self._logs[partition]
-        log.release()
-        directory = log.owner
-        unique = UUID(bytes=self._seams.randomness.bytes(16)).hex
-        doomed = f"{directory.path}/{names.deleted_directory(partition, unique)}"
-        try:
-            self._seams.disk.rename(log.home.directory, doomed)
-            directory.sync_if_possible()
-            with suppress(
-                DiskFull, TooManyOpenFiles
-            ):  # it is tried again before the name is used again
-                directory.forget(partition)
-        except OSError as error:
-            raise directory.failed(error) from error
-        del self._places[partition]
-        self._doomed.append((directory, doomed))
-        self._remove_doomed()
-
-    def _remove_doomed(self) -> None:
-        for _ in range(len(self._doomed)):  # what is refused comes back, for the next turn
-            directory, path = self._doomed.popleft()
-            try:
-                self._seams.background.submit(
-                    partial(remove_tree, self._seams.disk, path),
-                    partial(self._after_removal, directory, path),
-                    name=f"remove {path}",
-                )
-            except BackgroundFullError:
-                self._doomed.append((directory, path))
-                return  # thousands are being deleted; the next upkeep goes on
-
-    def _after_removal(self, directory: LogDirectory, path: str, outcome: Outcome[None]) -> None:
-        if isinstance(outcome.error, OSError):
-            if isinstance(directory.refused(outcome.error), TooManyOpenFiles):
-                self._doomed.append((directory, path))
-        else:
-            outcome.result()
-
     # -- upkeep ----------------------------------------------------------------------------
 
     def store_checkpoints(self) -> None:
         """Recovery points, high watermarks and log starts of every directory to their files."""
+        run_whole(self.storing_checkpoints())
+
+    def storing_checkpoints(self) -> Steps[None]:
+        """The same in steps."""
         for directory in self._usable():
+            logs = self._in(directory)
+            is_current = as_now(logs)
+            noted = _Checkpoints()
+            for part in in_parts(logs):
+                for log in part:
+                    noted.note(log)
+                if len(logs) > len(part):
+                    yield None
             try:
-                self._store_all(directory)
+                yield partial(noted.store, directory, is_current)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue  # noted in the directory, or good enough: old checkpoints mean more work
 
     def run_retention(self) -> int:
         """Remove what retention allows; returns the number of segments."""
+        return run_whole(self.running_retention())
+
+    def running_retention(self) -> Steps[int]:
+        """The same in steps."""
         now_ms = TimestampMs(self._seams.clock.wall_ms())
         removed = 0
         self._remove_doomed()
         for directory in self._usable():
             try:
-                removed += run_retention_in(directory, self._in(directory), now_ms)
+                removed += yield from running_retention_in(directory, self._in(directory), now_ms)
             except OSError as error:
                 directory.refused(error)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue
         self.rubbish.run()
         return removed
-
-    def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
-        """Move the log start up, durably; returns it. Raises OffsetOutOfRange beyond the HW."""
-        log = self.get(partition)
-        if before > log.high_watermark:
-            raise OffsetOutOfRange(asked=before, start=log.log_start, end=log.high_watermark)
-        # Stored first: a refusal must leave the log as it was.
-        log.owner.store(names.LOG_STARTS, {partition: max(before, log.log_start)})
-        log.advance_log_start(before)
-        log.remove_segments_below_start()
-        return log.log_start
 
     def flush(self, log: Flushable, done: FlushDone) -> None:
         """Group commit: `done` is called when everything appended so far is durable."""
@@ -537,44 +343,38 @@ class LogManager:
             log.producers.states.expire(now_ms, log.config.producer_expiration_ms) for log in self
         )
 
-    def _store_all(self, directory: LogDirectory) -> None:
-        logs = self._in(directory)
-        directory.store(names.RECOVERY_POINTS, {log.partition: log.recovery_start for log in logs})
-        directory.store(names.HIGH_WATERMARKS, {log.partition: log.high_watermark for log in logs})
-        directory.store(names.LOG_STARTS, {log.partition: log.log_start for log in logs})
-        # Late is harmless: a cleaning repeated from an older offset gives the same.
-        dirty = {log.partition: log.first_dirty for log in logs if log.config.cleanup_compact}
-        directory.store(names.CLEANER_OFFSETS, dirty)
-
     # -- inside ----------------------------------------------------------------------------
 
     def _note_moved(self, home: LogHome) -> None:
         self._places[home.partition] = home.owner.path
 
-    def _home(
-        self, directory: LogDirectory, partition: TopicPartition, topic_id: TopicId | None
-    ) -> LogHome:
-        return LogHome(
-            partition,
-            topic_id,
-            directory,
-            directory.partition_path(partition),
-            self.files,
-            self._cache,
-            self._seams.clock,
-        )
 
-    def _usable(self) -> list[LogDirectory]:
-        return [one for one in self._directories if one.failure is None and one.is_open]
+class _Checkpoints:
+    """What the checkpoint files of one directory shall say, noted on the thread of the logs."""
 
-    def _in(self, directory: LogDirectory) -> list[Log]:
-        return [log for log in self._logs.values() if log.owner is directory]
+    __slots__ = ("_dirty", "_high_watermarks", "_log_starts", "_recovery_points")
 
-    def _log_counts(self) -> dict[str, int]:
-        counts = {directory.path: 0 for directory in self._usable()}
-        for log in self:
-            counts[log.owner.path] += 1
-        return counts
+    def __init__(self) -> None:
+        self._recovery_points: dict[TopicPartition, Offset] = {}
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self._log_starts: dict[TopicPartition, Offset] = {}
+        self._dirty: dict[TopicPartition, Offset] = {}
+
+    def note(self, log: Log) -> None:
+        partition = log.partition
+        self._recovery_points[partition] = log.recovery_start
+        self._high_watermarks[partition] = log.high_watermark
+        self._log_starts[partition] = log.log_start
+        if log.config.cleanup_compact:
+            # Late is harmless: a cleaning repeated from an older offset gives the same.
+            self._dirty[partition] = log.first_dirty
+
+    def store(self, directory: LogDirectory, is_current: Callable[[TopicPartition], bool]) -> None:
+        """Blocks; for any thread."""
+        directory.store_current(names.RECOVERY_POINTS, self._recovery_points, is_current)
+        directory.store_current(names.HIGH_WATERMARKS, self._high_watermarks, is_current)
+        directory.store_current(names.LOG_STARTS, self._log_starts, is_current)
+        directory.store_current(names.CLEANER_OFFSETS, self._dirty, is_current)
 
 
 @contextmanager
@@ -584,8 +384,3 @@ def _noting_failure(report: StartReport) -> Iterator[None]:
         yield
     except StorageFailed as failure:
         report.failed_directories[failure.directory] = failure.cause
-
-
-def _in_groups(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(items), LOGS_PER_SYNC_MAX):
-        yield items[start : start + LOGS_PER_SYNC_MAX]

@@ -72,6 +72,8 @@ class DirectoryMoves:
         """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`; each byte counts once."""
         self._around = Surroundings(background, self.throttle, on_moved, self._ended)
         self._waiting: deque[DirectoryMove] = deque()
+        self._newest: dict[TopicPartition, DirectoryMove] = {}
+        """Of each partition the move that was begun last, until it ends."""
         self._current: DirectoryMove | None = None
         self._preferred: OrderedDict[TopicPartition, str] = OrderedDict()
         self._is_stopped = False
@@ -163,6 +165,7 @@ class DirectoryMoves:
             self._current.stop()
         self._current = None
         self._waiting.clear()
+        self._newest.clear()
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -171,14 +174,14 @@ class DirectoryMoves:
 
     def _all(self) -> list[DirectoryMove]:
         found = [] if self._current is None else [self._current]
-        return [
-            move
-            for move in (*found, *self._waiting)
-            if self._logs.get(move.log.partition) is move.log and not move.is_given_up
-        ]
+        return [move for move in (*found, *self._waiting) if self._counts(move)]
+
+    def _counts(self, move: DirectoryMove) -> bool:
+        return self._logs.get(move.log.partition) is move.log and not move.is_given_up
 
     def _of(self, partition: TopicPartition) -> DirectoryMove | None:
-        return next((move for move in self._all() if move.log.partition == partition), None)
+        move = self._newest.get(partition)
+        return move if move is not None and self._counts(move) else None
 
     def _cancel(self, move: DirectoryMove) -> None:
         # A waiting one stays in the queue: its turn is to clear away what it has made.
@@ -198,6 +201,7 @@ class DirectoryMoves:
         except OSError as error:
             raise directory.refused(error) from error
         self._waiting.append(move)
+        self._newest[log.partition] = move
 
     def _start_next(self) -> None:
         while self._current is None and self._waiting and not self._is_stopped:
@@ -208,7 +212,9 @@ class DirectoryMoves:
             move.start()
 
     def _ended(self, report: MoveReport) -> None:
-        self._current = None
+        ended, self._current = self._current, None
+        if ended is not None and self._newest.get(ended.log.partition) is ended:
+            del self._newest[ended.log.partition]
         if self.on_report is not None:
             self.on_report(report)
         self._start_next()

@@ -11,9 +11,11 @@ from millstream.storage.segment import Segment
 class Segments:
     """Never empty once the log is open; the last one is the active segment."""
 
-    __slots__ = ("_all", "_bases")
+    __slots__ = ("_all", "_bases", "removals")
 
     def __init__(self, segments: Sequence[Segment] = ()) -> None:
+        self.removals = 0
+        """Grows whenever segments leave the log: who has a list of them must look again."""
         self._all = list(segments)
         self._bases = [segment.base_offset for segment in self._all]
         self._check_order()
@@ -67,6 +69,7 @@ class Segments:
 
     def remove(self, segments: Sequence[Segment]) -> None:
         gone = {id(segment) for segment in segments}
+        self.removals += 1
         self._all = [segment for segment in self._all if id(segment) not in gone]
         self._bases = [segment.base_offset for segment in self._all]
 

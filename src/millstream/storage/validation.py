@@ -7,7 +7,7 @@ at, because a batch that claims three records and holds two would break every co
 
 from array import array
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from millstream.kernels import batches, records
 from millstream.kernels.batches import (
@@ -32,6 +32,7 @@ from millstream.model.errors import (
     CorruptRecords,
     InvalidRecords,
     InvalidTimestamp,
+    OperatingError,
 )
 from millstream.model.ids import NO_TIMESTAMP
 from millstream.model.limits import BATCH_BYTES_MAX
@@ -63,6 +64,47 @@ _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 
 
+class TooLargeForNow(Exception):
+    """The batches decompress to more than the caller had time for; nothing was done."""
+
+
+class Allowance:
+    """How much of records may be looked at, decompressed, before others have their turn."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, left_bytes: int) -> None:
+        self.left_bytes = left_bytes
+
+
+class Checked(NamedTuple):
+    """What was found out about a producer's batches before they go to the log's owner."""
+
+    records: bytes | bytearray | memoryview
+    config: LogConfig
+    """They were checked for; if the log has another by now they have to be checked again."""
+    now_ms: int
+    prepared: "tuple[bytearray | memoryview, array[int]] | None"
+    error: OperatingError | None
+
+    def result(self) -> "tuple[bytearray | memoryview, array[int]]":
+        """The batches, prepared; raises what is wrong with them."""
+        if self.prepared is None:
+            raise self.error or InvalidRecords("batches that were not checked")
+        return self.prepared
+
+
+def check(
+    buffer: bytes | bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
+) -> Checked:
+    """`prepare` for any thread: the error is part of the outcome."""
+    try:
+        prepared = prepare(buffer, config, now_ms=now_ms, origin=origin)
+    except OperatingError as error:
+        return Checked(buffer, config, now_ms, None, error)
+    return Checked(buffer, config, now_ms, prepared, None)
+
+
 def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "array[int]":
     """Rows of all batches; raises CorruptRecords unless every byte belongs to a valid one."""
     rows, end, reason = batches.walk(
@@ -87,12 +129,18 @@ def _walk_produced(buffer: bytes | bytearray | memoryview) -> "array[int]":
 
 
 def prepare(
-    buffer: bytes | bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
+    buffer: bytes | bytearray | memoryview,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    origin: Origin,
+    allowance: Allowance | None = None,
 ) -> tuple[bytearray | memoryview, "array[int]"]:
     """Check everything a leader must check; stamp and recompress as the topic asks.
 
     Returns the batches, which may be appended once offsets are assigned, and their rows. Works in
-    the caller's buffer, or in a copy where that cannot be written to.
+    the caller's buffer, or in a copy where that cannot be written to. Raises TooLargeForNow where
+    the batches decompress to more than the allowance has left.
     """
     rows = _walk_produced(buffer)
     view = memoryview(buffer)
@@ -102,7 +150,7 @@ def prepare(
     payloads = []
     for row in range(0, len(rows), ROW_FIELDS):
         _check_header(rows, row, config, origin)
-        payload = _check_records(view, rows, row, config, now_ms)
+        payload = _check_records(view, rows, row, (config, now_ms, allowance))
         if config.compression is not None:
             payloads.append(payload)
     if payloads:
@@ -156,15 +204,18 @@ def _check_attributes(attributes: int, producer_id: int, origin: Origin) -> None
 
 
 def _check_records(
-    view: memoryview, rows: "array[int]", row: int, config: LogConfig, now_ms: int
+    view: memoryview, rows: "array[int]", row: int, limits: tuple[LogConfig, int, Allowance | None]
 ) -> bytes | None:
     """Look at every record of the batch; returns the payload if it had to be decompressed."""
+    config, now_ms, allowance = limits
     start, stop = rows[row + POSITION] + HEADER_BYTES, rows[row + POSITION] + rows[row + SIZE]
     codec = rows[row + ATTRIBUTES] & CODEC_MASK
     payload: bytes | None = None
     if codec:
-        payload = _decompressed(codec, view[start:stop], config)
+        payload = _decompressed(codec, view[start:stop], config, allowance)
         start, stop = 0, len(payload)
+    if allowance is not None:
+        allowance.left_bytes -= stop - start
     reason, lowest, highest, _, null_keys = records.inspect(
         view if payload is None else payload,
         start,
@@ -187,12 +238,17 @@ def _check_records(
     return payload
 
 
-def _decompressed(codec: int, compressed: memoryview, config: LogConfig) -> bytes:
+def _decompressed(
+    codec: int, compressed: memoryview, config: LogConfig, allowance: Allowance | None
+) -> bytes:
+    limit = config.decompressed_batch_bytes_max
+    size_max = limit if allowance is None else min(limit, max(0, allowance.left_bytes))
     try:
-        return decompress(codec, compressed, config.decompressed_batch_bytes_max)
+        return decompress(codec, compressed, size_max)
     except MalformedRecords as error:
         if error.reason is Reason.TOO_LARGE:
-            limit = config.decompressed_batch_bytes_max
+            if size_max < limit:
+                raise TooLargeForNow from None
             raise BatchTooLarge(size_bytes=limit + 1, limit_bytes=limit) from error
         raise CorruptRecords(str(error)) from error
 

@@ -113,7 +113,7 @@ class Message(Struct):
         try:
             return read(view, 0)
         except MalformedFrame as error:
-            raise MalformedFrame(f"{cls.__name__} v{version}: {error.what}", at=error.at) from None
+            raise type(error)(f"{cls.__name__} v{version}: {error.what}", at=error.at) from None
         except (StructError, IndexError):
             raise MalformedFrame(f"{cls.__name__} v{version} is cut off") from None
 

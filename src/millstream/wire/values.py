@@ -1,11 +1,11 @@
 """What compiled codecs call: fixed-size values, arrays, structs that may be null, tagged fields."""
 
 import struct as fixed
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from threading import local
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.model.limits import MESSAGE_ITEMS_MAX
@@ -18,6 +18,11 @@ from millstream.wire.primitives import (
     read_unsigned_varint,
     write_unsigned_varint,
 )
+
+T = TypeVar("T")
+
+NUMBERS_PER_ITEM: Final = 8
+"""In an array of numbers as many of them count as one item: they are decoded all at once."""
 
 NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
 """Shared by all structs without unknown tags, which is nearly all."""
@@ -117,10 +122,15 @@ class ArrayForm(NamedTuple):
         return primitives.write_compact_length if self.is_compact else primitives.write_int32
 
 
+class TooManyItems(MalformedFrame):
+    """The arrays of a message have more structs and strings than may be decoded."""
+
+
 class _Budget(local):
     """Items that the message being decoded may still have; each thread decodes its own."""
 
     left = 0
+    limit: int | None = None
 
 
 _budget: Final = _Budget()
@@ -128,7 +138,20 @@ _budget: Final = _Budget()
 
 def begin_message() -> None:
     """To be called before a message is read."""
-    _budget.left = MESSAGE_ITEMS_MAX
+    limit = _budget.limit
+    _budget.left = MESSAGE_ITEMS_MAX if limit is None else limit
+
+
+def read_within(items_max: int, read: Callable[[], T]) -> T:
+    """Decode a message of at most that many items; raises TooManyItems early for a larger one.
+
+    For those who cannot wait until a large one is decoded: they try, and have it done elsewhere.
+    """
+    _budget.limit = items_max
+    try:
+        return read()
+    finally:
+        _budget.limit = None
 
 
 def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Reader:
@@ -142,7 +165,7 @@ def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Rea
         _check_count(view, at, count, item_bytes_min)
         _budget.left -= count
         if _budget.left < 0:
-            raise MalformedFrame(f"more than {MESSAGE_ITEMS_MAX} items in one message", at=at)
+            raise _too_many(at)
         items = []
         for _ in range(count):
             item, at = read_item(view, at)
@@ -162,10 +185,18 @@ def number_array_reader(form: ArrayForm, kind: Kind) -> Reader:
         if count == -1 and form.may_be_null:
             return None, at
         _check_count(view, at, count, number_bytes)
+        _budget.left -= count // NUMBERS_PER_ITEM
+        if _budget.left < 0:
+            raise _too_many(at)
         items = fixed.unpack_from(f">{count}{letter}", view, at)
         return list(items), at + count * number_bytes
 
     return read
+
+
+def _too_many(at: int) -> TooManyItems:
+    limit = MESSAGE_ITEMS_MAX if _budget.limit is None else _budget.limit
+    return TooManyItems(f"more than {limit} items in one message", at=at)
 
 
 def _check_count(view: memoryview, at: int, count: int, item_bytes_min: int) -> None:

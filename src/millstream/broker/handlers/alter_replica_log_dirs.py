@@ -22,6 +22,7 @@ from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import TopicPartition
+from millstream.runtime.turns import Pace, Steps, in_parts
 from millstream.storage.names import is_legal_partition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_replica_log_dirs import (
@@ -33,29 +34,39 @@ from millstream.wire.messages.alter_replica_log_dirs import (
 
 VERSIONS: Final = range(1, 3)
 
+MOVES_PER_TURN: Final = 20
+"""Moves begun between two turns of others: each makes a directory."""
 
-def handle(context: Context, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
+NAMES_PER_TURN: Final = 10_000
+
+
+def handle(
+    context: Context, request: AlterReplicaLogDirsRequest
+) -> Steps[AlterReplicaLogDirsResponse]:
     """Begin the moves. Of a partition that is named twice the last wish counts."""
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             paths = wanted.setdefault(topic.name, {})
-            paths.update(dict.fromkeys(topic.partitions, directory.path))
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(
-                topic_name=name,
-                partitions=[
-                    AlterReplicaLogDirPartitionResult(
-                        partition_index=index,
-                        error_code=_move(context, TopicPartition(name, index), path),
-                    )
-                    for index, path in paths.items()
-                ],
+            for part in in_parts(topic.partitions, NAMES_PER_TURN):
+                paths.update(dict.fromkeys(part, directory.path))
+                if len(part) == NAMES_PER_TURN:
+                    yield None
+    pace = Pace(MOVES_PER_TURN)
+    response = AlterReplicaLogDirsResponse()
+    for name, paths in wanted.items():
+        result = AlterReplicaLogDirTopicResult(topic_name=name)
+        response.results.append(result)
+        for index, path in paths.items():
+            result.partitions.append(
+                AlterReplicaLogDirPartitionResult(
+                    partition_index=index,
+                    error_code=_move(context, TopicPartition(name, index), path),
+                )
             )
-            for name, paths in wanted.items()
-        ]
-    )
+            if pace.is_due():
+                yield None
+    return response
 
 
 def failed(

@@ -12,6 +12,7 @@ Where it differs from Kafka: a `timeout_ms` below a second counts as one second;
 100 000 partitions.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from millstream.broker.context import Context
@@ -21,6 +22,7 @@ from millstream.controller.errors import TooManyPartitions
 from millstream.controller.topics import MorePartitions
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
+from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -34,7 +36,7 @@ VERSIONS: Final = range(4)
 
 async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Grow what can be grown, and say why the rest was not."""
-    wanted = [_more(topic) for topic in request.topics]
+    wanted = await on_the_loop(_wanted(request))
     change = context.services.controller.create_partitions(
         wanted, validate_only=request.validate_only
     )
@@ -44,11 +46,7 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePa
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
     except TooManyPartitions as error:  # of all topics together, so that each is told
         outcomes = [error] * len(wanted)
-    results = {
-        more.name: _result(more.name, outcome)
-        for more, outcome in zip(wanted, outcomes, strict=True)
-    }
-    return CreatePartitionsResponse(results=list(results.values()))
+    return await on_the_loop(_answering(wanted, outcomes))
 
 
 def failed(
@@ -62,6 +60,28 @@ def failed(
             for topic in request.topics
         ]
     )
+
+
+def _wanted(request: CreatePartitionsRequest) -> Steps[list[MorePartitions]]:
+    wanted = []
+    pace = Pace()
+    for topic in request.topics:
+        wanted.append(_more(topic))
+        if pace.is_due(1 + len(topic.assignments or ())):
+            yield None
+    return wanted
+
+
+def _answering(
+    wanted: Sequence[MorePartitions], outcomes: Sequence[OperatingError | None]
+) -> Steps[CreatePartitionsResponse]:
+    results: dict[str, CreatePartitionsTopicResult] = {}
+    pace = Pace()
+    for more, outcome in zip(wanted, outcomes, strict=True):
+        results[more.name] = _result(more.name, outcome)
+        if pace.is_due():
+            yield None
+    return CreatePartitionsResponse(results=list(results.values()))
 
 
 def _more(topic: CreatePartitionsTopic) -> MorePartitions:

@@ -14,6 +14,7 @@ Where it differs from Kafka: names that collide in '.' and '_' are refused also 
 a `timeout_ms` below a second counts as one second.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from millstream.broker.context import Context
@@ -25,6 +26,7 @@ from millstream.controller.image import TopicImage
 from millstream.controller.topics import NewTopic
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
+from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_topics import (
     CreatableTopic,
@@ -36,13 +38,16 @@ from millstream.wire.messages.create_topics import (
 
 VERSIONS: Final = range(2, 8)
 
+RESULTS_PER_TURN: Final = 20
+"""Topics told between two turns of others; each may have settings of its own to describe."""
+
 _FIRST_WITH_CONFIGS: Final = 5
 
 
 async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create what can be created, and say why the rest was not."""
     services = context.services
-    wanted = [_new_topic(topic) for topic in request.topics]
+    wanted = await on_the_loop(_wanted(request))
     change = services.controller.create_topics(
         wanted, validate_only=request.validate_only, defaults=topic_defaults(services)
     )
@@ -53,12 +58,8 @@ async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopics
     except TooManyPartitions as error:  # of all topics together, so that each is told
         outcomes = [error] * len(wanted)
     has_configs = context.version >= _FIRST_WITH_CONFIGS
-    results = {
-        # By name: one that is in the request twice has one answer.
-        topic.name: _result(services, topic.name, outcome, has_configs=has_configs)
-        for topic, outcome in zip(wanted, outcomes, strict=True)
-    }
-    return CreateTopicsResponse(topics=list(results.values()))
+    answering = _Answering(services, has_configs=has_configs)
+    return await on_the_loop(answering.steps(wanted, outcomes))
 
 
 def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> CreateTopicsResponse:
@@ -66,6 +67,16 @@ def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> Crea
     del version
     names = dict.fromkeys(topic.name for topic in request.topics)
     return CreateTopicsResponse(topics=[_refusal(name, error, error.text) for name in names])
+
+
+def _wanted(request: CreateTopicsRequest) -> Steps[list[NewTopic]]:
+    wanted = []
+    pace = Pace()
+    for topic in request.topics:
+        wanted.append(_new_topic(topic))
+        if pace.is_due(1 + len(topic.assignments) + len(topic.configs)):
+            yield None
+    return wanted
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:
@@ -80,26 +91,52 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _result(
-    services: Services, name: str, outcome: TopicImage | OperatingError, *, has_configs: bool
-) -> CreatableTopicResult:
-    if isinstance(outcome, OperatingError):
-        return _refusal(name, code_of(outcome), text_of(outcome))
-    return CreatableTopicResult(
-        name=name,
-        topic_id=outcome.topic_id,
-        error_message=None,
-        num_partitions=len(outcome.partitions),
-        replication_factor=len(outcome.partitions[0].replicas),
-        configs=_configs(services, outcome) if has_configs else [],
-    )
-
-
 def _refusal(name: str, error: ErrorCode, text: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error, error_message=text)
 
 
-def _configs(services: Services, topic: TopicImage) -> list[CreatableTopicConfigs]:
+class _Answering:
+    """Makes the answer; topics with the same settings share their description."""
+
+    def __init__(self, services: Services, *, has_configs: bool) -> None:
+        self._services = services
+        self._has_configs = has_configs
+        self._described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}
+
+    def steps(
+        self, wanted: Sequence[NewTopic], outcomes: Sequence[TopicImage | OperatingError]
+    ) -> Steps[CreateTopicsResponse]:
+        """The answer, in steps."""
+        results: dict[str, CreatableTopicResult] = {}
+        pace = Pace(RESULTS_PER_TURN)
+        for topic, outcome in zip(wanted, outcomes, strict=True):
+            # By name: one that is in the request twice has one answer.
+            results[topic.name] = self._result(topic.name, outcome)
+            if pace.is_due():
+                yield None
+        return CreateTopicsResponse(topics=list(results.values()))
+
+    def _result(self, name: str, outcome: TopicImage | OperatingError) -> CreatableTopicResult:
+        if isinstance(outcome, OperatingError):
+            return _refusal(name, code_of(outcome), text_of(outcome))
+        return CreatableTopicResult(
+            name=name,
+            topic_id=outcome.topic_id,
+            error_message=None,
+            num_partitions=len(outcome.partitions),
+            replication_factor=len(outcome.partitions[0].replicas),
+            configs=self._configs(outcome) if self._has_configs else [],
+        )
+
+    def _configs(self, topic: TopicImage) -> list[CreatableTopicConfigs]:
+        key = tuple(sorted(topic.configs.items()))
+        described = self._described.get(key)
+        if described is None:
+            described = self._described[key] = _describe(self._services, topic)
+        return described
+
+
+def _describe(services: Services, topic: TopicImage) -> list[CreatableTopicConfigs]:
     entries = services.configs.describe_topic(topic.configs, None)
     return [
         CreatableTopicConfigs(

@@ -16,9 +16,9 @@ from typing import Final
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.controller.topics import INTERNAL_TOPICS
-from millstream.model.errors import OffsetOutOfRange, OperatingError
-from millstream.model.ids import Offset
-from millstream.replication.partition import Partition
+from millstream.model.errors import OperatingError
+from millstream.model.ids import Offset, TopicPartition
+from millstream.runtime.turns import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -31,21 +31,39 @@ VERSIONS: Final = range(3)
 
 _HIGH_WATERMARK: Final = -1
 _NO_LOW_WATERMARK: Final = -1
+_UNANSWERED: Final = DeleteRecordsPartitionResult()
 
 
-def handle(context: Context, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+def handle(context: Context, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse]:
     """Move the starts. Of a partition that is named twice the last wish counts."""
-    wanted: dict[str, dict[int, int]] = {}
+    wanted: dict[TopicPartition, int] = {}
+    results: dict[str, dict[int, DeleteRecordsPartitionResult]] = {}
+    pace = Pace()
     for topic in request.topics:
-        offsets = wanted.setdefault(topic.name, {})
-        offsets.update({one.partition_index: one.offset for one in topic.partitions})
+        results.setdefault(topic.name, {})
+        for one in topic.partitions:
+            wanted[TopicPartition(topic.name, one.partition_index)] = one.offset
+            results[topic.name][one.partition_index] = _UNANSWERED  # its place in the answer
+            if pace.is_due():
+                yield None
+    allowed: dict[TopicPartition, Offset] = {}
+    for partition, offset in wanted.items():
+        start = _checked(context, partition, offset)
+        if isinstance(start, ErrorCode):
+            results[partition.topic][partition.partition] = _refused(partition, start)
+        else:
+            allowed[partition] = start
+        if pace.is_due():
+            yield None
+    outcomes = yield from context.services.logs.deleting_records(allowed)
+    for partition, outcome in outcomes.items():
+        results[partition.topic][partition.partition] = _result(partition, outcome)
+        if pace.is_due():
+            yield None
     return DeleteRecordsResponse(
         topics=[
-            DeleteRecordsTopicResult(
-                name=name,
-                partitions=[_delete(context, name, *one) for one in offsets.items()],
-            )
-            for name, offsets in wanted.items()
+            DeleteRecordsTopicResult(name=name, partitions=list(found.values()))
+            for name, found in results.items()
         ]
     )
 
@@ -57,38 +75,41 @@ def failed(request: DeleteRecordsRequest, error: ErrorCode, version: int) -> Del
         topics=[
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[_refused(one.partition_index, error) for one in topic.partitions],
+                partitions=[
+                    _refused(TopicPartition(topic.name, one.partition_index), error)
+                    for one in topic.partitions
+                ],
             )
             for topic in request.topics
         ]
     )
 
 
-def _delete(context: Context, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+def _checked(context: Context, partition: TopicPartition, offset: int) -> Offset | ErrorCode:
+    """Where the log shall start, or what forbids it."""
     try:
-        leader = context.services.partitions.get((topic, index))
-        if topic in INTERNAL_TOPICS:
-            return _refused(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        config = leader.log.config
-        if config.cleanup_compact and not config.cleanup_delete:
-            return _refused(index, ErrorCode.POLICY_VIOLATION)
-        before = _checked(leader, offset)
-        low = context.services.logs.delete_records(leader.partition, before)
+        leader = context.services.partitions.get(partition)
     except OperatingError as error:
-        return _refused(index, code_of(error))
-    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low)
-
-
-def _checked(leader: Partition, offset: int) -> Offset:
+        return code_of(error)
+    if partition.topic in INTERNAL_TOPICS:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    config = leader.log.config
+    if config.cleanup_compact and not config.cleanup_delete:
+        return ErrorCode.POLICY_VIOLATION
     if offset == _HIGH_WATERMARK:
         return leader.high_watermark
-    if offset < 0:
-        end = leader.high_watermark
-        raise OffsetOutOfRange(asked=Offset(offset), start=leader.log_start, end=end)
-    return Offset(offset)
+    return Offset(offset) if offset >= 0 else ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def _refused(index: int, error: ErrorCode) -> DeleteRecordsPartitionResult:
+def _result(
+    partition: TopicPartition, outcome: Offset | OperatingError
+) -> DeleteRecordsPartitionResult:
+    if isinstance(outcome, OperatingError):
+        return _refused(partition, code_of(outcome))
+    return DeleteRecordsPartitionResult(partition_index=partition.partition, low_watermark=outcome)
+
+
+def _refused(partition: TopicPartition, error: ErrorCode) -> DeleteRecordsPartitionResult:
     return DeleteRecordsPartitionResult(
-        partition_index=index, low_watermark=_NO_LOW_WATERMARK, error_code=error
+        partition_index=partition.partition, low_watermark=_NO_LOW_WATERMARK, error_code=error
     )

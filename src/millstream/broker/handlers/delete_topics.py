@@ -12,6 +12,7 @@ Where it differs from Kafka: a `timeout_ms` below a second counts as one second;
 order of the request where Kafka shuffles them.
 """
 
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -22,6 +23,7 @@ from millstream.controller.errors import UnknownTopic
 from millstream.controller.image import ClusterImage
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import TopicId
+from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_topics import (
     DeletableTopicResult,
@@ -46,15 +48,14 @@ async def handle(context: Context, request: DeleteTopicsRequest) -> DeleteTopics
         has_code = version >= _FIRST_WITH_DISABLED_CODE
         error = ErrorCode.TOPIC_DELETION_DISABLED if has_code else ErrorCode.INVALID_REQUEST
         return failed(request, error, version)
-    results, wanted = _sorted_out(_asked(request, version), services.image)
+    results, wanted = await on_the_loop(_sorted_out(_asked(request, version), services.image))
     try:
         outcomes = await within(
             request.timeout_ms, services.controller.delete_topics([one.target for one in wanted])
         )
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, version)
-    for asked, outcome in zip(wanted, outcomes, strict=True):
-        asked.fill(outcome)
+    await on_the_loop(_fill(wanted, outcomes))
     return DeleteTopicsResponse(responses=results)
 
 
@@ -107,13 +108,24 @@ class _Asked:
         self.result.error_message = text_of(outcome)
 
 
+def _fill(wanted: Sequence[_Asked], outcomes: Sequence[OperatingError | None]) -> Steps[None]:
+    pace = Pace()
+    for asked, outcome in zip(wanted, outcomes, strict=True):
+        asked.fill(outcome)
+        if pace.is_due():
+            yield None
+
+
 def _sorted_out(
     states: list[DeleteTopicState], image: ClusterImage
-) -> tuple[list[DeletableTopicResult], list[_Asked]]:
+) -> Steps[tuple[list[DeletableTopicResult], list[_Asked]]]:
     """The answers in their order, and those that the controller has to fill."""
     results: list[DeletableTopicResult] = []
     wanted: dict[str | TopicId, _Asked] = {}
+    pace = Pace()
     for one in states:
+        if pace.is_due():
+            yield None
         if (one.name is None) == (one.topic_id == _NO_ID):
             answer = DeletableTopicResult(name=one.name, topic_id=one.topic_id)
             answer.error_code = ErrorCode.INVALID_REQUEST

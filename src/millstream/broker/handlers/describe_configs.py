@@ -22,6 +22,7 @@ from millstream.model.config.errors import InvalidConfigRequest
 from millstream.model.config.resources import ResourceType
 from millstream.model.errors import OperatingError
 from millstream.observe import logs
+from millstream.runtime.turns import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -34,16 +35,25 @@ from millstream.wire.messages.describe_configs import (
 
 VERSIONS: Final = range(1, 5)
 
+ENTRIES_PER_TURN: Final = 200
+"""Settings described between two turns of others."""
 
-def handle(context: Context, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+
+def handle(context: Context, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
     """Describe the settings of topics, brokers and loggers."""
     known = set(ResourceType)
     if any(one.resource_type not in known for one in request.resources):
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     # Each resource once: a small request must not buy an answer thousands of times its size.
     wanted = {(one.resource_type, one.resource_name): one for one in request.resources}
-    results = [_result(context, one, request) for one in wanted.values()]
-    return DescribeConfigsResponse(results=results)
+    response = DescribeConfigsResponse()
+    pace = Pace(ENTRIES_PER_TURN)
+    for one in wanted.values():
+        result = _result(context, one, request)
+        response.results.append(result)
+        if pace.is_due(1 + len(result.configs)):
+            yield None
+    return response
 
 
 def failed(

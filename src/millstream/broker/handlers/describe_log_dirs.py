@@ -16,6 +16,7 @@ from typing import Final
 
 from millstream.broker.context import Context
 from millstream.model.ids import TopicPartition
+from millstream.runtime.turns import Pace, Steps
 from millstream.storage.log_directory import LogDirectory
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_log_dirs import (
@@ -29,7 +30,7 @@ from millstream.wire.messages.describe_log_dirs import (
 VERSIONS: Final = range(1, 6)
 
 
-def handle(context: Context, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+def handle(context: Context, request: DescribeLogDirsRequest) -> Steps[DescribeLogDirsResponse]:
     """Describe every directory."""
     wanted: set[TopicPartition] | None = None
     if request.topics is not None:
@@ -38,8 +39,10 @@ def handle(context: Context, request: DescribeLogDirsRequest) -> DescribeLogDirs
             for topic in request.topics
             for index in topic.partitions
         }
-    directories = context.services.logs.directories
-    return DescribeLogDirsResponse(results=[_describe(context, one, wanted) for one in directories])
+    response = DescribeLogDirsResponse()
+    for one in context.services.logs.directories:
+        response.results.append((yield from _describe(context, one, wanted)))
+    return response
 
 
 def failed(
@@ -52,7 +55,7 @@ def failed(
 
 def _describe(
     context: Context, directory: LogDirectory, wanted: Container[TopicPartition] | None
-) -> DescribeLogDirsResult:
+) -> Steps[DescribeLogDirsResult]:
     path = os.path.abspath(directory.path)
     try:
         if directory.failure is not None:
@@ -64,7 +67,7 @@ def _describe(
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
     return DescribeLogDirsResult(
         log_dir=path,
-        topics=_topics(context, directory, wanted),
+        topics=(yield from _topics(context, directory, wanted)),
         total_bytes=total_bytes,
         usable_bytes=usable_bytes,
     )
@@ -72,10 +75,13 @@ def _describe(
 
 def _topics(
     context: Context, directory: LogDirectory, wanted: Container[TopicPartition] | None
-) -> list[DescribeLogDirsTopic]:
+) -> Steps[list[DescribeLogDirsTopic]]:
     logs = context.services.logs
     found: dict[str, list[DescribeLogDirsPartition]] = {}
+    pace = Pace()
     for log in logs:
+        if pace.is_due():
+            yield None
         if log.owner is directory and (wanted is None or log.partition in wanted):
             found.setdefault(log.partition.topic, []).append(
                 DescribeLogDirsPartition(

@@ -12,6 +12,7 @@ from typing import Final
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.model.errors import OperatingError
+from millstream.runtime.turns import Pace, Steps
 from millstream.storage.names import is_legal_topic
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_producers import (
@@ -26,9 +27,15 @@ from millstream.wire.messages.describe_producers import (
 VERSIONS: Final = range(1)
 
 
-def handle(context: Context, request: DescribeProducersRequest) -> DescribeProducersResponse:
+def handle(context: Context, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
     """List the producers of every partition asked for."""
-    return DescribeProducersResponse(topics=[_topic(context, topic) for topic in request.topics])
+    pace = Pace()
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        response.topics.append((yield from _topic(context, topic, pace)))
+        if pace.is_due():
+            yield None
+    return response
 
 
 def failed(
@@ -39,17 +46,18 @@ def failed(
     return DescribeProducersResponse(topics=[_refused(topic, error) for topic in request.topics])
 
 
-def _topic(context: Context, topic: TopicRequest) -> TopicResponse:
+def _topic(context: Context, topic: TopicRequest, pace: Pace) -> Steps[TopicResponse]:
     if not is_legal_topic(topic.name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
         return _refused(topic, error, f"{topic.name!r} is not a legal name of a topic")
     if topic.name not in context.services.image.topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _refused(topic, error, error.text)
-    return TopicResponse(
-        name=topic.name,
-        partitions=[_partition(context, topic.name, index) for index in topic.partition_indexes],
-    )
+    response = TopicResponse(name=topic.name)
+    # Each once: a partition may have many producers, and naming it costs four bytes.
+    for index in dict.fromkeys(topic.partition_indexes):
+        response.partitions.append((yield from _partition(context, topic.name, index, pace)))
+    return response
 
 
 def _refused(topic: TopicRequest, error: ErrorCode, message: str | None = None) -> TopicResponse:
@@ -62,15 +70,17 @@ def _refused(topic: TopicRequest, error: ErrorCode, message: str | None = None) 
     )
 
 
-def _partition(context: Context, topic: str, index: int) -> PartitionResponse:
+def _partition(context: Context, topic: str, index: int, pace: Pace) -> Steps[PartitionResponse]:
+    if pace.is_due():
+        yield None
     try:
         leader = context.services.partitions.get((topic, index))
         leader.log.owner.check_usable()
     except OperatingError as error:
         return PartitionResponse(partition_index=index, error_code=code_of(error))
-    return PartitionResponse(
-        partition_index=index,
-        active_producers=[
+    response = PartitionResponse(partition_index=index)
+    for one in list(leader.log.producers.states.entries()):
+        response.active_producers.append(
             ProducerState(
                 producer_id=one.producer_id,
                 producer_epoch=one.epoch,
@@ -79,6 +89,7 @@ def _partition(context: Context, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=one.coordinator_epoch,
                 current_txn_start_offset=one.transaction_first_offset,
             )
-            for one in leader.log.producers.states.entries()
-        ],
-    )
+        )
+        if pace.is_due():
+            yield None
+    return response

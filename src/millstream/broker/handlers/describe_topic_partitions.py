@@ -18,6 +18,7 @@ from millstream.controller.errors import InvalidTopicName
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import check_topic_name, is_internal
 from millstream.controller.views import TOPIC_OPERATIONS_ALL, PartitionViews
+from millstream.runtime.turns import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -36,7 +37,7 @@ _AS_NEWEST_METADATA: Final = 13
 
 def handle(
     context: Context, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     """One page."""
     services = context.services
     names = _names_from_cursor(request, services.image.topics)
@@ -45,7 +46,10 @@ def handle(
     limit = min(services.configs.get_int(PARTITION_LIMIT), request.response_partition_limit)
     page = _Page(context, partitions_left=max(1, limit))
     is_by_name = bool(request.topics)
+    pace = Pace()
     for name in names:
+        if pace.is_due():
+            yield None
         cursor = request.cursor
         first = cursor.partition_index if cursor and cursor.topic_name == name else 0
         topic = services.image.topics.get(name)
@@ -53,7 +57,7 @@ def handle(
             page.end_before(name, 0)
             break
         if topic is not None:
-            page.add(topic, first)
+            yield from page.add(topic, first, pace)
         elif is_by_name:
             page.add_missing(name)
         if page.response.next_cursor is not None:
@@ -107,10 +111,14 @@ class _Page:
         """The next page begins here."""
         self.response.next_cursor = ResponseCursor(topic_name=topic, partition_index=partition)
 
-    def add(self, topic: TopicImage, first: int) -> None:
+    def add(self, topic: TopicImage, first: int, pace: Pace) -> Steps[None]:
         """The topic from this partition on, as far as there is room."""
         end = min(len(topic.partitions), first + self._left)
-        shown = [self._shown(topic, index) for index in range(first, end)]
+        shown = []
+        for index in range(first, end):
+            shown.append(self._shown(topic, index))
+            if pace.is_due():
+                yield None
         self.response.topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=topic.name,

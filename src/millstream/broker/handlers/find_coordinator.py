@@ -10,9 +10,11 @@ v1 key type and messages · v3 flexible · v4 many keys at once (KIP-699) · v5 
 Where it differs from Kafka: nobody is a coordinator yet; Kafka would create its internal topics.
 """
 
+from functools import partial
 from typing import Final
 
 from millstream.broker.context import Context
+from millstream.runtime.turns import ITEMS_PER_TURN, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import (
     Coordinator,
@@ -29,13 +31,16 @@ _NO_NODE: Final = -1
 _NO_PORT: Final = -1
 
 
-def handle(context: Context, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def handle(context: Context, request: FindCoordinatorRequest) -> Steps[FindCoordinatorResponse]:
     """Say that there is none, or that there never can be one of that type."""
     is_known = request.key_type in (_GROUP, _TRANSACTION)
     error = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_known else ErrorCode.INVALID_REQUEST
     if is_known:
         _tell(context, request.key_type)
-    return failed(request, error, context.version)
+    if len(request.coordinator_keys) <= ITEMS_PER_TURN:
+        return failed(request, error, context.version)
+    response: FindCoordinatorResponse = yield partial(failed, request, error, context.version)
+    return response
 
 
 def _tell(context: Context, key_type: int) -> None:

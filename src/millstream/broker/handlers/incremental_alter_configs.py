@@ -12,10 +12,18 @@ keys that nobody knows; an unknown operation is INVALID_REQUEST, not UNKNOWN_SER
 of groups and client metrics are refused.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
-from millstream.broker.config_changes import KeyChange, Operation, ResourceChange, alter_resources
+from millstream.broker.config_changes import (
+    KeyChange,
+    Operation,
+    Outcome,
+    ResourceChange,
+    alter_resources,
+)
 from millstream.broker.context import Context
+from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -31,26 +39,39 @@ async def handle(
     context: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change single settings of topics, brokers and loggers."""
-    changes = [
-        ResourceChange(
-            one.resource_type,
-            one.resource_name,
-            [_key_change(config) for config in one.configs],
-            is_whole=False,
-        )
-        for one in request.resources
-    ]
+    changes = await on_the_loop(_changes(request))
     outcomes = await alter_resources(context, changes, validate_only=request.validate_only)
-    responses = [
-        AlterConfigsResourceResponse(
-            error_code=outcome.code,
-            error_message=outcome.text,
-            resource_type=one.resource_type,
-            resource_name=one.resource_name,
+    return await on_the_loop(_answering(request, outcomes))
+
+
+def _changes(request: IncrementalAlterConfigsRequest) -> Steps[list[ResourceChange]]:
+    changes = []
+    pace = Pace()
+    for one in request.resources:
+        keys = [_key_change(config) for config in one.configs]
+        changes.append(ResourceChange(one.resource_type, one.resource_name, keys, is_whole=False))
+        if pace.is_due(1 + len(keys)):
+            yield None
+    return changes
+
+
+def _answering(
+    request: IncrementalAlterConfigsRequest, outcomes: Sequence[Outcome]
+) -> Steps[IncrementalAlterConfigsResponse]:
+    response = IncrementalAlterConfigsResponse()
+    pace = Pace()
+    for one, outcome in zip(request.resources, outcomes, strict=True):
+        response.responses.append(
+            AlterConfigsResourceResponse(
+                error_code=outcome.code,
+                error_message=outcome.text,
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+            )
         )
-        for one, outcome in zip(request.resources, outcomes, strict=True)
-    ]
-    return IncrementalAlterConfigsResponse(responses=responses)
+        if pace.is_due():
+            yield None
+    return response
 
 
 def _key_change(config: AlterableConfig) -> KeyChange:

@@ -12,6 +12,7 @@ from typing import Final
 
 from millstream.broker.context import Context
 from millstream.model.config.resources import ResourceType
+from millstream.runtime.turns import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_config_resources import (
     ConfigResource,
@@ -22,13 +23,21 @@ from millstream.wire.messages.list_config_resources import (
 VERSIONS: Final = range(2)
 
 
-def handle(context: Context, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
+def handle(
+    context: Context, request: ListConfigResourcesRequest
+) -> Steps[ListConfigResourcesResponse]:
     """List what can have settings."""
     known = {ResourceType.CLIENT_METRICS} if context.version == 0 else set(ResourceType)
     wanted = set(request.resource_types) or known
     if not wanted <= known:
         return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
-    return ListConfigResourcesResponse(config_resources=list(_resources(context, wanted)))
+    response = ListConfigResourcesResponse()
+    pace = Pace()
+    for one in _resources(context, wanted):
+        response.config_resources.append(one)
+        if pace.is_due():
+            yield None
+    return response
 
 
 def failed(

@@ -13,22 +13,20 @@ v2 isolation level · v4 leader epochs · v5 OFFSET_NOT_AVAILABLE · v6 flexible
 tiered storage, which nothing here needs.
 
 Where it differs from Kafka: a replica id other than -1 (a client's) or this cluster's brokers' is
-taken as a follower's. OFFSET_NOT_AVAILABLE cannot happen while a leader is alone in sync. Look-ups
-by time read and open one batch each on the loop; after a few of them others get their turn.
+taken as a follower's. OFFSET_NOT_AVAILABLE cannot happen while a leader is alone in sync.
 Invariants: I-07, I-15.
 """
 
-import asyncio
-from collections import Counter
-from collections.abc import Coroutine, Iterator
-from typing import Any, Final
+from typing import Final
 
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TimestampMs
 from millstream.replication.partition import Partition
-from millstream.storage.log_reader import Isolation, RecordPlace
+from millstream.runtime.turns import Pace, Steps
+from millstream.storage.log_reader import Isolation
+from millstream.storage.time_search import RecordPlace
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -47,9 +45,6 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
-LOOK_UPS_AT_ONCE: Final = 8
-"""Look-ups by time without giving other requests their turn: each may decompress a batch."""
-
 _FIRST_VERSIONS: Final = {
     LATEST: 1,
     EARLIEST: 1,
@@ -63,21 +58,10 @@ _CLIENT: Final = -1
 _NO_TIME: Final = TimestampMs(-1)
 
 
-def handle(
-    context: Context, request: ListOffsetsRequest
-) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
-    """Look up every partition's offset; slowly where there is much to look up."""
+def handle(context: Context, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
+    """Look up every partition's offset."""
     asking = _Asking(context, request)
-    if asking.look_up_count <= LOOK_UPS_AT_ONCE:
-        for _ in asking.steps():
-            pass
-        return asking.response()
-    return _slowly(asking)
-
-
-async def _slowly(asking: "_Asking") -> ListOffsetsResponse:
-    for _ in asking.steps():
-        await asyncio.sleep(0)
+    yield from asking.steps()
     return asking.response()
 
 
@@ -105,22 +89,30 @@ class _Asking:
         if request.replica_id == _CLIENT:
             is_committed = request.isolation_level != 0
             self._isolation = Isolation.COMMITTED if is_committed else Isolation.HIGH_WATERMARK
-        self._asked = [(topic.name, one) for topic in request.topics for one in topic.partitions]
-        self._counts = Counter((name, one.partition_index) for name, one in self._asked)
+        self._topics = request.topics
         self._found: dict[str, dict[int, ListOffsetsPartitionResponse]] = {
             topic.name: {} for topic in request.topics
         }
-        self.look_up_count = sum(_is_look_up(one) for _, one in self._asked)
 
-    def steps(self) -> Iterator[None]:
-        """Do the work; a pause is possible wherever it yields."""
-        since_pause = 0
-        for name, one in self._asked:
-            self._found[name][one.partition_index] = self._answer(name, one)
-            since_pause += _is_look_up(one)
-            if since_pause >= LOOK_UPS_AT_ONCE:
-                since_pause = 0
-                yield
+    def steps(self) -> Steps[None]:
+        """Do the work."""
+        pace = Pace()
+        asked: dict[str, dict[int, ListOffsetsPartition | None]] = {}
+        for topic in self._topics:
+            ones = asked.setdefault(topic.name, {})
+            for one in topic.partitions:
+                index = one.partition_index
+                ones[index] = None if index in ones else one  # none of those that are there twice
+                if pace.is_due():
+                    yield None
+        for name, ones in asked.items():
+            for index, only in ones.items():
+                if only is None:
+                    self._found[name][index] = _nothing(index, ErrorCode.INVALID_REQUEST)
+                else:
+                    self._found[name][index] = yield from self._answering(name, only)
+                if pace.is_due():
+                    yield None
 
     def response(self) -> ListOffsetsResponse:
         return ListOffsetsResponse(
@@ -130,17 +122,17 @@ class _Asking:
             ]
         )
 
-    def _answer(self, topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    def _answering(
+        self, topic: str, asked: ListOffsetsPartition
+    ) -> Steps[ListOffsetsPartitionResponse]:
         index, timestamp_ms = asked.partition_index, asked.timestamp
-        if self._counts[topic, index] > 1:
-            return _nothing(index, ErrorCode.INVALID_REQUEST)
         if timestamp_ms < 0 and self._version < _FIRST_VERSIONS.get(timestamp_ms, VERSIONS.stop):
             return _nothing(index, ErrorCode.UNSUPPORTED_VERSION)
         try:
             leader = self._partitions.get((topic, index))
             leader.log.owner.check_usable()
             leader.check_leader_epoch(asked.current_leader_epoch)
-            place = self._find(leader, timestamp_ms)
+            place = yield from self._finding(leader, timestamp_ms)
         except OperatingError as error:
             return _nothing(index, code_of(error))
         if place is None:
@@ -153,7 +145,7 @@ class _Asking:
             leader_epoch=epoch,
         )
 
-    def _find(self, leader: Partition, timestamp_ms: int) -> RecordPlace | None:
+    def _finding(self, leader: Partition, timestamp_ms: int) -> Steps[RecordPlace | None]:
         end = leader.visible_end(self._isolation)
         if timestamp_ms == LATEST:
             return RecordPlace(end, _NO_TIME, leader.leader_epoch)
@@ -162,14 +154,10 @@ class _Asking:
         if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return None
         if timestamp_ms == MAX_TIMESTAMP:
-            found = leader.log.find_max_timestamp()
+            found = yield from leader.log.finding_max_timestamp()
         else:
-            found = leader.log.find_timestamp(TimestampMs(timestamp_ms))
+            found = yield from leader.log.finding_timestamp(TimestampMs(timestamp_ms))
         return found if found is not None and found.offset < end else None
-
-
-def _is_look_up(asked: ListOffsetsPartition) -> bool:
-    return asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP
 
 
 def _first_epoch(leader: Partition) -> LeaderEpoch:

@@ -20,14 +20,14 @@ of one. Kafka ignores what is left of a request; here that is an error, but for 
 """
 
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.broker.services import Services
 from millstream.broker.topic_changes import is_log_offline, topic_defaults
-from millstream.controller.errors import InvalidTopicName
+from millstream.controller.errors import InvalidTopicName, TooManyPartitions
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import (
     CLUSTER_METADATA_TOPIC,
@@ -44,6 +44,8 @@ from millstream.controller.views import (
 )
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
+from millstream.model.limits import PARTITIONS_PER_REQUEST_MAX
+from millstream.runtime.turns import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataRequest,
@@ -79,14 +81,14 @@ def decode(body: memoryview, version: int) -> MetadataRequest:
 
 def handle(
     context: Context, request: MetadataRequest
-) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
-    """Answer at once, unless topics have to be created first."""
-    if not _is_sound(request, context.version):
-        return failed(request, ErrorCode.INVALID_REQUEST, context.version)
-    missing = _to_create(context.services, request, context.version)
-    if missing:
-        return _after_creation(context, request, missing)
-    return _answer(context, request, {})
+) -> Steps[MetadataResponse] | Coroutine[Any, Any, MetadataResponse]:
+    """Answer at once, unless topics have to be created first or there are many names."""
+    if len(request.topics or ()) > ITEMS_PER_TURN:
+        return _after_creation(context, request)
+    asked = run_whole(_asking(request, context.version))
+    if asked is not None and _may_create(context.services, request, asked):
+        return _after_creation(context, request)
+    return _answering(context, request, asked, {})
 
 
 def failed(request: MetadataRequest, error: ErrorCode, version: int) -> MetadataResponse:
@@ -99,40 +101,61 @@ def failed(request: MetadataRequest, error: ErrorCode, version: int) -> Metadata
     return MetadataResponse(topics=topics, error_code=error)
 
 
-def _is_sound(request: MetadataRequest, version: int) -> bool:
+class _Asked(NamedTuple):
+    """What is asked for, each once."""
+
+    is_all: bool
+    ids: list[TopicId]
+    names: list[str]
+
+
+def _asking(request: MetadataRequest, version: int) -> Steps[_Asked | None]:
+    """What is asked for; None for what makes no sense. With one id given, names do not count."""
+    ids: dict[TopicId, None] = {}
+    names: dict[str, None] = {}
+    pace = Pace()
     for topic in request.topics or ():
-        has_id = topic.topic_id != _NO_ID
-        if version < _FIRST_WITH_TOPIC_IDS:
-            if has_id or topic.name is None:
-                return False
-        elif not has_id and topic.name is None:
-            return False
-    return True
+        if topic.topic_id != _NO_ID:
+            if version < _FIRST_WITH_TOPIC_IDS:
+                return None
+            ids[TopicId(topic.topic_id)] = None
+        elif topic.name is None:
+            return None
+        if topic.name is not None:
+            names[topic.name] = None
+        elif version < _FIRST_WITH_TOPIC_IDS:
+            return None
+        if pace.is_due():
+            yield None
+    is_all = _asks_for_all(request, version)
+    return _Asked(is_all, list(ids), [] if ids else list(names))
 
 
 def _asks_for_all(request: MetadataRequest, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _ids_and_names(request: MetadataRequest) -> tuple[list[TopicId], list[str]]:
-    """What is asked for, each once. With one id given, names do not count."""
-    topics = request.topics or ()
-    ids = dict.fromkeys(TopicId(one.topic_id) for one in topics if one.topic_id != _NO_ID)
-    if ids:
-        return list(ids), []
-    return [], list(dict.fromkeys(one.name for one in topics if one.name is not None))
-
-
 # -- creation ----------------------------------------------------------------------------------
 
 
-def _to_create(services: Services, request: MetadataRequest, version: int) -> list[str]:
-    if _asks_for_all(request, version) or not request.allow_auto_topic_creation:
-        return []
-    _, names = _ids_and_names(request)
+def _may_create(services: Services, request: MetadataRequest, asked: _Asked) -> bool:
+    """Whether topics are missing and the request and the settings would have them made."""
+    if asked.is_all or not request.allow_auto_topic_creation:
+        return False
     topics = services.image.topics
-    missing = [name for name in names if name not in topics and _may_be_created(name)]
-    return missing if missing and services.configs.get_bool(AUTO_CREATE) else []
+    is_missing = any(name not in topics for name in asked.names)
+    return is_missing and services.configs.get_bool(AUTO_CREATE)
+
+
+def _to_create(services: Services, names: Sequence[str]) -> Steps[list[str]]:
+    missing = []
+    pace = Pace()
+    for name in names:
+        if name not in services.image.topics and _may_be_created(name):
+            missing.append(name)
+        if pace.is_due():
+            yield None
+    return missing
 
 
 def _may_be_created(name: str) -> bool:
@@ -147,28 +170,41 @@ def _fault_of(name: str) -> ErrorCode | None:
     return None
 
 
-async def _after_creation(
-    context: Context, request: MetadataRequest, missing: Sequence[str]
-) -> MetadataResponse:
+async def _after_creation(context: Context, request: MetadataRequest) -> MetadataResponse:
     services = context.services
-    wanted = [NewTopic(name=name) for name in missing]
+    asked = await on_the_loop(_asking(request, context.version))
+    failures: dict[str, ErrorCode] = {}
+    if asked is not None and _may_create(services, request, asked):
+        missing = await on_the_loop(_to_create(services, asked.names))
+        failures = await _create(services, missing) if missing else {}
+    return await on_the_loop(_answering(context, request, asked, failures))
+
+
+async def _create(services: Services, missing: Sequence[str]) -> dict[str, ErrorCode]:
+    """Create the topics; why some could not be."""
     failures: dict[str, ErrorCode] = {}
     try:
+        if len(missing) > PARTITIONS_PER_REQUEST_MAX:
+            raise TooManyPartitions(asked=len(missing), limit=PARTITIONS_PER_REQUEST_MAX)
+        wanted = [NewTopic(name=name) for name in missing]
         created = await services.controller.create_topics(wanted, defaults=topic_defaults(services))
     except OperatingError as error:
-        failures = dict.fromkeys(missing, code_of(error))
-    else:
-        for name, outcome in zip(missing, created, strict=True):
-            # Where another client was faster the topic is there, and no failure is told.
-            if isinstance(outcome, OperatingError):
-                failures[name] = code_of(outcome)
-    return _answer(context, request, failures)
+        return dict.fromkeys(missing, code_of(error))
+    for name, outcome in zip(missing, created, strict=True):
+        # Where another client was faster the topic is there, and no failure is told.
+        if isinstance(outcome, OperatingError):
+            failures[name] = code_of(outcome)
+    return failures
 
 
 # -- the answer --------------------------------------------------------------------------------
 
 
-def _answer(context: Context, request: MetadataRequest, failures: NoTopics) -> MetadataResponse:
+def _answering(
+    context: Context, request: MetadataRequest, asked: _Asked | None, failures: NoTopics
+) -> Steps[MetadataResponse]:
+    if asked is None:
+        return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     services, version = context.services, context.version
     image, listener = services.image, context.peer.listener
     nodes = nodes_on(image, listener, arrived_at=context.peer.local_host)
@@ -184,21 +220,26 @@ def _answer(context: Context, request: MetadataRequest, failures: NoTopics) -> M
     )
     views = PartitionViews(image, listener, version=version)
     unknown: list[MetadataResponseTopic] = []
-    if _asks_for_all(request, version):
-        topics = [_shown(services, topic, views) for _, topic in sorted(image.topics.items())]
-    else:
-        ids, names = _ids_and_names(request)
+    names = asked.names
+    if asked.is_all:
+        names = sorted(image.topics)
+    elif asked.ids:
+        ids = asked.ids
         unknown = [_unknown_id(one) for one in ids if one not in image.topics_by_id]
-        names += [image.topics_by_id[one].name for one in ids if one in image.topics_by_id]
-        topics = [
-            _shown(services, image.topics[name], views)
-            if name in image.topics
-            else _missing(name, failures)
-            for name in names
-        ]
-    if request.include_topic_authorized_operations:
-        for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS_ALL
+        names = [image.topics_by_id[one].name for one in ids if one in image.topics_by_id]
+    topics = []
+    pace = Pace()
+    for name in names:
+        topic = image.topics.get(name)
+        if topic is None:
+            shown = _missing(name, failures)
+        else:
+            shown = yield from _shown(services, topic, views, pace)
+        if request.include_topic_authorized_operations:
+            shown.topic_authorized_operations = TOPIC_OPERATIONS_ALL
+        topics.append(shown)
+        if pace.is_due():
+            yield None
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS_ALL
     response.topics = unknown + topics
@@ -216,9 +257,13 @@ def _unknown_id(topic_id: TopicId) -> MetadataResponseTopic:
     )
 
 
-def _shown(services: Services, topic: TopicImage, views: PartitionViews) -> MetadataResponseTopic:
+def _shown(
+    services: Services, topic: TopicImage, views: PartitionViews, pace: Pace
+) -> Steps[MetadataResponseTopic]:
     partitions = []
     for one in topic.partitions:
+        if pace.is_due():
+            yield None
         view = views.of(one, is_log_offline=is_log_offline(services, topic, one))
         partitions.append(
             MetadataResponsePartition(

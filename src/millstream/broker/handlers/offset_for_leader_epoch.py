@@ -17,6 +17,7 @@ from millstream.broker.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch
 from millstream.replication.partition import Partition
+from millstream.runtime.turns import Pace, Steps
 from millstream.storage.epochs import UNDEFINED_EPOCH_END, EpochEnd
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_for_leader_epoch import (
@@ -30,17 +31,20 @@ from millstream.wire.messages.offset_for_leader_epoch import (
 VERSIONS: Final = range(2, 5)
 
 
-def handle(context: Context, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+def handle(
+    context: Context, request: OffsetForLeaderEpochRequest
+) -> Steps[OffsetForLeaderEpochResponse]:
     """Look up every partition's epoch."""
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_answer(context, topic.topic, one) for one in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    pace = Pace()
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        result = OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(result)
+        for one in topic.partitions:
+            result.partitions.append(_answer(context, topic.topic, one))
+            if pace.is_due():
+                yield None
+    return response
 
 
 def failed(

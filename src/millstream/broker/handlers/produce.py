@@ -18,8 +18,9 @@ duplicate is not told an append time unless the topic has one; every error has a
 Invariants: I-01, I-03, I-20, I-21, I-36.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from millstream.broker.context import Context
 from millstream.broker.delayed import DelayedProduce
@@ -28,6 +29,7 @@ from millstream.broker.leader_hints import leader_hint
 from millstream.broker.produce_records import (
     InternalTopic,
     InvalidRequiredAcks,
+    RecordError,
     Records,
     check_first_offset,
     check_one_batch,
@@ -37,9 +39,14 @@ from millstream.broker.produce_records import (
 from millstream.controller.topics import INTERNAL_TOPICS
 from millstream.model.errors import BatchTooLarge, InvalidTransactionState, OperatingError
 from millstream.model.ids import TopicId
+from millstream.model.limits import KIB, MIB
 from millstream.replication.errors import ReplicationTimedOut
 from millstream.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition
+from millstream.runtime.turns import Steps, in_parts
+from millstream.storage.config import LogConfig
 from millstream.storage.ports import AppendOutcome
+from millstream.storage.producers import Origin
+from millstream.storage.validation import Allowance, Checked, TooLargeForNow, check
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -58,6 +65,16 @@ VERSIONS: Final = range(3, 14)
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """Kafka's own exception from the rule that clients do not write to internal topics."""
 
+BYTES_PER_TURN: Final = 2 * MIB
+"""Of records that are looked at, decompressed, before others have their turn: some milliseconds. A
+batch that decompresses to more than is left of it is another thread's work."""
+
+BATCHES_AT_ONCE_MAX: Final = 1_000
+"""Batches that are looked at for a transaction before others have their turn."""
+
+BATCH_COST_BYTES: Final = 8 * KIB
+"""What a batch costs besides its bytes: about twenty microseconds."""
+
 _FIRST_WITH_HINTS: Final = 10
 _FIRST_WITH_TOPIC_IDS: Final = 13
 
@@ -74,17 +91,33 @@ _WITHOUT_LOG_START: Final = frozenset(
 """Errors with which Kafka tells no log start."""
 
 
-def handle(context: Context, request: ProduceRequest) -> ProduceResponse | None:
+def handle(
+    context: Context, request: ProduceRequest
+) -> ProduceResponse | Steps[ProduceResponse | None] | None:
     """Write every partition's batch; the answer comes when the last of them counts."""
-    if request.transactional_id is None and _has_transactional(request):
-        # Kafka's check of the right to write in a transaction comes first, and knows no id.
-        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return _refuse(context, request, error)
     work = _Produce(context, request)
-    for topic in request.topic_data:
-        work.append_topic(topic)
-    context.services.partitions.wake_readers()
-    return work.finish_or_wait()
+    if len(work.batches) > BATCHES_AT_ONCE_MAX:
+        return work.all_slowly()
+    if request.transactional_id is None and work.has_transactional(work.batches):
+        return work.refuse_transaction()
+    stop = work.append_some()
+    return work.finish_or_wait() if stop is None else work.rest_slowly(stop)
+
+
+class _Batch(NamedTuple):
+    """One partition of the request, and its place in the answer."""
+
+    topic: TopicProduceData
+    data: PartitionProduceData
+    answer: PartitionProduceResponse
+
+
+class _Heavy(NamedTuple):
+    """A batch that is to be looked at in another thread; without one only a turn is due."""
+
+    answer: PartitionProduceResponse | None = None
+    leader: Partition | None = None
+    records: Records = b""
 
 
 class _Produce:
@@ -100,24 +133,89 @@ class _Produce:
         """Partitions that have not answered, by their number in the request."""
         self._records: Records | None = None
         """What is being appended; the bytes are there only while the request is walked."""
+        self._wrong: list[RecordError] | None = None
+        """The wrong records of it, where they are known already."""
+        self.batches = self._all_batches()
+        self._todo = iter(self.batches)
+        self._allowance = Allowance(BYTES_PER_TURN)
         self._first_error = ""
         self._is_silent = False
         """The end of a request without answer was told; a late error can still close."""
 
     # -- partitions ------------------------------------------------------------------------
 
-    def append_topic(self, topic: TopicProduceData) -> None:
-        answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
-        self._response.responses.append(answer)
-        for data in topic.partition_data:
-            one = PartitionProduceResponse(index=data.index, base_offset=-1)
-            answer.partition_responses.append(one)
+    def _all_batches(self) -> list[_Batch]:
+        batches = []
+        for topic in self._request.topic_data:
+            answer = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+            self._response.responses.append(answer)
+            for data in topic.partition_data:
+                one = PartitionProduceResponse(index=data.index, base_offset=-1)
+                answer.partition_responses.append(one)
+                batches.append(_Batch(topic, data, one))
+        return batches
+
+    def append_some(self) -> _Heavy | None:
+        """Append batches until others must have their turn; None when all are done."""
+        for topic, data, one in self._todo:
+            self._allowance.left_bytes -= BATCH_COST_BYTES
             try:
                 leader = self._check(topic, data)
             except OperatingError as error:
                 self._fail(one, error)
             else:
-                self._append(one, leader, data.records or b"")
+                records = data.records or b""
+                try:
+                    self._append(one, leader, records)
+                except TooLargeForNow:
+                    return _Heavy(one, leader, records)
+            if self._allowance.left_bytes <= 0:
+                return _Heavy()
+        self._context.services.partitions.wake_readers()
+        return None
+
+    def rest_slowly(self, stop: _Heavy) -> Steps[ProduceResponse | None]:
+        """What `append_some` left, beside the work for other clients."""
+        heavy: _Heavy | None = stop
+        while heavy is not None:
+            one, leader, records = heavy
+            if one is None or leader is None:
+                yield None
+            else:
+                yield from self._append_slowly(one, leader, records)
+            self._allowance.left_bytes = BYTES_PER_TURN
+            heavy = self.append_some()
+        return self.finish_or_wait()
+
+    def _append_slowly(
+        self, one: PartitionProduceResponse, leader: Partition, records: Records
+    ) -> Steps[None]:
+        # In a copy: should the topic's settings change meanwhile it is checked once more.
+        view = memoryview(records).toreadonly()
+        config = None
+        while config is not leader.log.config:
+            config, now_ms = leader.log.config, self._context.services.clock.wall_ms()
+            checked, self._wrong = yield partial(_check_elsewhere, view, config, now_ms)
+        self._append(one, leader, records, checked)
+        self._wrong = None
+
+    def all_slowly(self) -> Steps[ProduceResponse | None]:
+        """The same for a request of very many batches."""
+        if self._request.transactional_id is None:
+            for part in in_parts(self.batches, BATCHES_AT_ONCE_MAX):
+                if self.has_transactional(part):
+                    return self.refuse_transaction()
+                yield None
+        return (yield from self.rest_slowly(_Heavy()))
+
+    def has_transactional(self, batches: Sequence[_Batch]) -> bool:
+        """Whether a batch claims to belong to a transaction."""
+        return any(is_transactional(data.records) for _, data, _ in batches)
+
+    def refuse_transaction(self) -> ProduceResponse | None:
+        """Kafka's check of the right to write in a transaction comes first, and knows no id."""
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return _refuse(self._context, self._request, error)
 
     def _check(self, topic: TopicProduceData, data: PartitionProduceData) -> Partition:
         """In Kafka's order: the partition, the batch's form, acks, the topic, the transaction."""
@@ -137,7 +235,14 @@ class _Produce:
             raise InvalidTransactionState("the partition was not added to a transaction")
         return leader
 
-    def _append(self, one: PartitionProduceResponse, leader: Partition, records: Records) -> None:
+    def _append(
+        self,
+        one: PartitionProduceResponse,
+        leader: Partition,
+        records: Records,
+        checked: Checked | None = None,
+    ) -> None:
+        """Raises TooLargeForNow, with nothing done, where it decompresses to too much."""
         try:
             check_first_offset(records)
         except OperatingError as error:
@@ -147,8 +252,18 @@ class _Produce:
         self._asked_count += 1
         self._open[number] = (one, leader)
         self._records = records
-        leader.append(records, acks=self._request.acks, done=partial(self._done, number))
-        self._records = None
+        try:
+            leader.append(
+                checked or records,
+                acks=self._request.acks,
+                done=partial(self._done, number),
+                allowance=self._allowance,
+            )
+        except TooLargeForNow:
+            del self._open[number]
+            raise
+        finally:
+            self._records = None
 
     def _done(self, number: int, outcome: AppendOutcome) -> None:
         found = self._open.pop(number, None)
@@ -182,11 +297,17 @@ class _Produce:
         if code not in _WITHOUT_LOG_START:
             one.log_start_offset = outcome.log_start
         if self._records is not None:
-            now_ms = self._context.services.clock.wall_ms()
             one.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-                for index, message in record_errors(self._records, config, error, now_ms=now_ms)
+                for index, message in self._wrong_records(self._records, config, error)
             ]
+
+    def _wrong_records(
+        self, records: Records, config: LogConfig, error: OperatingError
+    ) -> list[RecordError]:
+        if self._wrong is not None:
+            return self._wrong
+        return record_errors(records, config, error, now_ms=self._context.services.clock.wall_ms())
 
     def _fail(
         self, one: PartitionProduceResponse, error: OperatingError, code: ErrorCode | None = None
@@ -252,12 +373,14 @@ class _Produce:
             )
 
 
-def _has_transactional(request: ProduceRequest) -> bool:
-    return any(
-        is_transactional(one.records)
-        for topic in request.topic_data
-        for one in topic.partition_data
-    )
+def _check_elsewhere(
+    records: memoryview, config: LogConfig, now_ms: int
+) -> tuple[Checked, list[RecordError]]:
+    """In another thread: the batch checked, and which of its records are wrong."""
+    checked = check(records, config, now_ms=now_ms, origin=Origin.CLIENT)
+    if checked.error is None:
+        return checked, []
+    return checked, record_errors(records, config, checked.error, now_ms=now_ms)
 
 
 def _refuse(context: Context, request: ProduceRequest, error: ErrorCode) -> ProduceResponse | None:

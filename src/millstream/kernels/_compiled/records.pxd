@@ -10,4 +10,4 @@ cdef struct Inspection:
 
 cdef void inspect_records(
     unsigned char* start, unsigned char* stop, long long count, bint contiguous, Inspection* found
-) noexcept
+) noexcept nogil

@@ -15,7 +15,7 @@ from millstream.kernels.errors import MalformedRecords, Reason
 
 __all__ = [
     "KEY_BYTES", "KEY_START", "OFFSET_DELTA", "SPAN_FIELDS", "START", "STOP", "TIMESTAMP_DELTA",
-    "VALUE_BYTES", "inspect", "locate", "retain",
+    "VALUE_BYTES", "inspect", "locate", "retain", "seek",
 ]  # fmt: skip
 
 SPAN_FIELDS = 7
@@ -37,6 +37,7 @@ _Record = cython.struct(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _varint_slow(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.longlong:
     value: cython.ulonglong = 0
@@ -58,6 +59,7 @@ def _varint_slow(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cyth
 
 
 @cython.cfunc
+@cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
 def _varint(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.longlong:
@@ -80,6 +82,7 @@ def _varint(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.lo
 
 
 @cython.cfunc
+@cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
 def _skip(cursor: cython.pointer(_Cursor), least: cython.longlong) -> cython.longlong:
@@ -93,6 +96,7 @@ def _skip(cursor: cython.pointer(_Cursor), least: cython.longlong) -> cython.lon
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def _skip_headers(cursor: cython.pointer(_Cursor)) -> cython.void:
     count: cython.longlong = _varint(cursor, 5)
@@ -106,6 +110,7 @@ def _skip_headers(cursor: cython.pointer(_Cursor)) -> cython.void:
 
 
 @cython.cfunc
+@cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
 def _read(payload: cython.pointer(_Cursor), record: cython.pointer(_Record)) -> cython.bint:
@@ -149,6 +154,7 @@ def _take(
 
 
 @cython.cfunc
+@cython.nogil
 @cython.exceptval(check=False)
 def inspect_records(
     start: cython.p_uchar,
@@ -207,9 +213,47 @@ def inspect(
     found: Inspection
     _take(payload, cython.address(view), start, stop)
     data = cython.cast(cython.p_uchar, view.buf)
-    inspect_records(data + start, data + stop, count, contiguous, cython.address(found))
+    if stop - start > 65536:
+        with cython.nogil:  # there may be millions of records
+            inspect_records(data + start, data + stop, count, contiguous, cython.address(found))
+    else:
+        inspect_records(data + start, data + stop, count, contiguous, cython.address(found))
     PyBuffer_Release(cython.address(view))
     return found.reason, found.oldest, found.newest, found.newest_at, found.null_keys
+
+
+def seek(
+    payload,
+    start: cython.Py_ssize_t,
+    stop: cython.Py_ssize_t,
+    count: cython.longlong,
+    *,
+    offset_min: cython.longlong,
+    time_min: cython.longlong,
+):
+    view: Py_buffer
+    cursor: _Cursor
+    record: _Record
+    begin: cython.p_uchar
+    index: cython.longlong = 0
+    failed: cython.bint = False
+    _take(payload, cython.address(view), start, stop)
+    cursor.at = begin = cython.cast(cython.p_uchar, view.buf) + start
+    cursor.end, cursor.failed = begin + (stop - start), False
+    with cython.nogil:
+        while index < count and cursor.at < cursor.end:
+            begin = cursor.at
+            failed = not _read(cython.address(cursor), cython.address(record))
+            if failed or record.offset_delta >= offset_min and record.timestamp_delta >= time_min:
+                break
+            index += 1
+        else:
+            index = -1
+    start = begin - cython.cast(cython.p_uchar, view.buf)
+    PyBuffer_Release(cython.address(view))
+    if failed:
+        raise MalformedRecords(Reason.RECORD, position=start)
+    return None if index < 0 else (index, start, record.offset_delta, record.timestamp_delta)
 
 
 @cython.cfunc

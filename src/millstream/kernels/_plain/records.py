@@ -27,6 +27,7 @@ __all__ = [
     "inspect",
     "locate",
     "retain",
+    "seek",
 ]
 
 SPAN_FIELDS: Final = 7
@@ -78,6 +79,28 @@ def inspect(
     newest = max(timestamp_deltas)
     newest_at = offset_deltas[timestamp_deltas.index(newest)]
     return int(Reason.NONE), min(timestamp_deltas), newest, newest_at, null_keys
+
+
+def seek(
+    payload: Buffer,
+    start: int,
+    stop: int,
+    count: int,
+    *,
+    offset_min: int,
+    time_min: int,
+) -> tuple[int, int, int, int] | None:
+    with _bytes_of(payload, start, stop) as view:
+        position = start
+        for index in range(count):
+            if position == stop:
+                break
+            span = _read_record(view, position, stop)
+            is_late = span.timestamp_delta >= time_min
+            if is_late and span.offset_delta >= offset_min:
+                return index, span.start, span.offset_delta, span.timestamp_delta
+            position = span.stop
+    return None
 
 
 def locate(payload: Buffer, start: int, stop: int, count: int) -> array[int]:
