@@ -9,7 +9,7 @@ is used for task after task connects once.
 import re
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
@@ -34,6 +34,7 @@ from millstream.client.offsets import (
     list_offsets,
     offsets_for_leader_epoch,
 )
+from millstream.client.reading.chunks import ReadRange
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import LeaderEpoch, Offset, TopicPartition
 from millstream.runtime.loop_thread import (
@@ -43,8 +44,10 @@ from millstream.runtime.loop_thread import (
     keep_for_ever,
 )
 
-if TYPE_CHECKING:  # it loads pyarrow
+if TYPE_CHECKING:  # they load pyarrow
     from millstream.client.column_writer import ColumnWriter
+    from millstream.client.reading.blocking import BatchIterator, ColumnIterator
+    from millstream.client.reading.options import ReadOptions
 
 T = TypeVar("T")
 
@@ -68,11 +71,13 @@ _in_use: "OrderedDict[ClientSettings, BlockingClient]" = OrderedDict()
 """Those that keep thread and connections, the last used last."""
 
 
-class _Running(NamedTuple):
+class Running(NamedTuple):
     """What a client has while it is in use."""
 
     thread: LoopThread
     cluster: Cluster
+    reads: set[object]
+    """Iterators under way: added and removed without the lock, also by the garbage collector."""
 
 
 class BlockingClient:
@@ -86,7 +91,7 @@ class BlockingClient:
     ) -> None:
         self.settings = settings
         self._make_cluster = make_cluster
-        self._running: _Running | None = None
+        self._running: Running | None = None
         self._call_count = 0
         """Under way."""
         self._is_closed = False
@@ -117,7 +122,15 @@ class BlockingClient:
             with _lock:
                 self._call_count -= 1
 
-    def _begin(self) -> _Running:
+    def begin_read(self, read: object) -> Running:
+        """For iterators: thread and connections are kept until `reads` has lost it."""
+        running = self._begin()
+        running.reads.add(read)
+        with _lock:
+            self._call_count -= 1
+        return running
+
+    def _begin(self) -> Running:
         with _lock:
             if self._is_closed:
                 raise ClientClosed
@@ -128,7 +141,8 @@ class BlockingClient:
                 self._call_count = 0  # those were calls of the parent's threads
             if running is None or not running.thread.is_alive:
                 thread = LoopThread("millstream client")
-                running = self._running = _Running(thread, self._make_cluster(self.settings))
+                cluster = self._make_cluster(self.settings)
+                running = self._running = Running(thread, cluster, set())
             self._call_count += 1
             return running
 
@@ -143,8 +157,9 @@ class BlockingClient:
 
     @property
     def is_idle(self) -> bool:
-        """No call is under way."""
-        return self._call_count == 0
+        """No call and no read is under way."""
+        running = self._running
+        return self._call_count == 0 and not (running is not None and running.reads)
 
     def close(self) -> None:
         """Close the connections and end the thread; later calls raise ClientClosed."""
@@ -223,6 +238,34 @@ class BlockingClient:
             return await offsets_for_leader_epoch(cluster, epochs, deadline=deadline)
 
         return self.run(work, timeout_s=timeout_s)
+
+    # -- records
+
+    def read_columns(
+        self,
+        partition: TopicPartition,
+        start: Offset,
+        end: Offset | None,
+        *,
+        columns: Sequence[str] | None = None,
+        options: "ReadOptions | None" = None,
+    ) -> "ColumnIterator":
+        """The records `[start, end)` as Arrow record batches; see `reading.blocking`."""
+        from millstream.client.reading.blocking import read_columns
+
+        return read_columns(self, ReadRange(partition, start, end), columns, options)
+
+    def read_many(
+        self,
+        ranges: Iterable[ReadRange],
+        *,
+        columns: Sequence[str] | None = None,
+        options: "ReadOptions | None" = None,
+    ) -> "BatchIterator":
+        """The same of many partitions at once, in the order in which they come."""
+        from millstream.client.reading.blocking import read_many
+
+        return read_many(self, ranges, columns, options)
 
     def column_writer(self, *, topic: str | None = None) -> "ColumnWriter":
         """A writer of Arrow batches; to be closed. Without `topic` the batches have a column."""

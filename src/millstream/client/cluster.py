@@ -20,6 +20,7 @@ from millstream.client.errors import (
     error_for,
 )
 from millstream.client.metadata import Leader, LeaderHint, MetadataCache, TopicInfo
+from millstream.client.reading.slots import FetchSlots
 from millstream.client.retrying import (
     Attempts,
     Deadline,
@@ -76,6 +77,7 @@ class Cluster:
             max_age_s=settings.metadata_max_age_ms / 1000,
             max_idle_s=settings.metadata_max_idle_ms / 1000,
         )
+        self.fetch_slots = FetchSlots()
         self._randomness = randomness if randomness is not None else system_randomness()
         network = network if network is not None else LoopNetwork()
         self._routes = Routes(settings, self.metadata, network, self._randomness)

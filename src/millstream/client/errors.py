@@ -157,6 +157,28 @@ class OffsetOutOfRange(ClientError):
         super().__init__(f"{partition}: offset {wanted} is not there; {why}; choose another start")
 
 
+class LogTruncated(ClientError):
+    """A log was cut below what was read of it: some of those records were lost, or replaced."""
+
+    def __init__(self, partition: TopicPartition, *, position: Offset, diverges_at: Offset) -> None:
+        self.partition, self.position, self.diverges_at = partition, position, diverges_at
+        super().__init__(
+            f"{partition}: the log was cut at {diverges_at} after it was read up to {position} (an"
+            " unclean election?): records from there on were lost; decide where to go on"
+        )
+
+
+class RecordsUnreadable(ClientError):
+    """Stored records are damaged, or of a format that is too old."""
+
+    def __init__(self, partition: TopicPartition, *, offset: Offset, why: str) -> None:
+        self.partition, self.offset = partition, offset
+        super().__init__(
+            f"{partition}: the batch at offset {offset} cannot be read ({why}); read on behind it,"
+            " or delete the records up to there"
+        )
+
+
 def _told_offset(offset: Offset | None) -> str:
     return "?" if offset is None else str(offset)
 

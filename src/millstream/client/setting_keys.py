@@ -117,6 +117,13 @@ _ROWS: Final = (
         "What a fetch brings of one partition at most; one batch comes in any case.",
         at_least(0),
     ),
+    ConfigKey(
+        "prefetch.max.bytes",
+        _LONG,
+        "16777216",
+        "What a read holds of answers that nobody took yet, at most; one batch comes in any case.",
+        at_least(1),
+    ),
     ConfigKey("check.crcs", _TRUTH, "true", "Whether the checksums of batches are verified."),
     # -- writing
     ConfigKey("acks", _TEXT, "all", "Who must have a record before it counts.", one_of(*ACKS)),

@@ -64,6 +64,8 @@ class ClientSettings:
     fetch_max_bytes: int
     fetch_max_wait_ms: int
     max_partition_fetch_bytes: int
+    prefetch_max_bytes: int
+    """Ours, not Kafka's."""
     check_crcs: bool
     acks: int
     """-1 is all."""

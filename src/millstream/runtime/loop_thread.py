@@ -8,7 +8,7 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from types import TracebackType
@@ -152,6 +152,17 @@ class LoopThread:
         finally:
             with self._waiting_lock:
                 self._waiting.discard(future)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run it without waiting; cancelling the future cancels it. Raises LoopEnded."""
+        future = self._submit(work)
+        future.add_done_callback(self._waiting.discard)
+        return future
+
+    def call(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call it on the loop soon; never waits, and a loop that has ended does nothing."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:

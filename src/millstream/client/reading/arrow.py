@@ -1,0 +1,169 @@
+"""Decoded records as an Arrow record batch, with the columns of Spark's Kafka source.
+
+Buffers are wrapped, not copied, and a column that nobody wants is not made. Types are exactly
+those that Spark compares with: binary and string with 32-bit offsets, no dictionaries, everything
+nullable.
+
+As in Spark's connector: `timestamp` is the record's own or, where the topic says so, the time of
+the append (`timestampType` 0 and 1), and one that was never set is -1 ms, not null. Header keys
+that are no UTF-8 have replacement characters, as Java's strings. A time beyond what microseconds
+can hold, where the connector fails, is the last that they can.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from millstream.client.errors import ConfigInvalid
+from millstream.kernels.columns import (
+    ATTRIBUTES,
+    BATCH_FIELDS,
+    FLAG_LOG_APPEND_TIME,
+    BinaryColumn,
+    Decoded,
+    HeaderColumn,
+)
+from millstream.model.ids import TopicPartition
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+_HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+HEADERS: Final = pa.list_(pa.field("element", _HEADER))
+
+FIELDS: Final = {
+    one.name: one
+    for one in (
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", TIMESTAMP),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", HEADERS),
+    )
+}
+"""Everything that can be read, in the order of Spark's source."""
+
+DEFAULT_COLUMNS: Final = tuple(name for name in FIELDS if name != "headers")
+
+_MICROS_PER_MILLI: Final = 1000
+_MILLIS_MAX: Final = (2**63 - 1) // _MICROS_PER_MILLI
+_APPEND_TIME: Final = 8
+"""The attribute bit of a batch whose records have the time of the append."""
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+_REPLACEMENT: Final = "\ufffd"
+
+Make = Callable[[Decoded], pa.Array]
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """In the order of the names; raises ConfigInvalid for one that is not there."""
+    unknown = [name for name in columns if name not in FIELDS]
+    if unknown:
+        raise ConfigInvalid(f"no column {unknown[0]!r}: records have {', '.join(FIELDS)}")
+    if len(set(columns)) != len(columns):
+        raise ConfigInvalid("a column is asked for twice")
+    return pa.schema([FIELDS[name] for name in columns])
+
+
+class BatchMaker:
+    """Makes the batches of one partition."""
+
+    def __init__(self, partition: TopicPartition, columns: Sequence[str]) -> None:
+        self.schema = schema_of(columns)
+        self.partition = partition
+        self._same: dict[object, pa.Array] = {}
+        """Columns that repeat one value, as long as was ever needed."""
+        makers: dict[str, Make] = {
+            "key": lambda one: _binary(one.columns.keys, one.columns.rows),
+            "value": lambda one: _binary(one.columns.values, one.columns.rows),
+            "topic": self._topic,
+            "partition": self._index,
+            "offset": _offsets,
+            "timestamp": _timestamps,
+            "timestampType": self._timestamp_types,
+            "headers": lambda one: _headers(one.columns.headers, one.columns.rows),
+        }
+        self._makers = [makers[name] for name in columns]
+
+    def batch(self, decoded: Decoded) -> pa.RecordBatch:
+        """All rows."""
+        arrays = [make(decoded) for make in self._makers]
+        if not arrays:  # rows without columns are still rows
+            return pa.RecordBatch.from_struct_array(
+                pa.StructArray.from_buffers(pa.struct([]), decoded.columns.rows, [None])
+            )
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _repeated(self, value: pa.Scalar, rows: int) -> pa.Array:
+        found = self._same.get(value)
+        if found is None or len(found) < rows:
+            found = self._same[value] = pa.repeat(value, max(rows, 1))
+        return found.slice(0, rows)
+
+    def _topic(self, decoded: Decoded) -> pa.Array:
+        return self._repeated(pa.scalar(self.partition.topic, pa.string()), decoded.columns.rows)
+
+    def _index(self, decoded: Decoded) -> pa.Array:
+        number = pa.scalar(self.partition.partition, pa.int32())
+        return self._repeated(number, decoded.columns.rows)
+
+    def _timestamp_types(self, decoded: Decoded) -> pa.Array:
+        batches = np.frombuffer(memoryview(decoded.batches), np.int64).reshape(-1, BATCH_FIELDS)
+        of_append = (batches[:, ATTRIBUTES] & _APPEND_TIME) != 0
+        if of_append.all() or not of_append.any():
+            kind = pa.scalar(int(of_append.any()), pa.int32())
+            return self._repeated(kind, decoded.columns.rows)
+        flags = np.frombuffer(memoryview(decoded.flags), np.uint8)
+        return pa.array((flags & FLAG_LOG_APPEND_TIME != 0).astype(np.int32))
+
+
+def _binary(column: BinaryColumn | None, rows: int, kind: pa.DataType | None = None) -> pa.Array:
+    kind = pa.binary() if kind is None else kind
+    if column is None:
+        return pa.nulls(rows, kind)
+    validity = pa.py_buffer(column.validity) if column.validity is not None else None
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, rows, buffers, offset=column.first)
+
+
+def _offsets(decoded: Decoded) -> pa.Array:
+    buffers = [None, pa.py_buffer(decoded.offsets)]
+    return pa.Array.from_buffers(pa.int64(), decoded.columns.rows, buffers)
+
+
+def _timestamps(decoded: Decoded) -> pa.Array:
+    millis = np.frombuffer(memoryview(decoded.columns.timestamps), np.int64)
+    micros = millis * _MICROS_PER_MILLI
+    if len(millis) and (int(millis.max()) > _MILLIS_MAX or int(millis.min()) < -_MILLIS_MAX):
+        micros = millis.clip(-_MILLIS_MAX, _MILLIS_MAX) * _MICROS_PER_MILLI
+    return pa.Array.from_buffers(TIMESTAMP, len(millis), [None, pa.py_buffer(micros)])
+
+
+def _headers(column: HeaderColumn | None, rows: int) -> pa.Array:
+    if column is None or not column.rows:
+        return pa.nulls(rows, HEADERS)
+    pairs = pa.StructArray.from_arrays(
+        [_header_keys(column), _binary(column.values, column.rows)], fields=list(_HEADER)
+    )
+    counts = np.diff(np.frombuffer(memoryview(column.list_offsets), np.int32))
+    # Spark's source has null where a record has no headers, not an empty list.
+    validity = pa.py_buffer(np.packbits(counts != 0, bitorder="little"))
+    buffers = [validity, pa.py_buffer(column.list_offsets)]
+    return pa.Array.from_buffers(HEADERS, rows, buffers, children=[pairs])
+
+
+def _header_keys(column: HeaderColumn) -> pa.Array:
+    keys = _binary(column.keys, column.rows)
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_java_text(one) for one in keys.to_pylist()], pa.string())
+
+
+def _java_text(key: bytes) -> str:
+    """As Java reads bytes: one replacement for a whole surrogate, else one for each part."""
+    return _SURROGATE.sub(_REPLACEMENT.encode(), key).decode("utf-8", "replace")
