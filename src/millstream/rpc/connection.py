@@ -233,6 +233,10 @@ class Connection(asyncio.BufferedProtocol):
             timeout_s = self._settings.request_timeout_s
         return self._loop.time() + timeout_s
 
+    def trim(self) -> None:
+        """Give back memory that is kept for large answers: none are expected for now."""
+        self._pipeline.trim()
+
     # -- turns
 
     async def _take_turn(self, deadline_s: float) -> None:

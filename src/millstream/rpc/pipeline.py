@@ -3,10 +3,11 @@
 Kafka answers the requests of a connection in their order. So the answer that comes belongs to the
 oldest request that waits, and its correlation id proves it; anything else is a violation.
 
-Answers are handed out as views of a buffer that is never written again, so who gets one may keep
-it. A buffer grows with the bytes that came, not with the size a peer claims.
+Answers are handed out as views of a buffer that is not written while anybody holds a view of it, so
+who gets one may keep it. A buffer grows with the bytes that came, not with the size a peer claims.
 """
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from struct import Struct
@@ -31,6 +32,16 @@ _READ_BYTES_MIN: Final = 4 * 1024
 _GROWTH: Final = 4
 """A large answer is copied a third of its size on the way, and claims at most four times what
 came of it."""
+
+KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Buffers of large answers that are used again when nobody holds a view of them: fresh memory costs
+more, in page faults and zeroing, than the reading into it. `trim` gives them back."""
+
+_KEPT_STEP_BYTES: Final = 256 * 1024
+"""Their sizes are rounded up to it, so that answers of nearly the same size find them."""
+
+_UNUSED_REFERENCES: Final = 3
+"""To a kept buffer that nobody has a view of: the list's, the loop's and the question's own."""
 
 _SIZE: Final = Struct(">i")
 _CORRELATION_IDS: Final = 2**31
@@ -66,6 +77,8 @@ class Pipeline(Generic[T]):
         self._buffer = memoryview(b"")
         self._start = 0
         self._end = 0
+        self._kept: deque[bytearray] = deque()
+        self._kept_bytes = 0
 
     # -- out
 
@@ -99,6 +112,8 @@ class Pipeline(Generic[T]):
 
     def writable(self) -> memoryview:
         """Where the next bytes from the peer go; never empty."""
+        if self._end == self._start >= BUFFER_BYTES:
+            self._begin_anew()
         if len(self._buffer) - self._end < self._room_wanted():
             self._renew_buffer()
         return self._buffer[self._end :]
@@ -148,17 +163,56 @@ class Pipeline(Generic[T]):
             return _READ_BYTES_MIN
         return min(4 + size - have, max(_READ_BYTES_MIN, BUFFER_BYTES // 2))
 
+    def _begin_anew(self) -> None:
+        """After a large answer the next is likely to be large too: into a kept buffer at once."""
+        self._buffer, self._start, self._end = memoryview(b""), 0, 0
+        kept = self._unused(BUFFER_BYTES)
+        if kept is not None:
+            self._buffer = memoryview(kept)
+
     def _renew_buffer(self) -> None:
-        """A fresh buffer that begins with the part of a frame that is there."""
+        """Another buffer that begins with the part of a frame that is there."""
         have = self._end - self._start
         size = self._frame_size() if have >= 4 else None
-        capacity = BUFFER_BYTES
-        if size is not None:
-            # Room behind the frame for the size of the next, so that it is read together.
-            capacity = max(BUFFER_BYTES, min(4 + size + 4, _GROWTH * have))
-        fresh = memoryview(bytearray(capacity))
+        fresh = memoryview(self._buffer_for(size, have))
         fresh[:have] = self._buffer[self._start : self._end]
         self._buffer, self._start, self._end = fresh, 0, have
+
+    def _buffer_for(self, size: int | None, have: int) -> bytearray:
+        if size is None:
+            return bytearray(BUFFER_BYTES)
+        # Room behind the frame for the size of the next, so that it is read together.
+        needed = 4 + size + 4
+        if needed <= BUFFER_BYTES:
+            return bytearray(BUFFER_BYTES)
+        kept = self._unused(needed)
+        if kept is not None:
+            return kept
+        if needed > _GROWTH * have:
+            return bytearray(max(BUFFER_BYTES, _GROWTH * have))
+        fresh = bytearray(-(-needed // _KEPT_STEP_BYTES) * _KEPT_STEP_BYTES)
+        self._keep(fresh)
+        return fresh
+
+    # -- buffers that are used again
+
+    def _keep(self, buffer: bytearray) -> None:
+        self._kept.append(buffer)
+        self._kept_bytes += len(buffer)
+        while self._kept_bytes > KEPT_BYTES_MAX:
+            self._kept_bytes -= len(self._kept.popleft())
+
+    def _unused(self, size_min: int) -> bytearray | None:
+        """A kept buffer of at least that size which nobody has a view of."""
+        for kept in self._kept:
+            if len(kept) >= size_min and sys.getrefcount(kept) <= _UNUSED_REFERENCES:
+                return kept
+        return None
+
+    def trim(self) -> None:
+        """Give back what is kept for answers to come."""
+        self._kept.clear()
+        self._kept_bytes = 0
 
     # -- time and end
 
@@ -171,6 +225,7 @@ class Pipeline(Generic[T]):
         left = list(self._waiting)
         self._waiting.clear()
         self._buffer, self._start, self._end = memoryview(b""), 0, 0
+        self.trim()
         return left
 
 

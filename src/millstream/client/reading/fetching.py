@@ -208,6 +208,8 @@ class Fetching:
     def _give_back_slot(self) -> None:
         """Not before the last answer came: the next read would have to wait for it."""
         if self._slot >= 0 and not self._under_way:
+            for connection in self._connections.values():
+                connection.trim()
             self._cluster.fetch_slots.give_back(self._slot)
             self._slot = -1
 
