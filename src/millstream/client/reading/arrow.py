@@ -75,7 +75,7 @@ class BatchMaker:
     def __init__(self, partition: TopicPartition, columns: Sequence[str]) -> None:
         self.schema = schema_of(columns)
         self.partition = partition
-        self._same: dict[object, pa.Array] = {}
+        self._same: dict[tuple[str, str | int], pa.Array] = {}
         """Columns that repeat one value, as long as was ever needed."""
         makers: dict[str, Make] = {
             "key": lambda one: _binary(one.columns.keys, one.columns.rows),
@@ -98,25 +98,24 @@ class BatchMaker:
             )
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _repeated(self, value: pa.Scalar, rows: int) -> pa.Array:
-        found = self._same.get(value)
+    def _repeated(self, name: str, value: str | int, rows: int) -> pa.Array:
+        found = self._same.get((name, value))
         if found is None or len(found) < rows:
-            found = self._same[value] = pa.repeat(value, max(rows, 1))
+            scalar = pa.scalar(value, FIELDS[name].type)
+            found = self._same[name, value] = pa.repeat(scalar, rows)
         return found.slice(0, rows)
 
     def _topic(self, decoded: Decoded) -> pa.Array:
-        return self._repeated(pa.scalar(self.partition.topic, pa.string()), decoded.columns.rows)
+        return self._repeated("topic", self.partition.topic, decoded.columns.rows)
 
     def _index(self, decoded: Decoded) -> pa.Array:
-        number = pa.scalar(self.partition.partition, pa.int32())
-        return self._repeated(number, decoded.columns.rows)
+        return self._repeated("partition", self.partition.partition, decoded.columns.rows)
 
     def _timestamp_types(self, decoded: Decoded) -> pa.Array:
         batches = np.frombuffer(memoryview(decoded.batches), np.int64).reshape(-1, BATCH_FIELDS)
         of_append = (batches[:, ATTRIBUTES] & _APPEND_TIME) != 0
         if of_append.all() or not of_append.any():
-            kind = pa.scalar(int(of_append.any()), pa.int32())
-            return self._repeated(kind, decoded.columns.rows)
+            return self._repeated("timestampType", int(of_append.any()), decoded.columns.rows)
         flags = np.frombuffer(memoryview(decoded.flags), np.uint8)
         return pa.array((flags & FLAG_LOG_APPEND_TIME != 0).astype(np.int32))
 

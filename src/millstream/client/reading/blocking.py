@@ -6,9 +6,11 @@ and one Arrow batch. A chunk is handed over by a queue that takes no lock of Pyt
 is woken only when it waits for room.
 """
 
+import asyncio
 import queue
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -56,9 +58,19 @@ class _Handover:
             put(_END)
         except ClientError as error:
             put(error)
-        except BaseException as error:
-            put(error if isinstance(error, Exception) else ClientClosed())
+        except asyncio.CancelledError:
+            # Nobody wants the chunks any more, and the trace of this error would hold them.
+            self._drop()
+            put(ClientClosed())
             raise
+        except BaseException as error:
+            put(error)
+            raise
+
+    def _drop(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self.queue.get_nowait()
 
 
 class BatchIterator(Iterator[PartitionBatch]):
