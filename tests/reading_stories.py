@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition as ForeignPartition
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as ForeignPartition
 
 from millstream.client.admin import CreatedTopic
 from millstream.client.blocking import BlockingClient
@@ -26,7 +27,8 @@ from millstream.client.reading.arrow import DEFAULT_COLUMNS, FIELDS
 from millstream.client.reading.chunks import ReadRange
 from millstream.client.reading.options import ReadOptions
 from millstream.model.ids import Offset, TopicPartition
-from our_client import NOW_MS, created as created_with
+from our_client import NOW_MS
+from our_client import created as created_with
 
 Story = Callable[[BlockingClient, str], None]
 ALL = tuple(FIELDS)
@@ -94,7 +96,7 @@ def oracle(
         | configs
     )
     consumer.assign([ForeignPartition(of.topic, of.partition, start)])
-    rows = []
+    rows: list[Row] = []
     try:
         while True:
             (message,) = consumer.consume(1, 30)
@@ -102,9 +104,10 @@ def oracle(
             if error is not None:
                 assert error.code() == KafkaError._PARTITION_EOF, error
                 return rows
-            if message.offset() >= end:
+            row = _row(message)
+            if row.offset >= end:
                 return rows
-            rows.append(_row(message))
+            rows.append(row)
     finally:
         consumer.close()
 

@@ -5,7 +5,7 @@ import gc
 import os
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,19 +78,23 @@ def test_who_reads_slowly_holds_no_more_than_the_bound(client: BlockingClient) -
     rows = 0
     for batch in batches:
         rows += batch.num_rows
-        machine = fetching_of(batches).machine
-        held: list[int] = []
-        until(lambda: _is_still(machine, held), "the fetch to stop")
-        seen.append(held[-1])
+        seen.append(_bytes_when_still(fetching_of(batches).machine))
     assert rows == 80
     # The first batch of an answer comes whole: 100,000 bytes and what is around them.
     assert max(seen) <= 500_000 + 2_000
     assert sorted(seen)[len(seen) // 2] > 300_000
 
 
-def _is_still(machine: Any, held: list[int]) -> bool:
-    held.append(machine.held_bytes + machine.reserved_bytes)
-    return len(held) > 5 and len(set(held[-5:])) == 1
+def _bytes_when_still(machine: Any) -> int:
+    """Held and reserved, when nothing more comes."""
+    seen: list[int] = []
+
+    def is_still() -> bool:
+        seen.append(machine.held_bytes + machine.reserved_bytes)
+        return len(seen) > 5 and len(set(seen[-5:])) == 1
+
+    until(is_still, "the fetch to stop")
+    return seen[-1]
 
 
 def connection_count(client: BlockingClient) -> int:
@@ -107,29 +111,45 @@ def free_slots(client: BlockingClient) -> int:
     return client.run(work)
 
 
-@pytest.mark.parametrize("how", ["close", "collected", "error in the loop"])
-def test_an_iterator_that_is_given_up_stops_its_fetch(client: BlockingClient, how: str) -> None:
-    here = filled(client, f"given-up-{how.replace(' ', '-')}", batches=10)
+def close_it(batches: Any) -> None:
+    batches.close()
+    assert list(batches) == []
+
+
+def fail_meanwhile(batches: Any) -> None:
+    def work() -> None:
+        for _ in batches:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+
+
+@pytest.mark.parametrize("give_up", [close_it, fail_meanwhile, gc.is_tracked])
+def test_an_iterator_that_is_given_up_stops_its_fetch(
+    client: BlockingClient, give_up: Callable[[Any], object]
+) -> None:
+    """Closed, or dropped by an error, or just dropped: memory and connection are free again."""
+    here = filled(client, f"given-up-{give_up.__name__}", batches=10)
     for _ in range(3):
-        batches = client.read_columns(here, Offset(0), Offset(20), options=SMALL)
-        assert next(batches).num_rows > 0
-        assert not client.is_idle
-        chunks = batches._batches._handover.queue
-        until(lambda: chunks.qsize() > 1, "chunks to wait")
-        if how == "close":
-            batches.close()
-            assert list(batches) == []
-        elif how == "error in the loop":
-            with pytest.raises(ZeroDivisionError):
-                for _ in batches:
-                    raise ZeroDivisionError
-        del batches
-        assert client.is_idle
-        until(lambda: chunks.qsize() <= 1, "the chunks to be gone")
+        _read_partly(client, here, give_up)
         until(lambda: free_slots(client) == 1, "its connection to be free")
     assert connection_count(client) == 2, "every read made a connection"
     assert len(read(client, here, 0, 20)) == 20
-    assert not gc.garbage
+
+
+def _read_partly(
+    client: BlockingClient, here: TopicPartition, give_up: Callable[[Any], object]
+) -> None:
+    batches = client.read_columns(here, Offset(0), Offset(20), options=SMALL)
+    assert next(batches).num_rows > 0
+    chunks = batches._batches._handover.queue
+    until(lambda: chunks.qsize() > 1, "chunks to wait")
+    was_idle = client.is_idle
+    give_up(batches)
+    del batches
+    assert (was_idle, client.is_idle) == (False, True)
+    until(lambda: chunks.qsize() <= 1, "the chunks to be gone")
 
 
 def test_closing_the_client_ends_a_read(client: BlockingClient) -> None:
@@ -219,35 +239,34 @@ def test_a_read_outlives_a_kill_of_its_broker(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_gone_is_told_within_the_time(tmp_path: Path) -> None:
-    with broker_process(tmp_path) as broker:
-        with client_of(broker.place) as client:
-            here = filled(client, "gone", batches=10)
-            options = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=100_000, timeout_s=1.5)
-            batches = client.read_columns(here, Offset(0), Offset(20), options=options)
-            next(batches)
-            broker.kill()
-            with pytest.raises((BrokersUnreachable, DeadlinePassed), match="within 1.5 s"):
-                for _ in batches:
-                    pass
-            again = client.read_columns(here, Offset(0), Offset(20), options=options)
-            with pytest.raises((BrokersUnreachable, DeadlinePassed), match="within 1.5 s"):
-                next(again)
+    with broker_process(tmp_path) as broker, client_of(broker.place) as client:
+        here = filled(client, "gone", batches=10)
+        options = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=100_000, timeout_s=1.5)
+        batches = client.read_columns(here, Offset(0), Offset(20), options=options)
+        next(batches)
+        broker.kill()
+        with pytest.raises((BrokersUnreachable, DeadlinePassed), match=r"within 1\.5 s"):
+            for _ in batches:
+                pass
+        again = client.read_columns(here, Offset(0), Offset(20), options=options)
+        with pytest.raises((BrokersUnreachable, DeadlinePassed), match=r"within 1\.5 s"):
+            next(again)
 
 
 def test_a_connection_that_was_idle_is_made_again(tmp_path: Path) -> None:
     """The user takes so long that the broker closes the connection; nothing is lost."""
-    with broker_process(tmp_path, {"connections.max.idle.ms": "300"}) as broker:
-        with client_of(broker.place) as client:
-            here = filled(client, "idle", batches=10)
-            options = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=1, timeout_s=20)
-            rows = 0
-            for number, batch in enumerate(
-                client.read_columns(here, Offset(0), Offset(20), options=options)
-            ):
-                rows += batch.num_rows
-                if number in (0, 3):
-                    until(lambda: connection_is_lost(client), "the broker to close it")
-            assert rows == 20
+    quick = {"connections.max.idle.ms": "300"}
+    with broker_process(tmp_path, quick) as broker, client_of(broker.place) as client:
+        here = filled(client, "idle", batches=10)
+        options = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=1, timeout_s=20)
+        rows = 0
+        for number, batch in enumerate(
+            client.read_columns(here, Offset(0), Offset(20), options=options)
+        ):
+            rows += batch.num_rows
+            if number in (0, 3):
+                until(lambda: connection_is_lost(client), "the broker to close it")
+        assert rows == 20
 
 
 def connection_is_lost(client: BlockingClient) -> bool:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli import broker, log_dump, log_verify, produce, topics, up, version
+from millstream.cli import broker, consume, log_dump, log_verify, produce, topics, up, version
 
 app = typer.Typer(
     name="millstream",
@@ -19,6 +19,7 @@ log.command("dump")(log_dump.dump)
 app.add_typer(log, name="log", no_args_is_help=True)
 app.add_typer(topics.app, name="topics", no_args_is_help=True)
 app.command("produce")(produce.produce)
+app.command("consume")(consume.consume)
 app.command("version")(version.version)
 app.command("up")(up.up)
 app.command("broker")(broker.broker)

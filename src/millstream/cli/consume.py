@@ -1,0 +1,274 @@
+"""`millstream consume`: print the records of a topic, of ours or of Apache Kafka.
+
+Records go to stdout as they come, one a line; it goes on until it is ended (Ctrl-C), the reader of
+its output goes away, or as many were printed as asked for. It reads without a group and stores no
+positions; partitions that are added meanwhile are not read. Exit code 0 when it ended as asked, 130
+after Ctrl-C, 1 when something went wrong, 2 for wrong options.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import typer
+
+from millstream.cli.failure import EXIT_PROBLEMS, complain, ending_when_unread, refuse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from millstream.client.blocking import BlockingClient
+    from millstream.client.offsets import OffsetSpec
+    from millstream.client.reading.chunks import ReadRange
+    from millstream.model.ids import TopicPartition
+
+LOCAL: Final = "localhost:9092"
+TIMEOUT_S: Final = 15.0
+EXIT_INTERRUPTED: Final = 130
+"""What a shell shows of a process that SIGINT ended."""
+
+_NULL: Final = b"null"
+
+
+class Format(StrEnum):
+    """How a record becomes a line."""
+
+    VALUE = "value"
+    KEY_VALUE = "key-value"
+    FULL = "full"
+    """Partition, offset, time in ms, headers, key and value, with tabs between."""
+    JSON = "json"
+    """Bytes that are no UTF-8 are in base64, under names that say so."""
+
+
+class _Start(NamedTuple):
+    """Where to begin: exactly one of these."""
+
+    spec: "OffsetSpec | None"
+    offset: int | None
+
+
+def consume(  # noqa: PLR0913 - every option is a parameter
+    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", help="Only this one; may be repeated.")
+    ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Also what is there already.")
+    ] = False,
+    offset: Annotated[
+        int | None,
+        typer.Option(help="Begin there; needs --partition. Negative: so many before the end."),
+    ] = None,
+    timestamp: Annotated[
+        int | None, typer.Option(help="Begin with records of that time, in ms since 1970.")
+    ] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", help="End after so many.", min=1)
+    ] = None,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="End where the topic ends now.")
+    ] = False,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Leave out open and aborted transactions.")
+    ] = False,
+    format: Annotated[Format, typer.Option(help="What to print of a record.")] = Format.VALUE,  # noqa: A002
+    bootstrap_server: Annotated[
+        str, typer.Option("--bootstrap-server", "-b", help="host:port of brokers, with commas.")
+    ] = LOCAL,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without a broker until it is given up.")
+    ] = TIMEOUT_S,
+) -> None:
+    """Print the records of a topic; new ones only, unless told otherwise."""
+    start = _start(partition, from_beginning=from_beginning, offset=offset, timestamp=timestamp)
+    with _client(bootstrap_server, timeout, is_committed=committed) as client:
+        ranges = _ranges(client, topic, partition, start, until_end=until_end)
+        try:
+            with ending_when_unread():
+                _print(client, ranges, format, max_messages)
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _start(
+    partitions: list[int] | None,
+    *,
+    from_beginning: bool,
+    offset: int | None,
+    timestamp: int | None,
+) -> _Start:
+    from millstream.client.offsets import EARLIEST, LATEST, OffsetSpec
+
+    if from_beginning + (offset is not None) + (timestamp is not None) > 1:
+        refuse("--from-beginning, --offset and --timestamp exclude each other")
+    if offset is not None:
+        if not partitions:
+            refuse("--offset needs --partition: offsets of partitions have nothing in common")
+        return _Start(LATEST if offset < 0 else None, offset)
+    if timestamp is not None:
+        if timestamp < 0:
+            refuse(f"--timestamp {timestamp}: milliseconds since 1970 are wanted")
+        return _Start(OffsetSpec.at_time(timestamp), None)
+    return _Start(EARLIEST if from_beginning else LATEST, None)
+
+
+def _ranges(
+    client: "BlockingClient",
+    topic: str,
+    partitions: list[int] | None,
+    start: _Start,
+    *,
+    until_end: bool,
+) -> "list[ReadRange]":
+    from millstream.client.offsets import LATEST
+    from millstream.client.reading.chunks import ReadRange
+    from millstream.model.ids import Offset, TopicPartition
+
+    info = client.topics([topic])[topic]
+    chosen = partitions if partitions else range(info.partition_count)
+    places = [TopicPartition(topic, index) for index in dict.fromkeys(chosen)]
+    ends = _found(client, places, LATEST)
+    begins = dict.fromkeys(places, start.offset or 0)
+    if start.spec is not None:
+        found = _found(client, places, start.spec)
+        back = min(0, start.offset or 0)
+        # No record of that time or later: what comes next will be the first.
+        begins = {
+            at: max(0, (ends[at] if (to := found[at]) is None else to) + back) for at in places
+        }
+    return [
+        ReadRange(
+            at, Offset(begins[at]), Offset(ends[at] or 0) if until_end else None, info.topic_id
+        )
+        for at in places
+    ]
+
+
+def _found(
+    client: "BlockingClient", places: "Sequence[TopicPartition]", spec: "OffsetSpec"
+) -> "dict[TopicPartition, Any]":
+    found = client.list_offsets(dict.fromkeys(places, spec))
+    return {at: one.offset for at, one in found.items()}
+
+
+def _print(
+    client: "BlockingClient", ranges: "list[ReadRange]", kind: Format, max_messages: int | None
+) -> None:
+    columns, lines_of = _FORMATS[kind]
+    left = max_messages
+    stdout = sys.stdout.buffer
+    with client.read_many(ranges, columns=columns) as batches:
+        for _, batch, _ in batches:
+            some = batch if left is None else batch.slice(0, left)
+            stdout.write(b"".join(lines_of(some)))
+            stdout.flush()
+            if left is not None:
+                left -= some.num_rows
+                if not left:
+                    return
+
+
+# -- formats
+
+
+def _values(batch: "pa.RecordBatch") -> Iterator[bytes]:
+    for value in batch.column(0).to_pylist():
+        yield b"%b\n" % (_NULL if value is None else value)
+
+
+def _keys_and_values(batch: "pa.RecordBatch") -> Iterator[bytes]:
+    for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+        yield b"%b\t%b\n" % (_NULL if key is None else key, _NULL if value is None else value)
+
+
+def _full(batch: "pa.RecordBatch") -> Iterator[bytes]:
+    for row in _rows(batch):
+        headers = b",".join(
+            b"%b=%b" % (one["key"].encode(), _NULL if one["value"] is None else one["value"])
+            for one in row["headers"] or ()
+        )
+        key = _NULL if row["key"] is None else row["key"]
+        value = _NULL if row["value"] is None else row["value"]
+        place = (row["partition"], row["offset"], row["timestamp"])
+        yield b"%d\t%d\t%d\t%b\t%b\t%b\n" % (*place, headers, key, value)
+
+
+def _json(batch: "pa.RecordBatch") -> Iterator[bytes]:
+    import json
+
+    for row in _rows(batch):
+        told = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
+        told["timestampType"] = "LogAppendTime" if row["timestampType"] else "CreateTime"
+        told |= _text("key", row["key"]) | _text("value", row["value"])
+        told["headers"] = [
+            {"key": one["key"]} | _text("value", one["value"]) for one in row["headers"] or ()
+        ]
+        yield json.dumps(told, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    from base64 import b64encode
+
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}Base64": b64encode(data).decode()}
+
+
+def _rows(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
+    """With the time as milliseconds."""
+    import pyarrow as pa
+
+    at = batch.schema.get_field_index("timestamp")
+    micros = batch.column(at).cast(pa.int64()).to_pylist()
+    for row, time_us in zip(batch.drop_columns(["timestamp"]).to_pylist(), micros, strict=True):
+        yield row | {"timestamp": time_us // 1000}
+
+
+_ALL: Final = (
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "key",
+    "value",
+    "headers",
+)
+_FORMATS: Final[dict[Format, tuple[Sequence[str], Callable[[Any], Iterator[bytes]]]]] = {
+    Format.VALUE: (("value",), _values),
+    Format.KEY_VALUE: (("key", "value"), _keys_and_values),
+    Format.FULL: (_ALL, _full),
+    Format.JSON: (_ALL, _json),
+}
+
+
+@contextmanager
+def _client(servers: str, timeout_s: float, *, is_committed: bool) -> "Iterator[BlockingClient]":
+    """A client for one command; what goes wrong with all of it is one line."""
+    from millstream.client.blocking import BlockingClient
+    from millstream.client.errors import ClientError, ConfigInvalid
+    from millstream.client.settings import ClientSettings
+
+    try:
+        settings = ClientSettings.from_configs(
+            {
+                "bootstrap.servers": servers,
+                "client.id": "millstream-cli",
+                "default.api.timeout.ms": max(1, round(timeout_s * 1000)),
+                "isolation.level": "read_committed" if is_committed else "read_uncommitted",
+            }
+        )
+    except ConfigInvalid as error:
+        refuse(f"--bootstrap-server {servers}: {error}")
+    try:
+        with BlockingClient(settings) as client:
+            yield client
+    except ClientError as error:
+        complain(str(error))
+        raise typer.Exit(EXIT_PROBLEMS) from None
