@@ -28,7 +28,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Batches of one partition as an answer brought them; the last one may be cut."""
+    """Batches of one partition as an answer brought them; none where the log has a gap."""
 
     partition: TopicPartition
     records: memoryview

@@ -76,7 +76,7 @@ class Decoder:
         visibility = Visibility(chunk.aborted)
         position, offset, end = 0, chunk.start, len(chunk.records)
         malformed: MalformedRecords | None = None
-        while offset < chunk.stop:
+        while offset < chunk.stop and chunk.records:
             try:
                 decoded = decode(chunk.records, position, end, self._options(offset, chunk.stop))
             except MalformedRecords as error:
@@ -90,7 +90,7 @@ class Decoder:
             kept = visibility.kept(decoded)
             if decoded.columns.rows:
                 yield from self._pieces(maker, decoded, kept)
-        if offset < chunk.stop:
+        if offset < chunk.stop and chunk.records:
             why = str(malformed) if malformed is not None else "not whole"
             raise RecordsUnreadable(chunk.partition, offset=offset, why=why)
 

@@ -7,6 +7,11 @@ the last batch that was read, so that a leader whose log was cut below it says s
 A partition is in a request again while its earlier chunks wait to be used, as long as everything
 together stays below the bound. Those that waited longest come first: a broker fills its answer in
 the order of the request, and only the first is sure to get a batch that is larger than the limits.
+
+A reader of committed records can be left in front of a gap that ends where an open transaction
+begins: compaction took the records, and nothing behind them may be sent. So when a partition
+stays empty although all of its range is stable, one batch is asked for without isolation, just to
+see its offset: if it begins behind the range, the range was read.
 """
 
 from collections.abc import Iterable
@@ -23,7 +28,7 @@ from millstream.client.errors import (
 from millstream.client.metadata import Broker, LeaderHint
 from millstream.client.reading.chunks import AbortedTransaction, Chunk, FetchLimits, ReadRange
 from millstream.client.retrying import remedy_for
-from millstream.kernels.batches import LAST_OFFSET, LEADER_EPOCH, ROW_FIELDS, walk
+from millstream.kernels.batches import BASE_OFFSET, LAST_OFFSET, LEADER_EPOCH, ROW_FIELDS, walk
 from millstream.kernels.errors import Reason
 from millstream.model.ids import (
     NO_LEADER_EPOCH,
@@ -60,6 +65,8 @@ class FetchAsk(NamedTuple):
     broker_id: BrokerId
     partitions: tuple[PartitionAsk, ...]
     bytes_max: int
+    is_peek: bool = False
+    """Only to see where the next batch begins, committed or not."""
 
     @property
     def has_ids(self) -> bool:
@@ -96,6 +103,7 @@ class _Partition:
         "last_epoch",
         "leader_epoch",
         "name",
+        "peeks",
         "position",
         "topic_id",
     )
@@ -108,6 +116,7 @@ class _Partition:
         self.last_epoch = NO_LEADER_EPOCH
         self.leader_epoch = NO_LEADER_EPOCH
         self.broker_id: BrokerId | None = None
+        self.peeks = False
 
     @property
     def is_done(self) -> bool:
@@ -204,18 +213,14 @@ class FetchMachine:
         wanted = [one for one in self._partitions.values() if one.broker_id == broker_id]
         if not wanted:
             return None
+        if wanted[0].peeks:
+            self._asked_bytes[broker_id] = 1
+            return FetchAsk(broker_id, (_asked(wanted[0]),), 1, is_peek=True)
         bytes_max = self._room_for(len(wanted))
         if bytes_max is None:
             return None
         self._asked_bytes[broker_id] = bytes_max
-        return FetchAsk(
-            broker_id,
-            tuple(
-                PartitionAsk(one.name, one.position, one.leader_epoch, one.last_epoch, one.topic_id)
-                for one in wanted
-            ),
-            bytes_max,
-        )
+        return FetchAsk(broker_id, tuple(map(_asked, wanted)), bytes_max)
 
     def _room_for(self, count: int) -> int | None:
         """What a request about so many partitions may bring; None: wait."""
@@ -243,7 +248,8 @@ class FetchMachine:
         """The request failed; its partitions need a leader again."""
         del self._asked_bytes[ask.broker_id]
         for asked in ask.partitions:
-            self._partitions[asked.partition].broker_id = None
+            one = self._partitions[asked.partition]
+            one.broker_id, one.peeks = None, False
 
     def on_answer(self, ask: FetchAsk, response: FetchResponse) -> Answered:
         """Move the positions; what to hand out, to repair and to tell."""
@@ -257,7 +263,9 @@ class FetchMachine:
             if top != ErrorCode.NONE:
                 data = PartitionData(partition_index=one.name.partition, error_code=top)
             if data is None:
-                found.errors.append(AnswerUnreadable(_about(one), "nothing was said about it"))
+                # Who is throttled gets an answer without partitions, and waits where it is read.
+                if not response.throttle_time_ms:
+                    found.errors.append(AnswerUnreadable(_about(one), "nothing was said about it"))
             elif data.error_code != ErrorCode.NONE:
                 self._refused(one, data, found)
             else:
@@ -267,7 +275,7 @@ class FetchMachine:
         return found._replace(chunks=self._charged(found.chunks))
 
     def _refused(self, one: _Partition, data: PartitionData, found: Answered) -> None:
-        one.broker_id = None
+        one.broker_id, one.peeks = None, False
         code = code_of(data.error_code)
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE and not remedy_for(code).is_retry:
             about = one.name
@@ -286,11 +294,31 @@ class FetchMachine:
             found.errors.append(LogTruncated(one.name, position=one.position, diverges_at=at))
             return
         found.served.append(one.name)
-        if data.records:
+        if one.peeks:
+            self._peeked(one, data, found)
+        elif not data.records:
+            one.peeks = self._may_be_gap(one, data)
+        else:
             self._advance(one, memoryview(data.records), data, found)
+        if one.peeks:
+            return  # first in the line
         del self._partitions[one.name]
         if not one.is_done:
             self._partitions[one.name] = one  # at the end of the line
+
+    def _may_be_gap(self, one: _Partition, data: PartitionData) -> bool:
+        """Whether nothing came although the rest of the range can be sent, if there is any."""
+        if not self._limits.is_committed or one.end is None:
+            return False
+        return data.last_stable_offset >= one.end and next(iter(self._partitions.values())) is one
+
+    def _peeked(self, one: _Partition, data: PartitionData, found: Answered) -> None:
+        one.peeks = False
+        records = memoryview(data.records or b"")
+        rows, _, _ = walk(records, 0, len(records), check_crc=False, size_max=BATCH_BYTES_MAX)
+        if rows and one.end is not None and rows[BASE_OFFSET] >= one.end:
+            start, one.position = one.position, one.end
+            found.chunks.append(Chunk(one.name, memoryview(b""), start, one.end, (), 0))
 
     def _advance(
         self, one: _Partition, records: memoryview, data: PartitionData, found: Answered
@@ -339,6 +367,10 @@ class FetchMachine:
         self._held_bytes += total
         charged = [one._replace(charge_bytes=0) for one in chunks[:-1]]
         return [*charged, chunks[-1]._replace(charge_bytes=total)]
+
+
+def _asked(one: _Partition) -> PartitionAsk:
+    return PartitionAsk(one.name, one.position, one.leader_epoch, one.last_epoch, one.topic_id)
 
 
 def _by_partition(ask: FetchAsk, response: FetchResponse) -> dict[TopicPartition, PartitionData]:

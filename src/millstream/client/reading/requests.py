@@ -43,7 +43,7 @@ def fetch_body(ask: FetchAsk, limits: FetchLimits, version: int) -> bytes:
         max_wait_ms=limits.wait_ms_max,
         min_bytes=limits.fetch_bytes_min,
         max_bytes=ask.bytes_max,
-        isolation_level=_COMMITTED if limits.is_committed else 0,
+        isolation_level=_COMMITTED if limits.is_committed and not ask.is_peek else 0,
         topics=list(topics.values()),
     ).encode(version)
 

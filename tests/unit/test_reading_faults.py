@@ -1,0 +1,235 @@
+"""Reads on a simulated network, in virtual time: leaders move, brokers refuse, hang up and die."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+
+from fake_cluster import DISCONNECT, SILENCE, partition
+from fake_fetch import FetchCluster, whole
+from millstream.client.cluster import Cluster
+from millstream.client.errors import (
+    ClientError,
+    DeadlinePassed,
+    LogTruncated,
+    NotAuthorized,
+    OffsetOutOfRange,
+    TopicRecreated,
+    TopicUnknown,
+)
+from millstream.client.reading.faces import Batches, read_many
+from millstream.client.reading.options import ReadOptions
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.metadata import MetadataRequest
+
+ONE_BATCH = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=1, timeout_s=30)
+"""A request for each batch, and none before the last was used."""
+
+
+async def offsets_of(batches: Batches) -> list[int]:
+    return [at async for one in batches for at in one.batch.column(0).to_pylist()]
+
+
+def reading(cluster: Cluster, *ranges: object, options: ReadOptions = ONE_BATCH) -> Batches:
+    return read_many(cluster, ranges, columns=("offset",), options=options)  # type: ignore[arg-type]
+
+
+def fake() -> FetchCluster:
+    made = FetchCluster()
+    made.add_log("events", 3)
+    return made
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        DISCONNECT,
+        SILENCE,
+    ],
+)
+def test_what_passes_is_tried_again_and_nothing_is_lost_or_read_twice(failure: str) -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        batches = reading(cluster, whole())
+        found = (await anext(batches)).batch.column(0).to_pylist()
+        brokers.broker(1).script.append(failure)
+        brokers.broker(1).offsets["events", 0] = 2  # inside: out of range was not true
+        found += await offsets_of(batches)
+        assert found == list(range(20))
+
+    brokers.play(scenario, {"request.timeout.ms": 2000, "fetch.max.wait.ms": 0})
+
+
+@pytest.mark.parametrize("tells_leader", [False, True])
+def test_a_leader_that_moved_is_followed(tells_leader: bool) -> None:
+    """With the leader in the answer no metadata is asked for."""
+    brokers = fake()
+    for one in brokers.brokers:
+        one.tells_leader = tells_leader
+
+    async def scenario(cluster: Cluster) -> None:
+        batches = reading(cluster, whole())
+        found = (await anext(batches)).batch.column(0).to_pylist()
+        asked = len(brokers.asked(MetadataRequest))
+        brokers.view.topics["events"].leaders[0] = (2, 1)
+        found += await offsets_of(batches)
+        assert found == list(range(20))
+        assert brokers.fetches()[-1][0] == 2
+        assert (len(brokers.asked(MetadataRequest)) == asked) == tells_leader
+
+    brokers.play(scenario)
+
+
+def test_a_dead_leader_does_not_hold_up_the_others() -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        options = ReadOptions(timeout_s=20)
+        brokers.broker(2).stop()
+        batches = reading(cluster, *(whole(index=at) for at in range(3)), options=options)
+        found: dict[int, list[int]] = {0: [], 1: [], 2: []}
+        with pytest.raises(ClientError):
+            async for one in batches:
+                found[one.partition.partition] += one.batch.column(0).to_pylist()
+        assert found == {0: list(range(20)), 1: [], 2: list(range(20))}
+
+    brokers.play(scenario)
+
+
+def test_a_leader_that_comes_back_is_read_on() -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        batches = reading(cluster, whole(index=1))
+        found = (await anext(batches)).batch.column(0).to_pylist()
+        brokers.broker(2).stop()
+        asyncio.get_running_loop().call_later(
+            10, lambda: asyncio.ensure_future(brokers.broker(2).listen())
+        )
+        found += await offsets_of(batches)
+        assert found == list(range(20))
+
+    brokers.play(scenario)
+
+
+def test_the_next_request_leaves_before_an_answer_is_used_and_names_the_epoch() -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        options = ReadOptions(partition_bytes_max=1)
+        batches = reading(cluster, whole(), options=options)
+        await anext(batches)
+        await asyncio.sleep(5)
+        fetches = [one.topics[0].partitions[0] for _, one in brokers.fetches()]
+        assert [one.fetch_offset for one in fetches] == list(range(0, 20, 2)), "no prefetch"
+        assert [one.last_fetched_epoch for one in fetches] == [-1] + [0] * 9
+        assert len(await offsets_of(batches)) == 18
+
+    brokers.play(scenario)
+
+
+def test_a_slow_user_stops_the_fetch_at_the_bound() -> None:
+    brokers = fake()
+    size = len(brokers.logs[partition(0)].batches[0].data)
+
+    async def scenario(cluster: Cluster) -> None:
+        options = ReadOptions(partition_bytes_max=size, prefetch_bytes_max=3 * size)
+        batches = reading(cluster, whole(), options=options)
+        for taken in range(10):
+            await anext(batches)
+            await asyncio.sleep(5)
+            # The chunk at hand counts until it is used up.
+            assert len(brokers.fetches()) == min(10, taken + 3)
+
+    brokers.play(scenario)
+
+
+@pytest.mark.parametrize(("start", "log_start"), [(4, 6), (21, 0)])
+def test_an_offset_out_of_range_comes_with_the_range(start: int, log_start: int) -> None:
+    brokers = fake()
+    brokers.logs[partition(0)].start = log_start
+    brokers.broker(1).offsets["events", 0] = log_start or 20
+
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(OffsetOutOfRange) as error:
+            await offsets_of(reading(cluster, whole(start=start, end=30)))
+        assert error.value.wanted == start
+        assert error.value.start == (log_start or 20)
+
+    brokers.play(scenario)
+
+
+def test_a_log_that_was_cut_below_what_was_read_is_told() -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        batches = reading(cluster, whole())
+        await anext(batches)
+        brokers.cut_at[0] = 1
+        with pytest.raises(LogTruncated) as error:
+            await offsets_of(batches)
+        assert (error.value.position, error.value.diverges_at) == (2, 1)
+
+    brokers.play(scenario)
+
+
+def test_a_topic_made_again_and_one_that_is_gone_are_told() -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        batches = reading(cluster, whole())
+        await anext(batches)
+        brokers.view.topics["events"].topic_id = UUID(int=77)
+        with pytest.raises(TopicRecreated):
+            await offsets_of(batches)
+        batches = reading(cluster, whole())
+        await anext(batches)
+        del brokers.view.topics["events"]
+        with pytest.raises(TopicUnknown):
+            await offsets_of(batches)
+
+    brokers.play(scenario)
+
+
+def test_what_cannot_pass_is_told_at_once_behind_what_came_before() -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        options = ReadOptions(partition_bytes_max=1, timeout_s=30)
+        batches = reading(cluster, whole(), options=options)
+        brokers.broker(1).script.extend(
+            [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+        )
+        found = []
+        began_s = cluster.now_s()
+        with pytest.raises(NotAuthorized):
+            async for one in batches:
+                found += one.batch.column(0).to_pylist()
+        assert found == [0, 1, 2, 3]
+        assert cluster.now_s() - began_s < 1
+
+    brokers.play(scenario)
+
+
+def test_every_stall_ends_in_its_time() -> None:
+    """A silent broker, and a range that ends behind the log."""
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        for index, end in ((0, 30), (1, 20)):
+            if index == 1:
+                brokers.broker(2).script.extend([SILENCE] * 100)
+            began_s = cluster.now_s()
+            options = ReadOptions(timeout_s=7)
+            with pytest.raises(DeadlinePassed, match="within 7 s"):
+                await offsets_of(reading(cluster, whole(index=index, end=end), options=options))
+            assert 6.9 < cluster.now_s() - began_s < 12.5
+
+    brokers.play(scenario, {"fetch.max.wait.ms": 100})
