@@ -53,7 +53,7 @@ _MICROS_PER_MILLI: Final = 1000
 _MILLIS_MAX: Final = (2**63 - 1) // _MICROS_PER_MILLI
 _APPEND_TIME: Final = 8
 """The attribute bit of a batch whose records have the time of the append."""
-_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 _REPLACEMENT: Final = "\ufffd"
 
 Make = Callable[[Decoded], pa.Array]
@@ -164,5 +164,5 @@ def _header_keys(column: HeaderColumn) -> pa.Array:
 
 
 def _java_text(key: bytes) -> str:
-    """As Java reads bytes: one replacement for a whole surrogate, else one for each part."""
+    """As Java reads bytes: one replacement for a surrogate, else one for each part."""
     return _SURROGATE.sub(_REPLACEMENT.encode(), key).decode("utf-8", "replace")
