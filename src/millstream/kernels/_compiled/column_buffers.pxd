@@ -3,6 +3,15 @@ from cpython.buffer cimport Py_buffer
 from libc.stdint cimport int64_t, uint8_t
 
 
+cdef extern from "Python.h":
+    ctypedef struct PyByteArrayObject:
+        Py_ssize_t ob_alloc
+
+
+cdef inline Py_ssize_t allocated(bytearray one) noexcept:
+    return (<PyByteArrayObject*>one).ob_alloc
+
+
 cdef class Held:
     cdef Py_buffer raw
     cdef uint8_t* data
@@ -13,8 +22,10 @@ cdef class Growing:
     cdef uint8_t* at
     cdef Py_ssize_t used
     cdef Py_ssize_t capacity
+    cdef bint is_kept
 
     cdef int fit(self, Py_ssize_t size) except -1
+    cdef bint change(self, Py_ssize_t size) except -1
     cdef int fit_bits(self, Py_ssize_t rows) except -1
     cdef object take(self, Py_ssize_t size)
     cdef object take_bits(self, Py_ssize_t rows, int64_t nulls)
