@@ -39,6 +39,9 @@ LEVELS: Final = {
 _PIECE_BYTES: Final = 128 * 1024
 """Output pulled at a time: the largest zstd block, two of Kafka's lz4 blocks."""
 
+_LIKELY_RATIO: Final = 4
+"""What records are often compressed by; reserving that much of what came is no danger."""
+
 _BLOCKS_MAX: Final = 16_384
 """Blocks in one stream or frame. 64 MiB hold 2,048 of Java's; more only burns our CPU."""
 
@@ -101,9 +104,12 @@ class _Output:
         self._pieces: list[bytes] = []
         self._room = size_max
 
-    def ask(self) -> int:
-        """How much to pull next: one byte beyond the limit, to tell full from too large."""
-        return min(_PIECE_BYTES, self._room + 1)
+    def ask(self, likely_bytes: int = 0) -> int:
+        """How much to pull next: one byte beyond the limit, to tell full from too large.
+
+        More than a piece only where it is likely to come: one piece needs no joining.
+        """
+        return min(max(_PIECE_BYTES, likely_bytes), self._room + 1)
 
     def add(self, piece: bytes) -> None:
         self.reserve(len(piece))
@@ -231,11 +237,12 @@ def _unlz4(payload: memoryview, size_max: int) -> bytes:
 
     output = _Output(size_max)
     context = frame.create_decompression_context()
+    likely_bytes = _LIKELY_RATIO * len(payload)
     position = 0
     while True:
         try:
             piece, consumed, at_end = frame.decompress_chunk(
-                context, payload[position:], max_length=output.ask()
+                context, payload[position:], max_length=output.ask(likely_bytes)
             )
         except RuntimeError as error:
             raise _broken(error) from None

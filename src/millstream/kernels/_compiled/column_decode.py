@@ -28,6 +28,7 @@ CRC_END = cython.declare(cython.Py_ssize_t, 21)
 RECORD_BYTES_MIN = cython.declare(cython.Py_ssize_t, 7)
 ROW_COST = cython.declare(int64_t, 32)
 OFFSET_MAX = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
+GUESS_BYTES_MAX = cython.declare(int64_t, 8 * 1024 * 1024)
 
 # What `_load` and `_add` answer: reasons as plain numbers, or one of the first two.
 PARTIAL = cython.declare(cython.int, -1)
@@ -143,8 +144,8 @@ class Run:
         sink.fit(sink.count, size)
         row_start: cython.Py_ssize_t = sink.rows
         reason: cython.int = sink.add_records(data, size)
-        if reason == OK and codec == 0 and len(self.batches) == 0:
-            self.foresee(size)
+        if reason == OK and len(self.batches) == 0:
+            self.foresee(size, OFFSET_MAX if codec == 0 else GUESS_BYTES_MAX)
         self.describe(row_start)
         return reason
 
@@ -159,15 +160,16 @@ class Run:
             ) from error
 
     @cython.cfunc
-    def foresee(self, size: cython.Py_ssize_t) -> cython.int:
+    def foresee(self, size: cython.Py_ssize_t, bytes_max: int64_t) -> cython.int:
         """Room for the batches to come, as if they were like the first one, now decoded.
 
-        So the columns rarely move. Only uncompressed batches are foreseen: what compressed ones
-        hold is a guess, and a guess must not become a claim on memory.
+        So the columns rarely move. What compressed batches hold is a guess, which must not become
+        a large claim on memory.
         """
         sink: Sink = self.sink
         rest: cython.Py_ssize_t = self.stop - self.position
         times: cython.Py_ssize_t = min(rest, self.bytes_max) // self.batch_bytes + 1
+        times = min(times, min(bytes_max, self.bytes_max) // (size + 1) + 1)
         sink.fit_rows(sink.rows * times)
         sink.keys.data.fit(sink.keys.data.used * times + size)
         sink.values.data.fit(sink.values.data.used * times + size)
