@@ -6,24 +6,32 @@ import sys
 from pathlib import Path
 
 from millstream.client import errors
+from millstream.client.producing import errors as producing_errors
 from millstream.testing import broker as broker  # the fixture itself
 from millstream.testing.broker_thread import BrokerThread
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 
 
-def test_the_program_prints_what_the_page_says(broker: BrokerThread) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def test_the_programs_print_what_the_page_says(broker: BrokerThread) -> None:
+    first, second = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     for _ in range(2):  # the second time the topic is there
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code.replace("localhost:9092", at(broker))],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert (done.stdout, done.stderr) == ("orders 2\n0 0\nNone\n", "")
+        assert run(first, broker) == ("orders 2\n0 0\nNone\n", "")
     assert "It prints `orders 2`, `0 0` and `None`" in PAGE.read_text()
+    assert run(second, broker) == ("3\n3\n", "")
+    assert "It prints `3` twice" in PAGE.read_text()
+
+
+def run(code: str, broker: BrokerThread) -> tuple[str, str]:
+    """What it writes to its two outputs."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code.replace("localhost:9092", at(broker))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout, done.stderr
 
 
 def at(broker: BrokerThread) -> str:
@@ -33,7 +41,7 @@ def at(broker: BrokerThread) -> str:
 def test_every_error_that_a_user_may_meet_is_listed() -> None:
     kinds = {
         name
-        for name, kind in vars(errors).items()
+        for name, kind in (vars(errors) | vars(producing_errors)).items()
         if isinstance(kind, type) and issubclass(kind, errors.ClientError)
     }
     table = PAGE.read_text().partition("## Errors")[2].partition("## Settings")[0]

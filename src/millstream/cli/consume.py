@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from millstream.cli.failure import EXIT_PROBLEMS, complain, ending_when_unread, refuse
+from millstream.cli.failure import (
+    EXIT_PROBLEMS,
+    complain,
+    ending_when_unread,
+    refuse,
+    require_pyarrow,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +89,7 @@ def consume(  # noqa: PLR0913 - every option is a parameter
     ] = TIMEOUT_S,
 ) -> None:
     """Print the records of a topic; new ones only, unless told otherwise."""
+    require_pyarrow("consume")
     start = _start(partition, from_beginning=from_beginning, offset=offset, timestamp=timestamp)
     with _client(bootstrap_server, timeout, is_committed=committed) as client:
         ranges = _ranges(client, topic, partition, start, until_end=until_end)

@@ -32,6 +32,14 @@ def refuse(reason: str) -> NoReturn:
     sys.exit(EXIT_USAGE)
 
 
+def require_pyarrow(command: str) -> None:
+    """Records travel as Arrow columns in our client; a broker does without."""
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        refuse(f"{command} needs pyarrow: pip install 'millstream[client]'")
+
+
 @contextmanager
 def unusable_paths(tell: Callable[[str], None]) -> Iterator[None]:
     """What cannot be read is the user's to mend: it is told in one line, without a traceback."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import typer
 
-from millstream.cli.failure import EXIT_PROBLEMS, complain, refuse
+from millstream.cli.failure import EXIT_PROBLEMS, complain, refuse, require_pyarrow
 from millstream.cli.topics import LOCAL, TIMEOUT_S, Servers, Timeout
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def produce(
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Write each line of stdin as a record."""
+    require_pyarrow("produce")
     if key_separator == "":
         refuse("--key-separator is empty")
     if compression not in _CODECS:
