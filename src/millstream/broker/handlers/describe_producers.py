@@ -5,6 +5,8 @@ and where the open transaction of each began (KIP-664). A name that no topic can
 INVALID_TOPIC_EXCEPTION, an unknown topic or partition UNKNOWN_TOPIC_OR_PARTITION; per topic with a
 message, per partition without, as in Kafka. A producer that only a marker is known of has sequence
 -1; one whose batches retention took stays until `producer.id.expiration.ms`.
+
+Where it differs from Kafka: a partition that is named several times is answered once.
 """
 
 from typing import Final

@@ -12,8 +12,9 @@ error of the whole request.
 
 Where it differs from Kafka: a created topic is in this very answer, with its leaders, where Kafka
 answers UNKNOWN_TOPIC_OR_PARTITION and creates later; why a creation failed is told with its own
-code. The topics of the group and transaction coordinators are not created here. Topics come in the
-order of the request, all topics sorted by name.
+code, POLICY_VIOLATION where more than 10 000 would have to be made. The topics of the group and
+transaction coordinators are not created here. Topics come in the order of the request, all topics
+sorted by name.
 
 librdkafka asks for all topics (v9+) with a null array that it leaves four bytes of room for instead
 of one. Kafka ignores what is left of a request; here that is an error, but for these three bytes.
