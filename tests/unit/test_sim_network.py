@@ -191,6 +191,22 @@ def test_a_silent_death_leaves_a_half_open_peer_until_it_sends_to_the_new_proces
     Pair().play(scenario)
 
 
+def test_a_writer_that_was_held_up_hears_of_a_silent_death_too() -> None:
+    """It has nothing more to send; what it sent before is repeated until a reset comes."""
+
+    async def scenario(pair: Pair) -> None:
+        pair.b.transport.pause_reading()
+        pair.a.transport.write(bytes(1_000_000))
+        pair.network.kill_host("b", is_silent=True)
+        await asyncio.sleep(1000)
+        assert pair.a.lost_with == []
+        pair.network.revive_host("b")
+        await asyncio.sleep(1)
+        assert [type(error) for error in pair.a.lost_with] == [ConnectionResetError]
+
+    Pair().play(scenario)
+
+
 def test_writing_to_a_closed_peer_is_answered_with_a_reset() -> None:
     class StaysOpen(Peer):
         def eof_received(self) -> bool:

@@ -241,10 +241,11 @@ class SimTransport(asyncio.Transport):
         """The process of this end died: its protocol hears nothing more."""
         self._is_closing = self._is_finished = self._is_dead = True
         self._is_paused = False
-        self._incoming.drop()
         if tells_peer:
+            self._incoming.drop()
             self._outgoing.reset()
         else:
+            # What is on its way to us the peer goes on sending, until a reset answers it.
             self._outgoing.drop()
 
     def _finish(self, error: Exception | None) -> None:
