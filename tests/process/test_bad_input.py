@@ -136,6 +136,18 @@ def test_the_memory_of_large_requests_is_given_back(broker: BrokerProcess) -> No
         assert broker.resident_bytes() - before < 2 * FRAME_MAX
 
 
+def test_the_memory_of_connections_that_break_off_is_given_back(broker: BrokerProcess) -> None:
+    """60 clients, one after the other, send most of a large request and are gone."""
+    unfinished = struct.pack(">i", FRAME_MAX) + bytes(FRAME_MAX - MIB)
+    before = broker.resident_bytes()
+    for _ in range(60):
+        with broker.client() as client:
+            client.socket.sendall(unfinished)
+    with broker.client() as client:
+        check_served(client)
+    assert broker.resident_bytes() - before < 60 * MIB
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_random_frames(broker: BrokerProcess, seed: int) -> None:
     """Replay one: pytest tests/process/test_bad_input.py -k "random_frames and SEED"."""

@@ -322,3 +322,16 @@ def test_unknown_keys_have_their_header_read(kernel: Twin) -> None:
     head = b"\xff\xff\0\0" + b"\0\0\0\1" + b"\xff\xff" + b"x"
     client.send((len(head)).to_bytes(4, "big") + head)
     assert client.requests() == [(0, 500, 0, 1, None, b""), (1, -1, 0, 1, None, b"x")]
+
+
+def test_a_large_request_that_trickles_is_not_copied_for_every_byte(core: Core) -> None:
+    """Whoever sends the rest of it byte by byte must not cost the others anything."""
+    client = core.connect(frame_bytes_max=100 * MIB)
+    client.send((100 * MIB).to_bytes(4, "big") + bytes(20 * MIB))
+    sizes = set()
+    for _ in range(200):
+        room = client.connection.get_buffer(-1)
+        sizes.add(len(room) + client.connection.unread_bytes)
+        del room
+        client.connection.received(1)
+    assert len(sizes) <= 2, "every other size is a copy of all that came"

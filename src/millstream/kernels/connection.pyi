@@ -63,7 +63,9 @@ class Connection:
         """What can be sent now. Small neighbours are one part; other objects are as they were."""
 
     def drop_output(self) -> list[Any]:
-        """Close: all parts that will not be sent. Later answers are ignored."""
+        """Close: all parts that will not be sent. Later answers are ignored, the input is given
+        back.
+        """
 
     @property
     def output_bytes(self) -> int:

@@ -44,6 +44,14 @@ cdef class InputBuffer(Answers):
             except BufferError:
                 pass  # a loop that still holds it lets go of it later
 
+    def drop_output(self) -> list:
+        # The input goes as well, at once: a closed connection is in a circle with its owner, and
+        # nobody knows when the garbage collector looks. Who has a view of it keeps it.
+        self.given = None
+        self.start = self.end = 0
+        self.move_to(None)
+        return Answers.drop_output(self)
+
     @property
     def unread_bytes(self):
         return self.end - self.start
@@ -70,8 +78,8 @@ cdef class InputBuffer(Answers):
             return 0
         room = self.capacity - self.end
         wanted = max(self.recv_bytes >> 1, self.missing_bytes(left))
-        if room >= wanted:
-            return 0
+        if room >= wanted or (left > WIDE_BYTES and room >= self.recv_bytes >> 1):
+            return 0  # to copy much is worth it only where little room is left
         # What is claimed is not believed: at most twice of what came.
         size = min(left + wanted, max(2 * left, self.recv_bytes, left + ROOM_BYTES_MIN))
         if not self.is_shared() and self.capacity >= size:

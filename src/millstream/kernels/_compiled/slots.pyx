@@ -1,6 +1,7 @@
 """The table of partitions, and what one wake-up staged for them; described by `slots.pyi`."""
 
 import cython
+from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdlib cimport free
 
 from millstream.kernels._compiled.partition_slot cimport Answerer, PartitionSlot, Waiting, grow
@@ -201,7 +202,7 @@ cdef class SlotTable:
         if found is not None:
             return found
         if size_min > LARGE_BYTES_MAX:
-            return bytearray(size_min)
+            return PyByteArray_FromStringAndSize(NULL, size_min)  # its pages are not touched yet
         while size < size_min:  # powers of two, so that another can use it
             size *= 2
         found = self.newest_spare(size, size)

@@ -212,6 +212,8 @@ class Connection:
 
     def drop_output(self) -> list[Any]:
         self._is_closed = True
+        self._buffer = bytearray()
+        self._start = self._end = 0
         waiting = [part for parts in self._answers for part in parts or ()]
         self._answers.clear()
         return self.take_output() + waiting
