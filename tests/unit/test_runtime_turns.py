@@ -1,13 +1,19 @@
 """Long work in turns: everybody else waits for one step at most."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from millstream.model.invariant import InvariantViolated
-from millstream.runtime.background import BackgroundFullError, Outcome
+from millstream.runtime.background import (
+    WORKERS_DEFAULT,
+    BackgroundFullError,
+    Outcome,
+    ThreadBackground,
+)
 from millstream.runtime.turns import (
     Begun,
     Pace,
@@ -169,3 +175,25 @@ def test_pace_and_parts() -> None:
     assert pace.is_due(100)
     assert [list(part) for part in in_parts(range(5), 2)] == [[0, 1], [2, 3], [4]]
     assert list(in_parts([], 2)) == []
+
+
+def test_large_requests_leave_threads_for_the_others() -> None:
+    """However many wait: who has turns of its own gets a thread at once."""
+    release = threading.Event()
+
+    async def scenario() -> None:
+        background = ThreadBackground(asyncio.get_running_loop())
+        requests = Turns(background, elsewhere_max=WORKERS_DEFAULT - 1)
+        heavy = [
+            asyncio.create_task(requests.elsewhere(release.wait, name="heavy"))
+            for _ in range(3 * WORKERS_DEFAULT)
+        ]
+        try:
+            async with asyncio.timeout(30):
+                assert await Turns(background).elsewhere(lambda: "done", name="light") == "done"
+        finally:
+            release.set()
+        assert all(await asyncio.gather(*heavy))
+        assert await background.close(timeout_s=30) == []
+
+    asyncio.run(scenario())

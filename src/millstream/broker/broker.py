@@ -30,7 +30,7 @@ from millstream.kernels.slots import SlotTable
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated
-from millstream.model.limits import OPEN_FILES_MAX
+from millstream.model.limits import OPEN_FILES_MAX, REQUESTS_ELSEWHERE_MAX
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import Repeated, get_logger
 from millstream.observe.process import ProcessFacts
@@ -99,7 +99,8 @@ class Broker:
         self.metrics = BrokerMetrics(seams.process)
         self._tasks = TaskScope()
         self._turns = Turns(self._background, self._tasks.spawn)
-        self._garbage = Garbage(lambda: self._turns.is_busy)
+        requests = Turns(self._background, self._tasks.spawn, elsewhere_max=REQUESTS_ELSEWHERE_MAX)
+        self._garbage = Garbage(lambda: self._turns.is_busy or requests.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
         storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
         directories = configs.get_list("log.dirs")
@@ -118,7 +119,7 @@ class Broker:
             check_configs=configs.check_topic_configs,
             turns=self._turns,
         )
-        dispatch = Dispatch(lambda: self.services, self._tasks.spawn, self._turns)
+        dispatch = Dispatch(lambda: self.services, self._tasks.spawn, requests)
         self.server = Server(
             dispatch,
             self._table,

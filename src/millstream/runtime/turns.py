@@ -12,6 +12,7 @@ of the simulator, where no time passes inside a step, one single step.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from millstream.model.invariant import invariant
@@ -112,14 +113,26 @@ class Turns:
     However many there are, whoever else has something to do waits for one step at most.
     """
 
-    def __init__(self, background: Background, spawn: Spawn | None = None) -> None:
-        """`spawn` starts a task that ends with its scope; None: the tasks are kept here."""
+    def __init__(
+        self,
+        background: Background,
+        spawn: Spawn | None = None,
+        *,
+        elsewhere_max: int | None = None,
+    ) -> None:
+        """`spawn` starts a task that ends with its scope; None: the tasks are kept here.
+
+        `elsewhere_max` is how many jobs may be in other threads at once, so that some are left.
+        """
         self.background = background
         self.spawn = spawn or self._spawn_here
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
         self._running = 0
+        self._room: AbstractAsyncContextManager[None] = (
+            asyncio.Semaphore(elsewhere_max) if elsewhere_max else nullcontext()
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -161,11 +174,12 @@ class Turns:
         """Run it in another thread, as soon as there is room for it."""
         self._running += 1
         try:
-            while True:
-                try:
-                    return await run_in_background(self.background, work, name=name)
-                except BackgroundFullError:
-                    await asyncio.sleep(ROOM_WAIT_S)
+            async with self._room:
+                while True:
+                    try:
+                        return await run_in_background(self.background, work, name=name)
+                    except BackgroundFullError:
+                        await asyncio.sleep(ROOM_WAIT_S)
         finally:
             self._running -= 1
 
