@@ -1,6 +1,7 @@
 """Reads on a simulated network, in virtual time: leaders move, brokers refuse, hang up and die."""
 
 import asyncio
+import pickle
 from uuid import UUID
 
 import pytest
@@ -14,14 +15,19 @@ from millstream.client.errors import (
     LogTruncated,
     NotAuthorized,
     OffsetOutOfRange,
+    RangeInvalid,
     TopicRecreated,
     TopicUnknown,
 )
+from millstream.client.reading import fetching
+from millstream.client.reading.chunks import ReadRange
 from millstream.client.reading.faces import Batches, read_many
 from millstream.client.reading.options import ReadOptions
+from millstream.model.ids import Offset, TopicPartition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import MetadataRequest
 
+HERE = TopicPartition("events", 0)
 ONE_BATCH = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=1, timeout_s=30)
 """A request for each batch, and none before the last was used."""
 
@@ -238,3 +244,78 @@ def test_every_stall_ends_in_its_time() -> None:
             assert 6.9 < cluster.now_s() - began_s < 12.5
 
     brokers.play(scenario, {"fetch.max.wait.ms": 100})
+
+
+@pytest.mark.parametrize("place", ["fetch_body", "FetchResponse"])
+def test_what_breaks_in_a_callback_ends_the_read(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The loop would only log it, and the reader wait for ever."""
+
+    class Broken:
+        def __call__(self, *_: object) -> None:
+            raise ValueError("planted")
+
+        decode = __call__
+
+    monkeypatch.setattr(fetching, place, Broken())
+
+    async def scenario(cluster: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        with pytest.raises(ValueError, match="planted"):
+            await offsets_of(reading(cluster, ReadRange(HERE, Offset(0))))
+        assert loop.time() - begun_s < 1
+
+    fake().play(scenario)
+
+
+def test_a_broker_that_never_answers_is_waited_for_no_longer_than_allowed() -> None:
+    brokers = fake()
+
+    async def scenario(cluster: Cluster) -> None:
+        loop = asyncio.get_running_loop()
+        await cluster.topics(["events"])
+        for one in brokers.brokers:
+            one.script.extend([SILENCE] * 20)
+        begun_s = loop.time()
+        with pytest.raises(DeadlinePassed, match="within 3 s"):
+            await offsets_of(reading(cluster, whole(), options=ReadOptions(timeout_s=3)))
+        assert 2.9 < loop.time() - begun_s < 4.5
+
+    brokers.play(scenario, {"request.timeout.ms": 30000})
+
+
+@pytest.mark.parametrize(
+    ("ranges", "told"),
+    [
+        ([ReadRange(HERE, Offset(2**63))], "start offset 9223372036854775808 cannot be"),
+        ([ReadRange(HERE, Offset(-1))], "events-0: the start offset -1 cannot be; offsets are 0 "),
+        ([ReadRange(HERE, Offset(0), Offset(2**64))], "end offset 18446744073709551616 cannot"),
+        ([ReadRange(HERE, Offset(0)), ReadRange(HERE, Offset(5))], "events-0 is wanted twice"),
+        ([ReadRange(TopicPartition("events", -1), Offset(0))], "no partition -1"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused_before_anything_is_asked(
+    ranges: list[ReadRange], told: str
+) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(RangeInvalid, match=told) as caught:
+            reading(cluster, *ranges)
+        assert isinstance(caught.value, ValueError)
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        with pytest.raises(TypeError, match=r"TopicPartition\(topic, number\)"):
+            reading(cluster, ReadRange("events-0", Offset(0)))  # type: ignore[arg-type]
+
+    fake().play(scenario)
+
+
+def test_the_last_offset_that_can_be_is_asked_for() -> None:
+    async def scenario(cluster: Cluster) -> None:
+        with pytest.raises(OffsetOutOfRange):
+            await offsets_of(reading(cluster, ReadRange(HERE, Offset(2**63 - 1))))
+
+    brokers = fake()
+    for one in brokers.brokers:
+        one.offsets["events", 0] = 20
+    brokers.play(scenario)

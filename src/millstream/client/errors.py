@@ -33,6 +33,10 @@ class ConfigInvalid(ClientError):
     """A setting of the client that cannot be; nothing was connected."""
 
 
+class RangeInvalid(ClientError, ValueError):
+    """A range of offsets, or a partition, that no log can have; nothing was asked for."""
+
+
 class ClientClosed(ClientError):
     """The client was closed while, or before, it was asked for something."""
 

@@ -21,6 +21,7 @@ from millstream.client.reading.chunks import Chunk, ReadRange
 from millstream.client.reading.decoding import BatchShape, Decoder, PartitionBatch, shape_of
 from millstream.client.reading.fetching import LATE_S, Fetching
 from millstream.client.reading.options import NO_OPTIONS, ReadOptions
+from millstream.client.reading.ranges import checked_ranges, partition_of
 from millstream.model.ids import Offset, TopicPartition
 from millstream.runtime.loop_thread import LoopEnded
 
@@ -237,10 +238,10 @@ def read_many(
     columns: Sequence[str] | None = None,
     options: ReadOptions | None = None,
 ) -> BatchIterator:
-    """Raises ConfigInvalid at once for columns that are not there, everything else when used."""
+    """Raises at once what is wrong with columns and ranges, everything else when used."""
     options = options or NO_OPTIONS
     shape = shape_of(client.settings, columns, options)
-    return BatchIterator(client, list(ranges), shape, options)
+    return BatchIterator(client, checked_ranges(ranges), shape, options)
 
 
 def read_columns(
@@ -250,4 +251,5 @@ def read_columns(
     options: ReadOptions | None = None,
 ) -> ColumnIterator:
     """The batches of one partition alone."""
-    return ColumnIterator(read_many(client, [wanted], columns, options), wanted.partition)
+    partition = partition_of(wanted.partition)
+    return ColumnIterator(read_many(client, [wanted], columns, options), partition)

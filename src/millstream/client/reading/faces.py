@@ -13,6 +13,7 @@ from millstream.client.reading.chunks import Chunk, ReadRange
 from millstream.client.reading.decoding import Decoder, PartitionBatch, shape_of
 from millstream.client.reading.fetching import LATE_S, Fetching
 from millstream.client.reading.options import NO_OPTIONS, ReadOptions
+from millstream.client.reading.ranges import checked_ranges
 from millstream.model.ids import Offset, TopicPartition
 
 
@@ -30,7 +31,7 @@ class Batches(AsyncIterator[PartitionBatch]):
         columns: Sequence[str] | None = None,
         options: ReadOptions | None = None,
     ) -> None:
-        wanted, options = list(ranges), options or NO_OPTIONS
+        wanted, options = checked_ranges(ranges), options or NO_OPTIONS
         self._decoder = Decoder(shape_of(cluster.settings, columns, options))
         self._chunks: deque[Chunk] = deque()
         self._news = asyncio.Event()

@@ -5,9 +5,9 @@ leader, or whose leader did not serve, gets a task of its own, which ends when i
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from millstream.client.cluster import Cluster, LeaderConnection
 from millstream.client.errors import (
@@ -37,7 +37,7 @@ from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchResponse
 from millstream.wire.primitives import MalformedFrame
 
-LATE_S: Final = 5.0
+LATE_S: Final = 1.0
 """Who looks for a leader says what is wrong when its time is up; who waits for records says so
 only this much later."""
 
@@ -70,7 +70,9 @@ class Fetching:
         """Of partitions that fail, since they began to."""
         self._tasks: asyncio.TaskGroup
         self._ended = asyncio.Event()
-        self._error: ClientError | None = None
+        self._seeking = 0
+        """Tasks that look for a leader, or for what is wrong with one."""
+        self._error: Exception | None = None
         self._is_closed = False
         self._under_way = 0
         """Requests without an answer yet."""
@@ -84,7 +86,7 @@ class Fetching:
     @property
     def is_failing(self) -> bool:
         """A leader is being looked for: an error will tell what is wrong when time is up."""
-        return bool(self._attempts)
+        return bool(self._seeking)
 
     def stalled(self, within_s: float) -> ClientError:
         """What to say when nothing came for so long."""
@@ -95,7 +97,7 @@ class Fetching:
         return DeadlinePassed(what, within_s=within_s, last_error=last)
 
     async def run(self) -> None:
-        """Deliver every chunk; raises the ClientError that ended it, after what came before."""
+        """Deliver every chunk; raises the error that ended it, after what came before."""
         self._slot = self._cluster.fetch_slots.take()
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -127,9 +129,8 @@ class Fetching:
     def ask_all(self) -> None:
         """There is room again, perhaps."""
         self._lacks_room = False
-        if not self._is_closed:
-            for broker_id in self.machine.brokers_to_ask():
-                self._ask(broker_id)
+        for broker_id in self.machine.brokers_to_ask():
+            self._ask_now(broker_id)
 
     def _next_ask(self, broker_id: BrokerId) -> FetchAsk | None:
         self._settle()
@@ -177,10 +178,13 @@ class Fetching:
             self._lost(ask, outcome, counts=True)
             return
         try:
-            response = FetchResponse.decode(outcome, version)
+            self._take(ask, FetchResponse.decode(outcome, version))
         except MalformedFrame as error:
             self._fail(AnswerUnreadable("a fetch", str(error)))
-            return
+        except Exception as error:  # noqa: BLE001 - the loop would log it, and the reader wait on
+            self._fail(error)
+
+    def _take(self, ask: FetchAsk, response: FetchResponse) -> None:
         answered = self.machine.on_answer(ask, response)
         if self._attempts:
             for partition in answered.served:
@@ -191,7 +195,7 @@ class Fetching:
         for chunk in answered.chunks:
             self._deliver(chunk)
         for trouble in answered.troubles:
-            self._tasks.create_task(self._mend(trouble), name=f"mend {trouble.partition}")
+            self._seek(self._mend(trouble), f"mend {trouble.partition}")
         if answered.errors:
             self._fail(answered.errors[0])
         self._look_for_end()
@@ -200,7 +204,7 @@ class Fetching:
         if self.machine.is_done:
             self._ended.set()
 
-    def _fail(self, error: ClientError) -> None:
+    def _fail(self, error: Exception) -> None:
         if self._error is None:
             self._error = error
         self._ended.set()
@@ -224,8 +228,14 @@ class Fetching:
             self._begin(one.partition, error if counts else None)
 
     def _begin(self, partition: TopicPartition, failure: Failure | None = None) -> None:
-        work = self._lead(partition, failure)
-        self._tasks.create_task(work, name=f"find the leader of {partition}")
+        self._seek(self._lead(partition, failure), f"find the leader of {partition}")
+
+    def _seek(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._seeking += 1
+        self._tasks.create_task(work, name=name).add_done_callback(self._sought)
+
+    def _sought(self, _: object) -> None:
+        self._seeking -= 1
 
     async def _lead(self, partition: TopicPartition, failure: Failure | None = None) -> None:
         """Find who leads and begin to ask; after a failure not at once."""
@@ -261,8 +271,12 @@ class Fetching:
         asyncio.get_running_loop().call_soon(self._ask_now, broker_id)
 
     def _ask_now(self, broker_id: BrokerId) -> None:
-        if not self._is_closed and broker_id in self._connections:
+        if self._is_closed or broker_id not in self._connections:
+            return
+        try:
             self._ask(broker_id)
+        except Exception as error:  # noqa: BLE001 - the loop would log it, and the reader wait on
+            self._fail(error)
 
     def _attempts_of(self, partition: TopicPartition) -> Attempts:
         """Since the partition began to fail; an answer ends it."""
