@@ -1,6 +1,7 @@
 """`millstream consume` with a real broker: what it prints, where it begins, how it ends."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -101,6 +102,14 @@ def test_all_partitions_and_json(client: BlockingClient) -> None:
         (("numbers", "-p", "7"), 1, b"no partition 7"),
         (("numbers", "--offset", "3"), 2, b"--partition"),
         (("numbers", "--offset", "99", "-p", "0"), 1, b"the log ends at 5"),
+        (("numbers", "--offset", "6", "-p", "0", "--until-end"), 1, b"the log ends at 5"),
+        (("numbers", "--offset", "9223372036854775808", "-p", "0"), 2, b"--offset 9223372036"),
+        (("numbers", "--offset", "99999999999999999999", "-p", "0"), 2, b"a whole number is"),
+        (("numbers", "--offset", "9223372036854775807", "-p", "0"), 1, b"the log ends at 5"),
+        (("numbers", "--timestamp", "9223372036854775808"), 2, b"--timestamp"),
+        (("numbers", "-p", "99999999999"), 2, b"--partition"),
+        (("numbers", "-n", "0"), 2, b"--max-messages"),
+        (("numbers", "--timeout", "nan"), 2, b"--timeout nan: seconds are wanted"),
         (("numbers", "--from-beginning", "--timestamp", "5"), 2, b"exclude each other"),
         (("numbers", "--timestamp", "-5"), 2, b"since 1970"),
         (("numbers", "-b", "nowhere"), 2, b"host:port"),
@@ -118,6 +127,23 @@ def test_what_cannot_be_done_is_one_line(
     assert (done.returncode, done.stdout) == (code, b"")
     assert told in done.stderr
     assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("redirection", "told"),
+    [(">&-", "standard output is closed"), ("> /dev/full", "standard output: No space left")],
+)
+def test_an_output_that_takes_nothing_is_one_line(
+    client: BlockingClient, redirection: str, told: str
+) -> None:
+    for command in ("consume numbers --from-beginning", "topics list", "topics describe numbers"):
+        line = f"{shlex.join(COMMAND[:-1])} {command} -b {servers(client)} {redirection}"
+        done = subprocess.run(
+            ["sh", "-c", line], stderr=subprocess.PIPE, timeout=60, check=False, text=True
+        )
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"millstream: {told}")
+        assert done.stderr.count("\n") == 1
 
 
 def test_new_records_are_printed_until_ctrl_c(client: BlockingClient) -> None:

@@ -1,15 +1,20 @@
 """`millstream produce` with a real broker: what is stored, what it says, and how it ends."""
 
+import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from cli_kit import Outcome, millstream
 from millstream.testing.broker_thread import BrokerThread
 from our_writer import java_partition, read_all
+
+COMMAND = (sys.executable, "-m", "millstream.cli.main", "produce")
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +30,8 @@ def topic(servers: str, name: str, partitions: int = 1) -> None:
 
 def produce(servers: str, name: str, text: bytes, *options: str) -> Outcome:
     """In a process of its own, as it reads stdin."""
-    command = [sys.executable, "-m", "millstream.cli.main", "produce", name]
     done = subprocess.run(
-        [*command, "--bootstrap-server", servers, *options],
+        [*COMMAND, name, "--bootstrap-server", servers, *options],
         input=text,
         capture_output=True,
         check=False,
@@ -46,6 +50,7 @@ def test_lines_become_records(servers: str) -> None:
     assert [one.value for one in found] == lines
     assert {one.key for one in found} == {None}
     assert produce(servers, "lines", b"").err == "0 records written to lines\n"
+    assert produce(servers, "lines", b"x").err == "1 record written to lines\n"
 
 
 def test_keys_and_partitions(servers: str) -> None:
@@ -66,8 +71,9 @@ def test_a_line_without_key_stops_it_and_the_count_is_honest(servers: str) -> No
     assert done.code == 1
     assert done.err.splitlines() == [
         "millstream: line 2 has no key separator '='",
-        "0 records written to broken",
+        "1 record written to broken",
     ]
+    assert [one.value for one in read_all(servers, "broken", 1, 1)[0]] == [b"1"]
 
 
 def test_what_cannot_be_done_is_said(servers: str) -> None:
@@ -79,13 +85,90 @@ def test_what_cannot_be_done_is_said(servers: str) -> None:
         "0 records written to nowhere",
     ]
     done = produce(servers, "said", b"x\n", "--partition", "1")
-    assert (done.code, "row 0: topic 'said' has partitions 0 to 0, not 1" in done.err) == (1, True)
-    done = produce(servers, "said", b"x" * 3_000_000)
-    assert done.code == 1
-    assert "max.request.size" in done.err
-    assert done.err.endswith("0 records written to said\n")
+    assert (done.code, "topic 'said' has no partition 1" in done.err) == (1, True)
+    assert produce(servers, "nowhere", b"").code == 1, "an empty input is no reason to be silent"
     assert produce(servers, "said", b"", "--compression", "rar").code == 2
     assert produce(servers, "said", b"", "--key-separator", "").code == 2
+
+
+def test_lines_before_one_that_is_too_long_are_written(servers: str) -> None:
+    topic(servers, "long")
+    for number, end in ((3, b"\nafter\n"), (3, b"")):
+        done = produce(servers, "long", b"one\ntwo\n" + b"x" * 3_000_000 + end)
+        assert done.code == 1
+        first, second = done.err.splitlines()
+        assert first.startswith(f"millstream: line {number} is too long: a record has at most 10")
+        assert second == "2 records written to long"
+
+
+def test_a_line_that_the_broker_refuses_is_named(servers: str) -> None:
+    options = ["-b", servers, "--config", "max.message.bytes=5000"]
+    assert millstream("topics", "create", "small", *options).code == 0
+    lines = [b"%d" % row for row in range(1000)]
+    lines[700] = b"x" * 20_000
+    done = produce(servers, "small", b"\n".join(lines))
+    assert done.code == 1
+    first, second = done.err.splitlines()
+    assert first.startswith("millstream: line 701: small-0, row 700 of write 1")
+    assert second == "999 records written to small"
+
+
+def test_an_endless_line_is_not_read_to_its_end(servers: str) -> None:
+    topic(servers, "endless")
+    with subprocess.Popen(
+        [*COMMAND, "endless", "-b", servers], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        fed = 0
+        with suppress(BrokenPipeError):
+            while fed < 100_000_000:
+                fed += process.stdin.write(b"x" * 65536)
+                process.stdin.flush()
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        assert process.wait(30) == 1
+        assert b"line 1 is too long" in process.stderr.read()
+    assert fed < 10_000_000
+
+
+def test_ctrl_c_tells_how_many(servers: str) -> None:
+    topic(servers, "ended")
+    with subprocess.Popen(
+        [*COMMAND, "ended", "-b", servers], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"one\ntwo\nhalf")
+        process.stdin.flush()
+        read_all(servers, "ended", 1, 2)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert process.stderr.read() == b"2 records written to ended\n"
+
+
+def test_separators_may_be_escaped_or_no_text(servers: str) -> None:
+    topic(servers, "tabs")
+    for row, (given, meant) in enumerate(
+        ((r"\t", b"\t"), (r"\xff\\", b"\xff\\"), ("\udcfe", b"\xfe"))
+    ):
+        done = produce(servers, "tabs", b"k" + meant + b"v\n", "--key-separator", given)
+        assert (done.code, done.err) == (0, "1 record written to tabs\n")
+        found = read_all(servers, "tabs", 1, row + 1)[0][row]
+        assert (found.key, found.value) == (b"k", b"v")
+    for given in ("\\", r"\q", r"\n"):
+        assert produce(servers, "tabs", b"", "--key-separator", given).code == 2
+
+
+def test_an_input_that_cannot_be_read_is_one_line(servers: str) -> None:
+    topic(servers, "closed")
+    for redirection, told in (("<&-", "input is closed"), ("0> /dev/null", "input: Bad file")):
+        command = f"{shlex.join(COMMAND)} closed -b {servers} {redirection}"
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, check=False, timeout=60, text=True
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+        assert told in done.stderr.splitlines()[0]
 
 
 def test_without_a_broker_it_ends_in_the_named_time() -> None:

@@ -7,20 +7,25 @@ after Ctrl-C, 1 when something went wrong, 2 for wrong options.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from millstream.cli.failure import (
-    EXIT_PROBLEMS,
-    complain,
-    ending_when_unread,
-    refuse,
-    require_pyarrow,
+from millstream.cli.client_options import (
+    INT32_MAX,
+    INT64_MAX,
+    LOCAL,
+    TIMEOUT_S,
+    Servers,
+    Timeout,
+    Topic,
+    client_settings,
+    connected,
+    whole_number,
 )
+from millstream.cli.failure import printing, refuse, require_pyarrow, require_stdout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,11 +34,6 @@ if TYPE_CHECKING:
     from millstream.client.offsets import OffsetSpec
     from millstream.client.reading.chunks import ReadRange
     from millstream.model.ids import TopicPartition
-
-LOCAL: Final = "localhost:9092"
-TIMEOUT_S: Final = 15.0
-EXIT_INTERRUPTED: Final = 130
-"""What a shell shows of a process that SIGINT ended."""
 
 _NULL: Final = b"null"
 
@@ -57,22 +57,45 @@ class _Start(NamedTuple):
 
 
 def consume(  # noqa: PLR0913 - every option is a parameter
-    topic: Annotated[str, typer.Argument(help="Name of the topic.")],
+    topic: Topic,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", help="Only this one; may be repeated.")
+        list[int] | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="INTEGER",
+            parser=whole_number("--partition", low=0, high=INT32_MAX),
+            help="Only this one; may be repeated.",
+        ),
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Also what is there already.")
     ] = False,
     offset: Annotated[
         int | None,
-        typer.Option(help="Begin there; needs --partition. Negative: so many before the end."),
+        typer.Option(
+            metavar="INTEGER",
+            parser=whole_number("--offset", low=-INT64_MAX, high=INT64_MAX),
+            help="Begin there; needs --partition. Negative: so many before the end.",
+        ),
     ] = None,
     timestamp: Annotated[
-        int | None, typer.Option(help="Begin with records of that time, in ms since 1970.")
+        int | None,
+        typer.Option(
+            metavar="INTEGER",
+            parser=whole_number("--timestamp", low=-INT64_MAX, high=INT64_MAX),
+            help="Begin with records of that time, in ms since 1970.",
+        ),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", help="End after so many.", min=1)
+        int | None,
+        typer.Option(
+            "--max-messages",
+            "-n",
+            metavar="INTEGER",
+            parser=whole_number("--max-messages", low=1, high=INT64_MAX),
+            help="End after so many.",
+        ),
     ] = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", help="End where the topic ends now.")
@@ -81,23 +104,17 @@ def consume(  # noqa: PLR0913 - every option is a parameter
         bool, typer.Option("--committed", help="Leave out open and aborted transactions.")
     ] = False,
     format: Annotated[Format, typer.Option(help="What to print of a record.")] = Format.VALUE,  # noqa: A002
-    bootstrap_server: Annotated[
-        str, typer.Option("--bootstrap-server", "-b", help="host:port of brokers, with commas.")
-    ] = LOCAL,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds without a broker until it is given up.")
-    ] = TIMEOUT_S,
+    bootstrap_server: Servers = LOCAL,
+    timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Print the records of a topic; new ones only, unless told otherwise."""
     require_pyarrow("consume")
     start = _start(partition, from_beginning=from_beginning, offset=offset, timestamp=timestamp)
-    with _client(bootstrap_server, timeout, is_committed=committed) as client:
+    require_stdout()
+    level = {"isolation.level": "read_committed" if committed else "read_uncommitted"}
+    with connected(client_settings(bootstrap_server, timeout, level)) as client:
         ranges = _ranges(client, topic, partition, start, until_end=until_end)
-        try:
-            with ending_when_unread():
-                _print(client, ranges, format, max_messages)
-        except KeyboardInterrupt:
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        _print(client, ranges, format, max_messages)
 
 
 def _start(
@@ -139,6 +156,8 @@ def _ranges(
     places = [TopicPartition(topic, index) for index in dict.fromkeys(chosen)]
     ends = _found(client, places, LATEST)
     begins = dict.fromkeys(places, start.offset or 0)
+    if until_end and start.spec is None:
+        _check_beginnings(begins, ends)
     if start.spec is not None:
         found = _found(client, places, start.spec)
         back = min(0, start.offset or 0)
@@ -152,6 +171,18 @@ def _ranges(
         )
         for at in places
     ]
+
+
+def _check_beginnings(
+    begins: "Mapping[TopicPartition, int]", ends: "Mapping[TopicPartition, Any]"
+) -> None:
+    """A range that ends before it begins would be done at once, as if all were well."""
+    from millstream.client.errors import OffsetOutOfRange
+    from millstream.model.ids import Offset
+
+    for at, begin in begins.items():
+        if begin > (ends[at] or 0):
+            raise OffsetOutOfRange(at, wanted=Offset(begin), end=ends[at] or Offset(0))
 
 
 def _found(
@@ -170,8 +201,9 @@ def _print(
     with client.read_many(ranges, columns=columns) as batches:
         for _, batch, _ in batches:
             some = batch if left is None else batch.slice(0, left)
-            stdout.write(b"".join(lines_of(some)))
-            stdout.flush()
+            with printing():
+                stdout.write(b"".join(lines_of(some)))
+                stdout.flush()
             if left is not None:
                 left -= some.num_rows
                 if not left:
@@ -253,29 +285,3 @@ _FORMATS: Final[dict[Format, tuple[Sequence[str], Callable[[Any], Iterator[bytes
     Format.FULL: (_ALL, _full),
     Format.JSON: (_ALL, _json),
 }
-
-
-@contextmanager
-def _client(servers: str, timeout_s: float, *, is_committed: bool) -> "Iterator[BlockingClient]":
-    """A client for one command; what goes wrong with all of it is one line."""
-    from millstream.client.blocking import BlockingClient
-    from millstream.client.errors import ClientError, ConfigInvalid
-    from millstream.client.settings import ClientSettings
-
-    try:
-        settings = ClientSettings.from_configs(
-            {
-                "bootstrap.servers": servers,
-                "client.id": "millstream-cli",
-                "default.api.timeout.ms": max(1, round(timeout_s * 1000)),
-                "isolation.level": "read_committed" if is_committed else "read_uncommitted",
-            }
-        )
-    except ConfigInvalid as error:
-        refuse(f"--bootstrap-server {servers}: {error}")
-    try:
-        with BlockingClient(settings) as client:
-            yield client
-    except ClientError as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_PROBLEMS) from None

@@ -21,9 +21,10 @@ class UnusablePathError(Exception):
 
 
 def complain(reason: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(f"millstream: {reason}\n")
-    sys.stderr.flush()
+    """One line on stderr, if there is one."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"millstream: {reason}\n")
+        sys.stderr.flush()
 
 
 def refuse(reason: str) -> NoReturn:
@@ -59,6 +60,31 @@ def ending_when_unread() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # What is still buffered would fail again when Python flushes it at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(EXIT_UNREAD)
+
+
+def _drop_output() -> None:
+    """What is still buffered would fail again when Python flushes it at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def require_stdout() -> None:
+    """For who would do something and could not tell what."""
+    if sys.stdout is None:
+        complain("standard output is closed")
+        sys.exit(EXIT_PROBLEMS)
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """For who only writes to stdout inside: what it does not take is one line on stderr."""
+    with ending_when_unread():
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            complain(f"standard output: {error.strerror or error}")
+            _drop_output()
+            sys.exit(EXIT_PROBLEMS)

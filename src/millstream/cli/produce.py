@@ -1,145 +1,219 @@
 """`millstream produce`: lines of stdin become records of a topic, ours or Apache Kafka's.
 
-How many were stored is a line on stderr, whatever happens. Exit code 0 when all of them were, 1
-when some were not, 2 for wrong options.
+How many were stored is a line on stderr, whatever happens, and an error names the line of the input
+that it is about. Exit code 0 when all of them were, 1 when some were not, 130 after Ctrl-C, 2 for
+wrong options.
 """
 
+import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
-from millstream.cli.failure import EXIT_PROBLEMS, complain, refuse, require_pyarrow
-from millstream.cli.topics import LOCAL, TIMEOUT_S, Servers, Timeout
+from millstream.cli.client_options import (
+    INT32_MAX,
+    LOCAL,
+    TIMEOUT_S,
+    Servers,
+    Timeout,
+    Topic,
+    client_settings,
+    connected,
+    milliseconds,
+    whole_number,
+)
+from millstream.cli.failure import (
+    EXIT_INTERRUPTED,
+    EXIT_PROBLEMS,
+    complain,
+    refuse,
+    require_pyarrow,
+)
+from millstream.cli.input_lines import LineError, Lines, separator_of, split_keys, whole_lines
 
 if TYPE_CHECKING:
+    from millstream.client.blocking import BlockingClient
     from millstream.client.column_writer import ColumnWriter
     from millstream.client.settings import ClientSettings
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 """Read at once, at most; what is typed comes line by line all the same."""
 
-_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORD_OVERHEAD_BYTES: Final = 96
+"""More than a batch with one record has beside key and value."""
 
 
-class _LineError(Exception):
-    """A line that no record can be made of."""
+class Compression(StrEnum):
+    """How record batches are packed."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class _Order(NamedTuple):
+    """What becomes of lines."""
+
+    topic: str
+    partition: int | None
+    separator: bytes | None
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the records go.")],
+    topic: Topic,
     key_separator: Annotated[
         str | None,
-        typer.Option(help="What stands between key and value; without it lines are values."),
+        typer.Option(
+            help=r"What stands between key and value, \t for a tab; without it lines are values."
+        ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="Where all of them go, whatever their keys.")
+        int | None,
+        typer.Option(
+            "--partition",
+            "-p",
+            metavar="INTEGER",
+            parser=whole_number("--partition", low=0, high=INT32_MAX),
+            help="Where all of them go, whatever their keys.",
+        ),
     ] = None,
-    compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
+    compression: Annotated[
+        Compression, typer.Option(help="How record batches are packed.")
+    ] = Compression.NONE,
     bootstrap_server: Servers = LOCAL,
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
-    """Write each line of stdin as a record."""
+    """Write each line of stdin as a record; the topic must be there."""
     require_pyarrow("produce")
-    if key_separator == "":
-        refuse("--key-separator is empty")
-    if compression not in _CODECS:
-        refuse(f"--compression {compression}: it can be {', '.join(_CODECS)}")
+    order = _Order(topic, partition, _separator(key_separator))
     settings = _settings(bootstrap_server, timeout, compression)
-    separator = None if key_separator is None else key_separator.encode()
-    if not _write(settings, topic, partition, separator):
+    if sys.stdin is None:
+        complain("standard input is closed")
         raise typer.Exit(EXIT_PROBLEMS)
+    with connected(settings) as client:
+        code = _Run(client, order).code()
+    if code:
+        raise typer.Exit(code)
 
 
-def _settings(servers: str, timeout_s: float, compression: str) -> "ClientSettings":
-    from millstream.client.errors import ConfigInvalid
-    from millstream.client.settings import ClientSettings
-
-    timeout_ms = max(20, round(timeout_s * 1000))
+def _separator(text: str | None) -> bytes | None:
+    if text is None:
+        return None
     try:
-        return ClientSettings.from_configs(
-            {
-                "bootstrap.servers": servers,
-                "client.id": "millstream-cli",
-                "compression.type": compression,
-                "default.api.timeout.ms": timeout_ms,
-                "max.block.ms": timeout_ms,
-                "delivery.timeout.ms": timeout_ms,
-                # Time for a second attempt is left.
-                "request.timeout.ms": timeout_ms // 2,
-            }
-        )
-    except ConfigInvalid as error:
-        refuse(f"--bootstrap-server {servers}: {error}")
+        return separator_of(os.fsencode(text))
+    except ValueError as error:
+        refuse(f"--key-separator {text!r}: {error}")
 
 
-def _write(
-    settings: "ClientSettings", topic: str, partition: int | None, separator: bytes | None
-) -> bool:
-    """Whether everything was stored."""
-    from millstream.client.blocking import BlockingClient
-    from millstream.client.errors import ClientError
+def _settings(servers: str, timeout_s: float, compression: Compression) -> "ClientSettings":
+    timeout_ms = max(20, milliseconds(timeout_s))
+    configs = {
+        "compression.type": compression.value,
+        "max.block.ms": timeout_ms,
+        "delivery.timeout.ms": timeout_ms,
+        # Time for a second attempt is left.
+        "request.timeout.ms": timeout_ms // 2,
+    }
+    return client_settings(servers, timeout_s, configs)
 
-    count, is_well = 0, True
-    with BlockingClient(settings) as client:
+
+class _Run:
+    """One run of the command: it knows which line was the first of each write."""
+
+    def __init__(self, client: "BlockingClient", order: _Order) -> None:
+        self._client = client
+        self._order = order
+        self._firsts: list[int] = []
+        self._count = 0
+
+    def code(self) -> int:
+        """Do it; gives the exit code, and tells how many were stored in any case."""
+        from millstream.client.errors import ClientError
+
+        code = 0
         try:
-            writer = client.column_writer(topic=topic)
+            self._find_place()
+            writer = self._client.column_writer(topic=self._order.topic)
             try:
-                for lines, first in _lines(sys.stdin.buffer):
-                    writer.write(_batch(lines, first, partition, separator))
-            except (ClientError, _LineError) as error:
-                complain(str(error))
-                is_well = False
-            told, count = _flushed(writer)
-            is_well = is_well and told
-            writer.abort()
+                self._write_all(writer)
+            except KeyboardInterrupt:
+                code = EXIT_INTERRUPTED
+            except (ClientError, LineError, OSError) as error:
+                code = self._failed(error)
+            flushed = self._flush(writer)
+            return code or flushed
         except ClientError as error:
-            complain(str(error))
-            is_well = False
-    typer.echo(f"{count} records written to {topic}", err=True)
-    return is_well
+            return self._failed(error)
+        except KeyboardInterrupt:  # before the start, or a second one that does not wait
+            if self._firsts:
+                complain("ended without waiting for the brokers: more may have been written")
+            return EXIT_INTERRUPTED
+        finally:
+            noun = "record" if self._count == 1 else "records"
+            typer.echo(f"{self._count} {noun} written to {self._order.topic}", err=True)
 
+    def _find_place(self) -> None:
+        """Also for an empty input: a topic that is not there is an error."""
+        from millstream.client.errors import TopicUnknown
 
-def _flushed(writer: "ColumnWriter") -> tuple[bool, int]:
-    """Whether nothing failed, and how many records were stored."""
-    from millstream.client.errors import ClientError
+        topic, partition, _ = self._order
+        info = self._client.topics([topic])[topic]
+        if partition is not None and partition >= info.partition_count:
+            raise TopicUnknown(topic, partition=partition)
 
-    is_well = True
-    for _ in range(2):  # the first may raise the errors, and the second tells the rest
+    def _write_all(self, writer: "ColumnWriter") -> None:
+        source: Any = sys.stdin.buffer
+        bytes_max = self._client.settings.max_request_size - RECORD_OVERHEAD_BYTES
+        for lines in whole_lines(lambda: source.read1(CHUNK_BYTES), bytes_max=bytes_max):
+            self._write(writer, lines)
+
+    def _write(self, writer: "ColumnWriter", lines: Lines) -> None:
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {}
+        values, error = lines.texts, None
+        if self._order.separator is not None:
+            keys, values, error = split_keys(lines, self._order.separator)
+            columns["key"] = pa.array(keys, pa.binary())
+        columns["value"] = pa.array(values, pa.binary())
+        if self._order.partition is not None:
+            here = pa.scalar(self._order.partition, pa.int32())
+            columns["partition"] = pa.repeat(here, len(values))
+        if values:
+            self._firsts.append(lines.first)
+            writer.write(pa.record_batch(columns))
+        if error is not None:
+            raise error
+
+    def _flush(self, writer: "ColumnWriter") -> int:
+        """Wait for what was written; gives the exit code of that."""
+        from millstream.client.errors import ClientError
+
+        code = 0
         try:
-            return is_well, sum(one.records for one in writer.flush().values())
-        except ClientError as error:
-            if is_well:
-                complain(str(error))
-            is_well = False
-    return False, 0
+            for _ in range(2):  # the first may raise the errors, and the second tells the rest
+                try:
+                    self._count = sum(one.records for one in writer.flush().values())
+                    break
+                except ClientError as error:
+                    code = code or self._failed(error)
+        finally:
+            writer.abort()
+        return code
 
+    def _failed(self, error: Exception) -> int:
+        """Tell what went wrong, and in which line if that is known."""
+        from millstream.client.errors import RecordTooLarge
 
-def _lines(source: BinaryIO) -> Iterator[tuple[list[bytes], int]]:
-    """Whole lines as they come, and the number of the first; the last may lack its end."""
-    rest, number = b"", 1
-    while chunk := source.read1(CHUNK_BYTES):  # type: ignore[attr-defined]
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield lines, number
-            number += len(lines)
-    if rest:
-        yield [rest], number
-
-
-def _batch(lines: list[bytes], first: int, partition: int | None, separator: bytes | None) -> Any:
-    import pyarrow as pa
-
-    columns: dict[str, Any] = {}
-    if separator is not None:
-        pairs = [line.partition(separator) for line in lines]
-        for row, (_, found, _) in enumerate(pairs):
-            if not found:
-                raise _LineError(f"line {first + row} has no key separator {separator.decode()!r}")
-        columns["key"] = pa.array([key for key, _, _ in pairs], pa.binary())
-        lines = [value for _, _, value in pairs]
-    columns["value"] = pa.array(lines, pa.binary())
-    if partition is not None:
-        columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), len(lines))
-    return pa.record_batch(columns)
+        if isinstance(error, OSError):
+            complain(f"standard input: {error.strerror or error}")
+        elif isinstance(error, RecordTooLarge) and error.place is not None:
+            write, row = error.place
+            complain(f"line {self._firsts[write - 1] + row}: {error}")
+        else:
+            complain(str(error))
+        return EXIT_PROBLEMS

@@ -4,13 +4,26 @@ Output is lines of fields with tabs between, for people and for `cut`; errors ar
 stderr. Exit code 0 when everything was done, 1 when something was not, 2 for wrong options.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from millstream.cli.failure import EXIT_PROBLEMS, complain, ending_when_unread, refuse
+from millstream.cli.client_options import (
+    INT16_MAX,
+    INT32_MAX,
+    LOCAL,
+    TIMEOUT_S,
+    Names,
+    Servers,
+    SomeNames,
+    Timeout,
+    client_settings,
+    connected,
+    whole_number,
+)
+from millstream.cli.failure import EXIT_PROBLEMS, complain, printing, refuse, require_stdout
 
 if TYPE_CHECKING:
     from millstream.client.blocking import BlockingClient
@@ -21,25 +34,25 @@ R = TypeVar("R")
 
 app = typer.Typer(help="Make, show and remove topics of a running cluster.")
 
-Servers = Annotated[
-    str, typer.Option("--bootstrap-server", "-b", help="host:port of brokers, with commas between.")
-]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds until it is given up.")]
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
-SomeNames = Annotated[
-    list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; all without.")
-]
-
-LOCAL = "localhost:9092"
-TIMEOUT_S = 15.0
-
 
 @app.command("create")
 def create(
     names: Names,
-    partitions: Annotated[int, typer.Option(help="How many; -1 is the broker's own default.")] = -1,
+    partitions: Annotated[
+        int,
+        typer.Option(
+            metavar="INTEGER",
+            parser=whole_number("--partitions", low=-1, high=INT32_MAX),
+            help="How many; -1 is the broker's own default.",
+        ),
+    ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="Replicas of each partition; -1 is the broker's own default.")
+        int,
+        typer.Option(
+            metavar="INTEGER",
+            parser=whole_number("--replication-factor", low=-1, high=INT16_MAX),
+            help="Replicas of each partition; -1 is the broker's own default.",
+        ),
     ] = -1,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="A topic's setting.")
@@ -82,9 +95,11 @@ def list_all(
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Show the names of all topics, one a line."""
-    with _client(bootstrap_server, timeout) as client, ending_when_unread():
-        for name in client.list_topics(includes_internal=internal):
-            typer.echo(name)
+    with _client(bootstrap_server, timeout) as client:
+        names = client.list_topics(includes_internal=internal)
+        with printing():
+            for name in names:
+                typer.echo(name)
 
 
 @app.command("describe")
@@ -119,29 +134,9 @@ def _configs(texts: list[str]) -> dict[str, str]:
     return configs
 
 
-@contextmanager
-def _client(servers: str, timeout_s: float) -> "Iterator[BlockingClient]":
-    """A client for one command; what goes wrong with all of it is one line."""
-    from millstream.client.blocking import BlockingClient
-    from millstream.client.errors import ClientError, ConfigInvalid
-    from millstream.client.settings import ClientSettings
-
-    try:
-        settings = ClientSettings.from_configs(
-            {
-                "bootstrap.servers": servers,
-                "client.id": "millstream-cli",
-                "default.api.timeout.ms": max(1, round(timeout_s * 1000)),
-            }
-        )
-    except ConfigInvalid as error:
-        refuse(f"--bootstrap-server {servers}: {error}")
-    try:
-        with BlockingClient(settings) as client:
-            yield client
-    except ClientError as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_PROBLEMS) from None
+def _client(servers: str, timeout_s: float) -> "AbstractContextManager[BlockingClient]":
+    require_stdout()
+    return connected(client_settings(servers, timeout_s))
 
 
 def _tell(outcomes: "Mapping[str, R | ClientError]", show: Callable[[str, R], str]) -> None:
@@ -149,7 +144,7 @@ def _tell(outcomes: "Mapping[str, R | ClientError]", show: Callable[[str, R], st
     from millstream.client.errors import ClientError
 
     failed = False
-    with ending_when_unread():
+    with printing():
         for name, outcome in outcomes.items():
             if isinstance(outcome, ClientError):
                 complain(str(outcome))

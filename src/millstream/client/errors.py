@@ -198,8 +198,17 @@ class NotAuthorized(ClientError):
 class RecordTooLarge(ClientError):
     """A record, or the batch it is in, is above what the topic or the broker takes."""
 
-    def __init__(self, code: ErrorCode, about: str, message: str | None = None) -> None:
+    def __init__(
+        self,
+        code: ErrorCode,
+        about: str,
+        message: str | None = None,
+        *,
+        place: tuple[int, int] | None = None,
+    ) -> None:
         self.code, self.about = code, about
+        self.place = place
+        """Of a writer of columns: which write, from 1, and which row of it, from 0."""
         super().__init__(
             f"{about}: {message or code.text}; send smaller records, or raise max.message.bytes of"
             " the topic and max.request.size here"

@@ -60,9 +60,10 @@ class Source(NamedTuple):
     starts: tuple[int, ...]
     """Where the rows of each begin; below zero when it began before."""
 
-    def name(self, row: int) -> str:
+    def place(self, row: int) -> tuple[int, int]:
+        """The number of the write, and of the row in it."""
         index = bisect_right(self.starts, row) - 1
-        return f"row {row - self.starts[index]} of write {self.writes[index]}"
+        return self.writes[index], row - self.starts[index]
 
 
 class Origin(NamedTuple):
@@ -75,8 +76,14 @@ class Origin(NamedTuple):
     def part(self, start: int, stop: int) -> Origin:
         return Origin(self.source, self.rows[start:stop])
 
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Of the first row: the number of the write, and of the row in it."""
+        return self.source.place(self.rows[0]) if len(self.rows) else None
+
     def __str__(self) -> str:
-        return self.source.name(self.rows[0]) if len(self.rows) else "no row"
+        place = self.place
+        return "no row" if place is None else f"row {place[1]} of write {place[0]}"
 
 
 class Batch:

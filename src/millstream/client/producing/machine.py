@@ -363,7 +363,8 @@ def _error_of(batch: Batch, answer: Answer) -> ClientError:
     if answer.bad_row is not None and 0 <= answer.bad_row < batch.row_count:
         origin = origin.part(answer.bad_row, answer.bad_row + 1)
     if verdict_on(failure) is Verdict.SPLIT:
-        return RecordTooLarge(failure, f"{partition}, {origin}", answer.message)
+        about = f"{partition}, {origin}"
+        return RecordTooLarge(failure, about, answer.message, place=origin.place)
     message = answer.message or failure.text
     if answer.bad_row is not None:
         message = f"{origin}: {message}"

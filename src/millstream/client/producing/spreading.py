@@ -177,6 +177,7 @@ class Spreader:
                 ErrorCode.MESSAGE_TOO_LARGE,
                 f"{to}, {origin}",
                 f"the record makes a batch of {len(data)} bytes, and max.request.size is {limit}",
+                place=origin.place,
             )
         return Batch(to, data, count, origin)
 
