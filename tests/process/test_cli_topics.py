@@ -127,3 +127,10 @@ def test_as_a_process_it_leaves_nothing_on_stderr_and_ends_when_nobody_reads(ser
     os.close(writer)
     assert (unread.returncode, unread.stderr) == (141, b"")
     topics("delete", servers, "unread")
+
+
+def test_an_ipv6_address_is_shown_with_brackets() -> None:
+    done = topics("list", "[::1]:9", "--timeout", "0.3")
+    assert done.code == 1
+    assert "[::1]:9" in done.err
+    assert "::1:9" not in done.err

@@ -24,6 +24,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.errors import (
     BrokersUnreachable,
     ClientClosed,
+    ConfigInvalid,
     DeadlinePassed,
     TopicRecreated,
     TopicUnknown,
@@ -91,9 +92,36 @@ def test_equal_settings_share_a_client_and_surplus_ones_rest(shared: BrokerThrea
         other.topics()
     assert threads() == before + blocking.CLIENTS_MAX
     assert one.topics() == others[-1].topics()  # a client that rests works when it is used
+    for other in [*others, one, *others]:  # also those that were made before, and rest
+        other.topics()
+        assert threads() <= before + blocking.CLIENTS_MAX
     for other in [one, *others]:
         other.close()
     assert threads() == before
+
+
+def test_clients_that_were_busy_all_at_once_are_not_kept(shared: BrokerThread) -> None:
+    before = threads()
+    configs = {"bootstrap.servers": shared.bootstrap_servers}
+    clients = [
+        client_for(configs | {"client.id": f"b{n}"}) for n in range(blocking.CLIENTS_MAX + 3)
+    ]
+    for one in clients:
+        one.borrow()
+    assert threads() == before + blocking.CLIENTS_MAX + 3
+    for one in clients:
+        one.give_back()
+    assert threads() == before + blocking.CLIENTS_MAX
+    for one in clients:
+        one.close()
+    assert threads() == before
+
+
+def test_a_client_may_be_made_from_names_and_values(shared: BrokerThread) -> None:
+    with BlockingClient({"bootstrap.servers": shared.bootstrap_servers}) as made:
+        assert made.topics() is not None
+    with pytest.raises(ConfigInvalid):
+        BlockingClient({"bootstrap.servers": "nowhere"})
 
 
 def test_calls_from_many_threads(client: BlockingClient) -> None:

@@ -14,7 +14,12 @@ import pytest
 from broker_process import broker_process
 from millstream.client.blocking import BlockingClient
 from millstream.client.cluster import Cluster
-from millstream.client.errors import BrokersUnreachable, ClientClosed, DeadlinePassed
+from millstream.client.errors import (
+    BrokersUnreachable,
+    ClientClosed,
+    DeadlinePassed,
+    RangeInvalid,
+)
 from millstream.client.reading import faces
 from millstream.client.reading.chunks import ReadRange
 from millstream.client.reading.options import ReadOptions
@@ -328,3 +333,20 @@ def test_an_asynchronous_read_can_be_given_up_and_is_told_of_stalls(
     client.run(partly)
     with pytest.raises(DeadlinePassed, match="from offset 6"):
         client.run(beyond)
+
+
+def test_a_partition_may_be_a_plain_pair_and_is_read_once(client: BlockingClient) -> None:
+    created(client, "pairs")
+    here = TopicPartition("pairs", 0)
+    produce_values(client, here, b"one")
+    plain: Any = ("pairs", 0)
+    with client.read_columns(plain, Offset(0), Offset(1), columns=["value"]) as batches:
+        assert [batch.column(0).to_pylist() for batch in batches] == [[b"one"]]
+        assert batches.position == 1
+    wanted: Any = "pairs-0"
+    with pytest.raises(TypeError, match="TopicPartition"):
+        client.read_columns(wanted, Offset(0), Offset(1))
+    with pytest.raises(RangeInvalid, match="pairs-0 is wanted twice"):
+        client.read_many([ReadRange(here, Offset(0)), ReadRange(here, Offset(1))])
+    with pytest.raises(RangeInvalid, match="start offset 18446744073709551616 cannot be"):
+        client.read_columns(here, Offset(2**64), None)

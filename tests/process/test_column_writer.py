@@ -1,6 +1,9 @@
 """Our writer of columns with real brokers of ours: the stories, kills, time, the blocking face."""
 
+import gc
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -162,3 +165,57 @@ def test_a_forked_child_has_writers_of_its_own_alone(servers: str) -> None:
             writer.write(batch)
             assert sum(told.records for told in writer.flush().values()) == 14_000
     read_all(servers, "forked", 1, 21_000)
+
+
+def test_tables_are_written_and_other_things_refused(servers: str) -> None:
+    with client_of(servers) as client:
+        topic_of(client, "tables")
+        table = pa.table({"value": pa.chunked_array([[b"1", b"2"], [], [b"3"]])})
+        with client.column_writer(topic="tables") as writer:
+            writer.write(table)
+            writer.write(table.slice(0, 0))
+            for wrong in ([b"x"], {"value": [b"x"]}, table.column("value"), None):
+                with pytest.raises(TypeError, match=r"pyarrow\.Table is written, not "):
+                    writer.write(wrong)
+    assert [one.value for one in read_all(servers, "tables", 1, 3)[0]] == [b"1", b"2", b"3"]
+
+
+def test_a_writer_that_is_left_with_rows_warns(servers: str) -> None:
+    rows = pa.record_batch({"value": [b"x"]})
+    with client_of(servers, linger_ms=60_000) as client:
+        topic_of(client, "left")
+        writer = client.column_writer(topic="left")
+        writer.write(rows)
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            del writer
+        for ends in (True, False):  # nothing is unsent: nothing to warn of
+            writer = client.column_writer(topic="left")
+            writer.write(rows)
+            writer.flush()
+            if ends:
+                writer.close()
+            del writer
+            gc.collect()
+
+
+def test_a_writer_that_is_open_at_the_end_of_the_program_warns(servers: str) -> None:
+    program = """
+import sys
+import pyarrow as pa
+from millstream.client.blocking import client_for
+client = client_for({"bootstrap.servers": sys.argv[1], "linger.ms": 60_000})
+writer = client.column_writer(topic="left")
+writer.write(pa.record_batch({"value": [b"x"]}))
+"""
+    with client_of(servers) as client:
+        if "left" not in client.topics():
+            topic_of(client, "left")
+    done = subprocess.run(
+        [sys.executable, "-W", "always", "-c", program, servers],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "ResourceWarning: a ColumnWriter was not closed" in done.stderr

@@ -95,3 +95,19 @@ def test_an_offset_out_of_range_says_which_way(wanted: int, words: str) -> None:
 def test_unreachable_brokers_are_told_one_by_one() -> None:
     text = str(BrokersUnreachable({"a:1": "refused", "b:2": "b:2: timed out"}, within_s=5))
     assert "within 5 s (a:1: refused; b:2: timed out)" in text
+
+
+@pytest.mark.parametrize(
+    ("given_s", "shown"),
+    [
+        (3.99986, "4"),
+        (60.0, "60"),
+        (2.5, "2.5"),
+        (0.3, "0.3"),
+        (0.0499999, "0.05"),
+        (1e5, "100000"),
+    ],
+)
+def test_times_are_shown_as_they_were_meant(given_s: float, shown: str) -> None:
+    assert f"within {shown} s" in str(DeadlinePassed("x", within_s=given_s))
+    assert f"within {shown} s" in str(BrokersUnreachable({}, within_s=given_s))

@@ -52,8 +52,8 @@ if TYPE_CHECKING:  # they load pyarrow
 T = TypeVar("T")
 
 CLIENTS_MAX: Final = 16
-"""Clients that `client_for` keeps: beyond that, those not used for longest give up their thread and
-connections until they are used again."""
+"""Clients of `client_for` that keep thread and connections: beyond that, those not used for longest
+give theirs up until they are used again. Calls and reads under way are let finish."""
 
 LATE_S: Final = 5.0
 """A call ends by its own deadline; this much later it is given up from outside."""
@@ -71,6 +71,36 @@ _in_use: "OrderedDict[ClientSettings, BlockingClient]" = OrderedDict()
 """Those that keep thread and connections, the last used last."""
 
 
+def _settings(given: ClientSettings | Mapping[str, object]) -> ClientSettings:
+    return given if isinstance(given, ClientSettings) else ClientSettings.from_configs(given)
+
+
+def _used(client: "BlockingClient") -> "list[BlockingClient]":
+    """Note that it is in use, under the lock; gives those that have to rest for it."""
+    if _known.get(client.settings) is not client:
+        return []  # not of the cache: whoever made it closes it
+    _in_use[client.settings] = client
+    _in_use.move_to_end(client.settings)
+    return _surplus()
+
+
+def _surplus() -> "list[BlockingClient]":
+    """Take out of use, under the lock, who is idle and too many."""
+    count = len(_in_use) - CLIENTS_MAX
+    if count <= 0:
+        return []
+    surplus = [one for one in _in_use.values() if one.is_idle][:count]
+    for one in surplus:
+        del _in_use[one.settings]
+    return surplus
+
+
+def _rest(surplus: "list[BlockingClient]") -> None:
+    """Without the lock: connections are waited for. Who was used meanwhile goes on."""
+    for one in surplus:
+        one.rest(only_if_idle=True)
+
+
 class Running(NamedTuple):
     """What a client has while it is in use."""
 
@@ -85,11 +115,11 @@ class BlockingClient:
 
     def __init__(
         self,
-        settings: ClientSettings,
+        settings: ClientSettings | Mapping[str, object],
         *,
         make_cluster: Callable[[ClientSettings], Cluster] = Cluster,
     ) -> None:
-        self.settings = settings
+        self.settings = _settings(settings)
         self._make_cluster = make_cluster
         self._running: Running | None = None
         self._call_count = 0
@@ -119,15 +149,13 @@ class BlockingClient:
         except TimeoutError:
             raise DeadlinePassed("a call of the client", within_s=limit_s) from None
         finally:
-            with _lock:
-                self._call_count -= 1
+            self.give_back()
 
     def begin_read(self, read: object) -> Running:
         """For iterators: thread and connections are kept until `reads` has lost it."""
         running = self._begin()
         running.reads.add(read)
-        with _lock:
-            self._call_count -= 1
+        self.give_back()
         return running
 
     def _begin(self) -> Running:
@@ -144,7 +172,13 @@ class BlockingClient:
                 cluster = self._make_cluster(self.settings)
                 running = self._running = Running(thread, cluster, set())
             self._call_count += 1
-            return running
+            surplus = _used(self)
+        try:
+            _rest(surplus)
+        except BaseException:  # Ctrl-C: the call does not begin
+            self.give_back()
+            raise
+        return running
 
     def borrow(self) -> Cluster:
         """What `run` hands out, kept until `give_back`: for who holds state on the loop."""
@@ -154,6 +188,9 @@ class BlockingClient:
         with _lock:
             # A forked child counts its own calls alone.
             self._call_count = max(0, self._call_count - 1)
+            # While all are busy there may be more; who ends first is not needed any more.
+            surplus = _surplus()
+        _rest(surplus)
 
     @property
     def is_idle(self) -> bool:
@@ -388,18 +425,9 @@ async def _guarded(work: Callable[[Cluster], Coroutine[Any, Any, T]], cluster: C
 
 def client_for(settings: ClientSettings | Mapping[str, object]) -> BlockingClient:
     """The client of this process for these settings; equal settings share one."""
-    if not isinstance(settings, ClientSettings):
-        settings = ClientSettings.from_configs(settings)
+    settings = _settings(settings)
     with _lock:
         client = _known.get(settings)
         if client is None:
             client = _known[settings] = BlockingClient(settings)
-        _in_use[settings] = client
-        _in_use.move_to_end(settings)
-        idle = [one for one in _in_use.values() if one.is_idle and one is not client]
-        surplus = idle[: max(0, len(_in_use) - CLIENTS_MAX)]
-        for one in surplus:
-            del _in_use[one.settings]
-    for one in surplus:
-        one.rest(only_if_idle=True)
     return client

@@ -190,6 +190,12 @@ class ColumnProducer:
     # -- from another thread
 
     @property
+    def has_unsent(self) -> bool:
+        """Rows were taken in, and what became of them is not known yet."""
+        handed = self._handed_bytes != self._taken_bytes
+        return handed or not self._gatherer.is_empty or bool(self._sender.machine.open_batches)
+
+    @property
     def is_clear(self) -> bool:
         """Nothing is gathered and nothing went wrong: a large batch may be handed over at once."""
         return self._gatherer.is_empty and not self._is_closed and not self._sender.machine.errors

@@ -6,6 +6,8 @@ before: compression and checksums, which let go of the interpreter, run beside t
 
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import TracebackType
@@ -40,6 +42,7 @@ class ColumnWriter:
         except BaseException:
             client.give_back()
             raise
+        self._warning = weakref.finalize(self, _warn_of_unsent, self._producer, self._pid)
 
     async def _make(self, cluster: Cluster) -> ColumnProducer:
         return ColumnProducer(cluster, topic=self._topic)
@@ -62,15 +65,25 @@ class ColumnWriter:
     def _delivery_s(self) -> float:
         return self._client.settings.delivery_timeout_ms / 1000
 
-    def write(self, batch: pa.RecordBatch, *, topic: str | None = None) -> None:
-        """See `ColumnProducer.send`; blocks while there is no room."""
+    def write(self, rows: pa.RecordBatch | pa.Table, *, topic: str | None = None) -> None:
+        """See `ColumnProducer.send`; blocks while there is no room.
+
+        The batches of a table are written one after another, each as if it was given alone.
+        """
+        if not isinstance(rows, pa.RecordBatch | pa.Table):
+            kind = type(rows).__name__
+            raise TypeError(f"a pyarrow.RecordBatch or pyarrow.Table is written, not {kind}")
         with self._lock:
             self._check()
-            producer = self._producer
-            if producer.is_small(batch):
-                self._run(lambda: producer.send(batch, topic=topic), self._block_s)
-            else:
-                self._write_pieces(batch, topic if topic is not None else self._topic)
+            for batch in [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches():
+                self._write(batch, topic)
+
+    def _write(self, batch: pa.RecordBatch, topic: str | None) -> None:
+        producer = self._producer
+        if producer.is_small(batch):
+            self._run(lambda: producer.send(batch, topic=topic), self._block_s)
+        else:
+            self._write_pieces(batch, topic if topic is not None else self._topic)
 
     def _write_pieces(self, batch: pa.RecordBatch, topic: str | None) -> None:
         """The loop is waited for only where there is a reason to."""
@@ -118,6 +131,7 @@ class ColumnWriter:
         if self._is_closed:
             return
         self._is_closed = True
+        self._warning.detach()
         try:
             self._run(self._producer.abort, self._block_s)
         except ClientClosed:
@@ -138,3 +152,14 @@ class ColumnWriter:
             self.close()
         else:
             self.abort()
+
+
+def _warn_of_unsent(producer: ColumnProducer, pid: int) -> None:
+    """A writer was left to the garbage collector, or to the end of the interpreter."""
+    if pid == os.getpid() and producer.has_unsent:
+        warnings.warn(
+            "a ColumnWriter was not closed: rows that were written may not be stored; use `with`,"
+            " or call close()",
+            ResourceWarning,
+            stacklevel=2,
+        )

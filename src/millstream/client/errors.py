@@ -51,11 +51,16 @@ class BrokersUnreachable(ClientError):
         self.reasons = dict(reasons)
         """By `host:port`, the last one of each."""
         tried = "; ".join(f"{_reason(at, why)}" for at, why in self.reasons.items())
-        time = f" within {within_s:g} s" if within_s is not None else ""
+        time = f" within {seconds(within_s)} s" if within_s is not None else ""
         super().__init__(
             f"no broker could be reached{time} ({tried or 'no address was tried'}): check"
             " bootstrap.servers, and that the addresses which brokers advertise can be reached"
         )
+
+
+def seconds(time_s: float) -> str:
+    """A time as it was meant, not as it was computed."""
+    return f"{round(time_s, 1 if time_s >= 1 else 3):g}"
 
 
 def _reason(address: str, why: str) -> str:
@@ -71,7 +76,7 @@ class DeadlinePassed(ClientError):
         self.what, self.within_s = what, within_s
         self.last_error = last_error
         """What the last attempt met: an error or an ErrorCode; None when nothing failed."""
-        time = f" within {within_s:g} s" if within_s is not None else " in time"
+        time = f" within {seconds(within_s)} s" if within_s is not None else " in time"
         last = f"; the last attempt met: {told(last_error)}" if last_error is not None else ""
         super().__init__(
             f"{what}: not done{time}{last}; see whether the brokers are well, or allow more time"

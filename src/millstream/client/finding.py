@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from millstream.client.errors import BrokersUnreachable
-from millstream.rpc.connection import Connection
+from millstream.rpc.connection import Connection, host_port
 from millstream.rpc.connections import Address
 from millstream.rpc.errors import ConnectionLost, RpcError
 from millstream.runtime.randomness import Randomness
@@ -59,7 +59,7 @@ class Search:
 
 
 def _start(address: Address, connect: Connect, running: Running, reasons: dict[str, str]) -> None:
-    told = f"{address.host}:{address.port}"
+    told = host_port(address.host, address.port)
     reasons.setdefault(told, UNDER_WAY)
 
     async def work() -> Connection:

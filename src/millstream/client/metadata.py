@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from millstream.client.errors import code_of
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from millstream.rpc.connection import host_port
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataResponse,
@@ -30,7 +31,7 @@ class Broker(NamedTuple):
     rack: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 class PartitionInfo(NamedTuple):

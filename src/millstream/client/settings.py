@@ -15,6 +15,7 @@ from millstream.model.config.definition import Value, split_list
 from millstream.model.config.errors import InvalidValue
 from millstream.observe.logs import get_logger
 from millstream.rpc.backoff import Backoff
+from millstream.rpc.connection import host_port
 from millstream.rpc.settings import RpcSettings
 
 BOOTSTRAP: Final = "bootstrap.servers"
@@ -38,7 +39,7 @@ class HostPort(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,7 @@ def _parsed(name: str, text: str) -> Value:
 def _tell_of(others: Mapping[str, str]) -> None:
     for name in others.keys() - _told:
         _told.add(name)
-        _log.warning("the client has no setting of this name; it is ignored", key=name)
+        _log.warning(f"the client has no setting {name!r}; it is ignored", key=name)
 
 
 def parse_addresses(text: str) -> tuple[HostPort, ...]:

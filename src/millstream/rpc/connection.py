@@ -38,9 +38,14 @@ OnDone = Callable[[memoryview | RpcError], None]
 _NEVER_S: Final = float("inf")
 
 
+def host_port(host: str, port: int) -> str:
+    """An address for people, as they would write it: an IPv6 one is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 async def connect(network: Network, settings: RpcSettings, *, host: str, port: int) -> "Connection":
     """A connection with agreed versions; raises ConnectFailed."""
-    address = f"{host}:{port}"
+    address = host_port(host, port)
     try:
         _, connection = await network.connect(
             lambda: Connection(address, settings),

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from millstream.model.invariant import invariant
 from millstream.rpc.backoff import Attempts, Backoff
-from millstream.rpc.connection import Connection, connect
+from millstream.rpc.connection import Connection, connect, host_port
 from millstream.rpc.errors import ConnectFailed
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.network import Network
@@ -71,7 +71,7 @@ class Connections:
             return connection
         task = self._connecting.get(address)
         if task is None:
-            name = f"connect to {address.host}:{address.port}"
+            name = f"connect to {_told(address)}"
             task = asyncio.get_running_loop().create_task(self._connect(address), name=name)
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._finished(address, done))
@@ -136,4 +136,4 @@ class Connections:
 
 
 def _told(address: Address) -> str:
-    return f"{address.host}:{address.port}"
+    return host_port(address.host, address.port)

@@ -2,7 +2,7 @@
 
 from typing import Self
 
-from millstream.client.errors import ClientError, DeadlinePassed, told
+from millstream.client.errors import ClientError, DeadlinePassed, seconds, told
 from millstream.wire.errors import ErrorCode
 
 
@@ -13,8 +13,8 @@ class OutcomeOpen(DeadlinePassed):
         super().__init__(what, within_s=within_s, last_error=last_error)
         last = f" (the last attempt met: {told(last_error)})" if last_error is not None else ""
         self.args = (
-            f"{what}: not acknowledged within {within_s:g} s{last}; they may be stored all the"
-            " same; see whether the brokers are well, or allow more time (delivery.timeout.ms)",
+            f"{what}: not acknowledged within {seconds(within_s)} s{last}; they may be stored all"
+            " the same; see whether the brokers are well, or allow more time (delivery.timeout.ms)",
         )
 
 
@@ -58,6 +58,6 @@ class BufferFull(ClientError):
     def __init__(self, *, within_s: float, bytes_max: int, last_error: object = None) -> None:
         last = f"; the last attempt met: {told(last_error)}" if last_error is not None else ""
         super().__init__(
-            f"no room among {bytes_max} bytes that wait to be sent, for {within_s:g} s{last}; see"
-            " whether the brokers are well, or allow more (buffer.memory, max.block.ms)"
+            f"no room among {bytes_max} bytes that wait to be sent, for {seconds(within_s)}"
+            f" s{last}; see whether the brokers are well, or allow more (buffer.memory, max.block.ms)"
         )

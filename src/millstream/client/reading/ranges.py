@@ -17,7 +17,7 @@ _PARTITION_MAX: Final = 2**31 - 1
 
 def checked_ranges(ranges: Iterable[ReadRange]) -> list[ReadRange]:
     """The ranges with partitions as such; raises RangeInvalid or TypeError."""
-    wanted = [one._replace(partition=partition_of(one.partition)) for one in ranges]
+    wanted = [_checked(one) for one in ranges]
     seen: set[TopicPartition] = set()
     for one in wanted:
         if one.partition in seen:
@@ -29,6 +29,12 @@ def checked_ranges(ranges: Iterable[ReadRange]) -> list[ReadRange]:
         if one.end is not None:
             _check_offset(one, "end", one.end)
     return wanted
+
+
+def _checked(given: Any) -> ReadRange:
+    if not isinstance(given, ReadRange):
+        raise TypeError(f"a range is ReadRange(partition, start, end), not {given!r}")
+    return given._replace(partition=partition_of(given.partition))
 
 
 def partition_of(given: Any) -> TopicPartition:
