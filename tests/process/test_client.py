@@ -112,6 +112,8 @@ def test_clients_that_were_busy_all_at_once_are_not_kept(shared: BrokerThread) -
     for one in clients:
         one.give_back()
     assert threads() == before + blocking.CLIENTS_MAX
+    clients[0].borrow()  # it rests; while it is busy another one does
+    assert threads() == before + blocking.CLIENTS_MAX
     for one in clients:
         one.close()
     assert threads() == before

@@ -46,6 +46,17 @@ def test_every_error_that_a_user_may_meet_is_listed() -> None:
     }
     table = PAGE.read_text().partition("## Errors")[2].partition("## Settings")[0]
     listed = set(re.findall(r"`([A-Z]\w+)`", table))
-    # Our own bug or the broker's, and the caller's own close.
-    assert kinds - listed == {"AnswerUnreadable", "ClientClosed"}
+    # Our own bug or the broker's.
+    assert kinds - listed == {"AnswerUnreadable"}
     assert listed <= kinds
+
+
+def test_the_commands_are_told_whole() -> None:
+    from millstream.cli import consume, failure
+
+    part = PAGE.read_text().partition("## On the command line")[2]
+    codes = {value for name, value in vars(failure).items() if name.startswith("EXIT_")}
+    assert {int(one) for one in re.findall(r"^\| (\d+) \|", part, re.MULTILINE)} == codes | {0}
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)) == set(consume.Format)
+    for name in (*consume._ALL, "keyBase64", "valueBase64"):
+        assert f"`{name}`" in part

@@ -59,5 +59,6 @@ class BufferFull(ClientError):
         last = f"; the last attempt met: {told(last_error)}" if last_error is not None else ""
         super().__init__(
             f"no room among {bytes_max} bytes that wait to be sent, for {seconds(within_s)}"
-            f" s{last}; see whether the brokers are well, or allow more (buffer.memory, max.block.ms)"
+            f" s{last}; see whether the brokers are well, or allow more (buffer.memory,"
+            " max.block.ms)"
         )
