@@ -20,11 +20,13 @@ from millstream.client.errors import (
     RequestRefused,
     TopicUnknown,
 )
+from millstream.client.producing import sender
 from millstream.client.producing.errors import (
     BufferFull,
     ColumnInvalid,
     OutcomeOpen,
     PartitionInvalid,
+    WriterBroken,
 )
 from millstream.client.settings import ClientSettings
 from millstream.runtime.randomness import SeededRandomness
@@ -507,3 +509,46 @@ def test_codecs_and_levels(configs: dict[str, object], codec: int, level: int | 
     settings = ClientSettings.from_configs({"bootstrap.servers": SERVERS, **configs})
     options = batch_options(settings)
     assert (options.codec, options.level) == (codec, level)
+
+
+@pytest.mark.parametrize("place", ["produce_parts", "read_answers", "InitProducerIdRequest"])
+def test_what_breaks_in_a_callback_ends_the_flush(
+    monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The loop would only log it, and the flush wait for its deadline or for ever."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(sender, place, broken)
+
+    async def scenario(cluster: Cluster, producer: ColumnProducer) -> None:
+        begun_s = cluster.now_s()
+        await producer.send(pa.record_batch({"value": [b"1"]}))
+        with pytest.raises(WriterBroken, match="ValueError: planted") as caught:
+            await producer.flush()
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert cluster.now_s() - begun_s < 1
+        with pytest.raises(WriterBroken):  # it stays so
+            await producer.flush()
+
+    play(cluster_of(1), scenario)
+
+
+def test_what_breaks_when_rows_have_lingered_is_told_by_the_flush(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: Cluster, producer: ColumnProducer) -> None:
+        def broken(*_: object) -> None:
+            raise ValueError("planted")
+
+        await producer.send(pa.record_batch({"value": [b"1"]}))
+        monkeypatch.setattr(producer, "encode", broken)
+        await asyncio.sleep(1)
+        monkeypatch.undo()
+        with pytest.raises(WriterBroken, match="ValueError: planted"):
+            await producer.flush()
+        await producer.send(pa.record_batch({"value": [b"2"]}))
+        assert sum(one.records for one in (await producer.flush()).values()) == 1
+
+    play(cluster_of(1), scenario, {"linger.ms": 100})

@@ -17,7 +17,7 @@ from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientClosed, ClientError
 from millstream.client.metadata import TopicInfo
 from millstream.client.producing.batches import Batch, Source
-from millstream.client.producing.errors import BufferFull, RowInvalid
+from millstream.client.producing.errors import BufferFull, RowInvalid, WriterBroken
 from millstream.client.producing.gathering import Gatherer, Portion
 from millstream.client.producing.machine import Delivered, ProduceMachine, Rules
 from millstream.client.producing.sender import Sender
@@ -269,6 +269,8 @@ class ColumnProducer:
                 self._sender.append(self.encode(piece, rows, topics))
         except ClientError as error:
             self._sender.machine.refuse(error, portion.batch.num_rows)
+        except Exception as bug:  # noqa: BLE001 - the loop would log it, and the rows be missing
+            self._sender.machine.refuse(WriterBroken(bug), portion.batch.num_rows)
 
     # -- ends
 

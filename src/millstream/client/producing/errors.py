@@ -52,6 +52,17 @@ class PartitionInvalid(RowInvalid):
         )
 
 
+class WriterBroken(ClientError):
+    """A bug of ours while rows were sent; the writer is of no use any more."""
+
+    def __init__(self, bug: Exception) -> None:
+        self.__cause__ = bug
+        super().__init__(
+            f"the writer broke ({type(bug).__name__}: {bug}); which of the rows that were not"
+            " flushed are stored is not known; report it, and write with a new writer"
+        )
+
+
 class BufferFull(ClientError):
     """Brokers take records more slowly than they are written, for longer than allowed."""
 

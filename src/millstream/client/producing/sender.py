@@ -20,6 +20,7 @@ from millstream.client.errors import (
 from millstream.client.metadata import Leader
 from millstream.client.producing.answers import Answer, Verdict
 from millstream.client.producing.batches import Batch, Identity
+from millstream.client.producing.errors import WriterBroken
 from millstream.client.producing.machine import ProduceMachine
 from millstream.client.producing.requests import (
     IDS_FROM,
@@ -50,6 +51,26 @@ _PASSING: Final = (BrokersUnreachable, DeadlinePassed, TopicUnknown)
 """Why a leader could not be found, and may be later."""
 
 
+class _Guard:
+    """Around callbacks: the loop would log what breaks there, and who flushes wait on."""
+
+    __slots__ = ("_broke",)
+
+    def __init__(self, broke: Callable[[Exception], None]) -> None:
+        self._broke = broke
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
+        if isinstance(error, Exception):
+            self._broke(error)
+            return True
+        return False
+
+
 class Sender:
     """Made and used on the loop's thread."""
 
@@ -73,6 +94,7 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._is_pumping = False
         self._is_closed = False
+        self._guard = _Guard(self._broke)
 
     # -- for the faces
 
@@ -124,6 +146,14 @@ class Sender:
         self._is_pumping = False
         if self._is_closed:
             return
+        with self._guard:
+            self._look()
+
+    def _broke(self, bug: Exception) -> None:
+        self.machine.end(WriterBroken(bug))
+        self._tell()
+
+    def _look(self) -> None:
         machine, now_s = self.machine, self._loop.time()
         machine.expire(now_s)
         if machine.identity_wanted and machine.open_batches:
@@ -197,9 +227,20 @@ class Sender:
         names: dict[TopicId, str],
         outcome: memoryview | RpcError,
     ) -> None:
-        if isinstance(outcome, RpcError):
-            self._failed(connection, batches, outcome)
-            return
+        with self._guard:
+            if isinstance(outcome, RpcError):
+                self._failed(connection, batches, outcome)
+            else:
+                self._take_all(connection, batches, version, names, outcome)
+
+    def _take_all(
+        self,
+        connection: Connection,
+        batches: list[Batch],
+        version: int,
+        names: dict[TopicId, str],
+        outcome: memoryview,
+    ) -> None:
         try:
             told, throttle_ms = read_answers(outcome, version, names)
         except MalformedFrame as error:
@@ -257,7 +298,8 @@ class Sender:
 
     async def _find_out(self, about: TopicPartition | None) -> None:
         try:
-            await (self._identify() if about is None else self._find(about))
+            with self._guard:
+                await (self._identify() if about is None else self._find(about))
         finally:
             del self._tasks[about]
             self.wake()
