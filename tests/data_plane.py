@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from millstream.observe.logs import Repeated, get_logger
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Background, Outcome
+from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log_reader import ReadSlice
@@ -234,7 +236,7 @@ def topic_image(
 
 
 class DataPlane:
-    """A broker's produce and fetch, on a simulated disk."""
+    """A broker's produce and fetch, on a simulated disk, or in a directory of the real one."""
 
     def __init__(
         self,
@@ -243,10 +245,12 @@ class DataPlane:
         background: Background | None = None,
         slots_max: int = 1000,
         capacity_bytes: int | None = None,
+        directory: Path | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.timers = ManualTimers(self.clock)
         self.disk = SimDisk(11, directories=[ROOT], capacity_bytes=capacity_bytes)
+        self._directory = directory
         self.background = background or InlineBackground()
         self.settings = Settings(config)
         self.controller = Controller()
@@ -257,8 +261,9 @@ class DataPlane:
         self.start()
 
     def start(self) -> None:
-        seams = Seams(self.disk, self.clock, SeededRandomness(5), self.background)
-        self.logs = LogManager(seams, [ROOT])
+        disk, root = self.disk if self._directory is None else OsDisk(), self._directory or ROOT
+        seams = Seams(disk, self.clock, SeededRandomness(5), self.background)
+        self.logs = LogManager(seams, [str(root)])
         self.logs.start(lambda _partition, _topic_id: self.settings.config)
         self.partitions = Partitions(self.logs, self.settings, self.table)
         self.sessions = FetchSessions(

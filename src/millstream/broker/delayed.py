@@ -19,7 +19,7 @@ from millstream.replication.partition import Partition
 
 log = get_logger("millstream.broker.delayed")
 
-AnswerFetch = Callable[[Context, FetchReader, list[Found]], None]
+AnswerFetch = Callable[[Context, FetchReader], None]
 
 ANY_RECORDS_BYTES: Final = HEADER_BYTES
 """A client that waits for no more than this waits for any batch: none is smaller."""
@@ -118,7 +118,7 @@ class DelayedFetch:
         if not context.peer.is_open:
             return
         try:
-            self._answer(context, self._reader, self._reader.read())
+            self._answer(context, self._reader)
         except Exception as error:  # noqa: BLE001 - called by somebody else's request
             log.error("a delayed fetch failed", error=error)
             context.close(f"FETCH failed: {error!r}")

@@ -7,11 +7,12 @@ first that has records gives at least one batch, however large, so that a client
 from collections.abc import Sequence
 from typing import Final
 
+from millstream.broker.context import RequestFacts
 from millstream.broker.error_codes import code_of
-from millstream.broker.fetch_request import FetchAsk
-from millstream.broker.fetch_sessions import UNKNOWN, Cursor, FetchRound, Found
+from millstream.broker.fetch_request import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchAsk
+from millstream.broker.fetch_sessions import UNKNOWN, Cursor, FetchRound, Found, next_epoch
 from millstream.kernels.compression import Codec
-from millstream.kernels.fetch import moved
+from millstream.kernels.fetch import moved, tail_frame
 from millstream.model.errors import (
     InconsistentTopicId,
     OffsetOutOfRange,
@@ -84,6 +85,44 @@ class FetchReader:
                 self._is_first = False
                 self._bytes_left = max(0, self._bytes_left - size)
         return found
+
+    def tail_frame(self, facts: RequestFacts) -> bytes | None:
+        """The whole answer, if it is the newest records of one partition and nothing else.
+
+        That is what most fetches waited for, and a consumer waits for this answer: here it costs a
+        few calls. None: `read` tells, and nothing was noted as sent.
+        """
+        round_, ask = self.round, self._ask
+        session, session_id = round_.session, NO_SESSION_ID
+        if session is not None:
+            if session.generation != self._partitions.generation or session.epoch != next_epoch(
+                ask.session_epoch
+            ):
+                return None
+            session_id = session.session_id
+        elif round_.error or ask.session_epoch == INITIAL_SESSION_EPOCH:
+            return None
+        news = moved(round_.cursors)
+        if len(news) != 1 or not self._is_modern:
+            return None
+        cursor = news[0]
+        leader = cursor.leader
+        if leader is None or not leader.is_usable or not _makes_no_claim(cursor, leader):
+            return None
+        found = tail_frame(
+            facts.version,
+            facts.correlation_id,
+            session_id,
+            cursor,
+            min(cursor.max_bytes, self.bytes_max, TAKEN_BYTES_MAX),
+            self.isolation is Isolation.COMMITTED,
+        )
+        if found is None:
+            return None
+        leader.bytes_out += found[1]
+        if session is not None:
+            session.note_read(cursor)
+        return found[0]
 
     def _read_one(self, cursor: Cursor) -> Found:
         leader = cursor.leader
@@ -196,6 +235,14 @@ class FetchReader:
             # Such clients do not know the code and would give up; this one makes them ask again.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return Found(cursor, code, -1, -1, -1, None, EMPTY_SLICE)
+
+
+def _makes_no_claim(cursor: Cursor, leader: Partition) -> bool:
+    """Whether there is nothing to compare of what the client believes of leaders (KIP-320, 595)."""
+    return cursor.last_fetched_epoch < 0 and cursor.current_leader_epoch in (
+        -1,
+        leader.leader_epoch,
+    )
 
 
 def _isolation(ask: FetchAsk) -> Isolation:

@@ -100,6 +100,16 @@ class FetchSession:
         self.generation = UNKNOWN
         """`Partitions.generation` when every cursor was last looked at."""
 
+    def note_read(self, cursor: Cursor) -> None:
+        """Records were read there: the others come first until all had their turn.
+
+        Without that a client whose limit is always used up by the first partitions would never see
+        the rest.
+        """
+        cursors = self.cursors
+        if cursors.pop(cursor.key, None) is not None:
+            cursors[cursor.key] = cursor
+
 
 Rank = tuple[bool, int, int]
 """Whether it is privileged, its size, its id: the lowest goes first."""
@@ -314,13 +324,8 @@ def _cursors_of(ask: FetchAsk) -> dict[CursorKey, Cursor]:
 
 
 def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
-    """What the client must be told; partitions with records go behind the others.
-
-    They come first again when all others had their turn: without that a client whose limit is
-    always used up by the first partitions would never see the rest.
-    """
+    """What the client must be told; partitions with records go behind the others."""
     news: list[Found] = []
-    cursors = session.cursors
     for one in found:
         cursor, size = one.cursor, one.data.size_bytes
         is_new = (
@@ -334,8 +339,8 @@ def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
             continue
         news.append(one)
         _note_sent(one)
-        if size and cursors.pop(cursor.key, None) is not None:
-            cursors[cursor.key] = cursor
+        if size:
+            session.note_read(cursor)
     return news
 
 

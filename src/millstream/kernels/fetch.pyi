@@ -1,8 +1,8 @@
 """The common shapes of Fetch: requests read, answers written, cursors looked at. For both twins.
 
 What is not common (tagged fields, a follower's state, aborted transactions, damage) is left to the
-broker's own Python, which knows everything: `parse` and `answer_frame` then return None, the plain
-twin always. `Cursor` and `moved` are complete in both.
+broker's own Python, which knows everything: `parse`, `answer_frame` and `tail_frame` then return
+None, the plain twin always. `Cursor` and `moved` are complete in both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from millstream.kernels.slots import PartitionSlot
 
-__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse"]
+__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse", "tail_frame"]
 
 UNKNOWN: int
 
@@ -54,4 +54,20 @@ def answer_frame(
     `found` are the broker's `Found`: (cursor, error, high watermark, last stable offset, log
     start, aborted, data, diverging, ...). Records are copied where `data` has them and are a part
     of their own otherwise.
+    """
+
+def tail_frame(
+    version: int,
+    correlation_id: int,
+    session_id: int,
+    cursor: Cursor,
+    size_max: int,
+    is_committed: bool,
+) -> tuple[bytes, int] | None:
+    """The whole frame of an answer with what was written last to the cursor's partition, and
+    nothing else, and how many bytes of it are records; the cursor notes that it was sent.
+
+    None, and nothing noted, where `PartitionSlot.tail` has no records of at most `size_max` bytes,
+    where something is undecided, or where the file has no descriptor or cannot be read. Ask only
+    while the cursor's leader is usable.
     """

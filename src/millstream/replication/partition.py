@@ -285,11 +285,12 @@ class Partition:
 
     def visible_end(self, isolation: Isolation) -> Offset:
         """Where such a reader's view ends (I-07)."""
-        if isolation is Isolation.HIGH_WATERMARK:
-            return self.log.high_watermark
-        if isolation is Isolation.COMMITTED:
-            return self.log.last_stable_offset
-        return self.log.log_end
+        slot = self.slot
+        if isolation is Isolation.LOG_END:
+            return Offset(slot.log_end)
+        if isolation is Isolation.HIGH_WATERMARK or slot.is_decided:
+            return Offset(slot.high_watermark)
+        return self.log.last_stable_offset
 
     @property
     def is_usable(self) -> bool:

@@ -33,6 +33,9 @@ VERSIONS: Final = range(4, 19)
 
 FETCH_MAX_BYTES: Final = "fetch.max.bytes"
 
+SIZE_BYTES: Final = 4
+"""In front of a frame, and not counted in it."""
+
 _ISOLATION_LEVELS: Final = (0, 1)
 _FIRST_WITH_HINTS: Final = 16
 _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -49,7 +52,7 @@ def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
     found = reader.read()
     min_bytes = min(request.min_bytes, reader.bytes_max)
     if _may_wait(request, reader, found, min_bytes):
-        delayed = DelayedFetch(context, reader, answer, min_bytes=min_bytes)
+        delayed = DelayedFetch(context, reader, answer_late, min_bytes=min_bytes)
         delayed.start(found, max_wait_ms=request.max_wait_ms)
     else:
         answer(context, reader, found)
@@ -68,6 +71,15 @@ def _may_wait(ask: FetchAsk, reader: FetchReader, found: list[Found], min_bytes:
         size += one.data.size_bytes
     # Partitions that do not exist are no reason to wait either, if there is nothing else.
     return size < min_bytes and unknown_count < len(reader.round.cursors)
+
+
+def answer_late(context: Context, reader: FetchReader) -> None:
+    """Read again and send what is there now."""
+    frame = reader.tail_frame(context.facts)
+    if frame is not None:
+        context.answer_frame((frame,), len(frame) - SIZE_BYTES, error_count=0)
+    else:
+        answer(context, reader, reader.read())
 
 
 def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:

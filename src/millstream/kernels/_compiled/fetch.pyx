@@ -9,12 +9,15 @@ from millstream.kernels._compiled.partition_slot cimport PartitionSlot
 
 from millstream.kernels._compiled.fetch_request import parse
 
-__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse"]
+__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse", "tail_frame"]
 
 UNKNOWN = -1
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+cdef extern from "<unistd.h>" nogil:
+    Py_ssize_t pread(int file, void* buffer, size_t size, long long position)
 
 cdef enum:
     FLEXIBLE = 12
@@ -120,16 +123,25 @@ cdef unsigned char* put_topic(
     return put_length(at, version, siblings)
 
 
-cdef unsigned char* put_facts(unsigned char* at, int version, one) except NULL:
-    """Everything of a partition up to its records."""
-    cdef Cursor cursor = one[0]
-    at = ms_put32(at, <unsigned int><long long>cursor.key[1])
-    at = ms_put16(at, <unsigned int><int>one[1])
-    at = ms_put64(at, <unsigned long long><long long>one[2])
-    at = ms_put64(at, <unsigned long long><long long>one[3])
+cdef struct Facts:
+    # Of a partition. `with_aborted`: the list of aborted transactions is empty, not missing.
+    long long partition
+    int error
+    long long high_watermark
+    long long last_stable_offset
+    long long log_start
+    bint with_aborted
+    Py_ssize_t size_bytes
+
+
+cdef unsigned char* put_facts(unsigned char* at, int version, Facts* facts) noexcept:
+    at = ms_put32(at, <unsigned int>facts.partition)
+    at = ms_put16(at, <unsigned int>facts.error)
+    at = ms_put64(at, <unsigned long long>facts.high_watermark)
+    at = ms_put64(at, <unsigned long long>facts.last_stable_offset)
     if version >= 5:
-        at = ms_put64(at, <unsigned long long><long long>one[4])
-    if one[5] is not None:
+        at = ms_put64(at, <unsigned long long>facts.log_start)
+    if facts.with_aborted:
         at = put_length(at, version, 0)
     elif version >= FLEXIBLE:
         at[0] = 0
@@ -138,7 +150,20 @@ cdef unsigned char* put_facts(unsigned char* at, int version, one) except NULL:
         at = ms_put32(at, 0xFFFFFFFF)
     if version >= 11:
         at = ms_put32(at, 0xFFFFFFFF)  # no preferred replica
-    return put_length(at, version, <unsigned int><Py_ssize_t>one[6].size_bytes)
+    return put_length(at, version, <unsigned int>facts.size_bytes)
+
+
+cdef unsigned char* put_start(
+    unsigned char* made, int version, int correlation_id, int error, int session_id
+) noexcept:
+    """The header and the answer's own fields; the frame's size comes last."""
+    cdef unsigned char* at = ms_put32(made + 4, <unsigned int>correlation_id)
+    if version >= FLEXIBLE:
+        at = ms_put_varint(at, 0)
+    at = ms_put32(at, 0)  # not throttled
+    if version >= 7:
+        at = ms_put32(ms_put16(at, <unsigned int>error), <unsigned int>session_id)
+    return at
 
 
 cdef unsigned char* put_topics(
@@ -146,14 +171,18 @@ cdef unsigned char* put_topics(
 ) except NULL:
     """All partitions; where a range belongs is noted in `cuts`."""
     cdef Py_ssize_t index, left = 0
+    cdef Facts facts
     for index in range(len(found)):
         one = found[index]
         if left == 0:
             key = (<Cursor>one[0]).key[0]
             left = siblings_of(found, index, key)
             at = put_topic(at, version, key, <unsigned int>left)
-        at = put_facts(at, version, one)
         data = one[6]
+        facts.partition, facts.error = (<Cursor>one[0]).key[1], one[1]
+        facts.high_watermark, facts.last_stable_offset, facts.log_start = one[2], one[3], one[4]
+        facts.with_aborted, facts.size_bytes = one[5] is not None, data.size_bytes
+        at = put_facts(at, version, &facts)
         raw = data.raw
         if raw is not None:
             if not isinstance(raw, bytes) or PyBytes_GET_SIZE(raw) != data.size_bytes:
@@ -209,13 +238,7 @@ def answer_frame(int version, int correlation_id, int error, int session_id, fou
     if made == NULL:
         raise MemoryError
     try:
-        at = ms_put32(made + 4, <unsigned int>correlation_id)
-        if version >= FLEXIBLE:
-            at[0] = 0
-            at += 1
-        at = ms_put32(at, 0)  # not throttled
-        if version >= 7:
-            at = ms_put32(ms_put16(at, <unsigned int>error), <unsigned int>session_id)
+        at = put_start(made, version, correlation_id, error, session_id)
         at = put_length(at, version, <unsigned int>topic_count(found))
         at = put_topics(made, at, version, found, cuts)
         if version >= FLEXIBLE:
@@ -224,3 +247,54 @@ def answer_frame(int version, int correlation_id, int error, int session_id, fou
         return cut(made, at - made, cuts)
     finally:
         free(made)
+
+
+# -- the newest records of one partition
+
+def tail_frame(
+    int version, int correlation_id, int session_id, Cursor cursor, long long size_max,
+    bint is_committed,
+):
+    cdef PartitionSlot slot = cursor.slot
+    cdef long long position = -1
+    cdef Py_ssize_t size = FRAME_BYTES + TOPIC_BYTES + PARTITION_BYTES + 4 * len(cursor.key[0])
+    if slot is not None and slot.is_decided:
+        position = slot.tail(cursor.fetch_offset, size_max)
+    if position < 0:
+        return None
+    try:
+        file = slot.tail_file.open().descriptor
+    except OSError:
+        return None  # the long way says what that means
+    if file is None:
+        return None
+    frame = PyBytes_FromStringAndSize(NULL, size + <Py_ssize_t>(slot.position - position))
+    made = <unsigned char*>PyBytes_AS_STRING(frame)
+    at = put_start(made, version, correlation_id, 0, session_id)
+    at = put_tail(at, version, cursor, is_committed, file, position)
+    if at == NULL:
+        return None
+    ms_put32(made, <unsigned int>(at - made - 4))
+    cursor.visible_end = cursor.sent_high_watermark = slot.high_watermark
+    cursor.sent_log_start = slot.log_start
+    return frame[: at - made], slot.position - position
+
+
+cdef unsigned char* put_tail(
+    unsigned char* at, int version, Cursor cursor, bint is_committed, int file, long long position
+) except? NULL:
+    """One partition and the end of the answer; NULL when the file has less than it should."""
+    cdef PartitionSlot slot = cursor.slot
+    cdef Facts facts
+    cdef Py_ssize_t size = <Py_ssize_t>(slot.position - position)
+    topic, facts.partition = cursor.key
+    facts.error, facts.with_aborted, facts.size_bytes = 0, is_committed, size
+    facts.high_watermark = facts.last_stable_offset = slot.high_watermark
+    facts.log_start = slot.log_start
+    at = put_topic(put_length(at, version, 1), version, topic, 1)
+    at = put_facts(at, version, &facts)
+    if pread(file, at, size, position) != size:
+        return NULL
+    if version < FLEXIBLE:
+        return at + size
+    return ms_put_varint(ms_put16(at + size, 0), 0)  # no tags: partition, topic, answer

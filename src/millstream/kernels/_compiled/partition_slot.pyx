@@ -226,7 +226,7 @@ cdef class PartitionSlot:
         self.tail_file = None
         self.end_count = 0
 
-    def tail(self, long long offset, long long size_max) -> int:
+    cpdef long long tail(self, long long offset, long long size_max):
         cdef long long size
         cdef int back, at
         if self.high_watermark != self.log_end or offset < self.log_start:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from millstream.kernels._plain.slots import PartitionSlot
 
-__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse"]
+__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse", "tail_frame"]
 
 UNKNOWN: Final = -1
 
@@ -75,4 +75,16 @@ def answer_frame(
     version: int, correlation_id: int, error: int, session_id: int, found: Sequence[Any]
 ) -> tuple[list[Any], int] | None:
     del version, correlation_id, error, session_id, found
+    return None
+
+
+def tail_frame(
+    version: int,
+    correlation_id: int,
+    session_id: int,
+    cursor: Cursor,
+    size_max: int,
+    is_committed: bool,  # noqa: FBT001 - as in the compiled twin
+) -> tuple[bytes, int] | None:
+    del version, correlation_id, session_id, cursor, size_max, is_committed
     return None
