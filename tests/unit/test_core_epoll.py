@@ -312,3 +312,63 @@ def test_waits_for_nothing_cost_nothing_even_after_a_quick_client(sockets: Socke
     for _ in range(10):
         assert sockets.shell.wait(10) == 0
     assert time.thread_time() - used_s < 0.02
+
+
+# -- what leaves by itself
+
+COMPILED = TWINS[:1]
+
+
+@pytest.mark.parametrize("sockets", COMPILED, indirect=True)
+def test_a_wait_goes_on_while_planned_output_leaves(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    connection, shell = client.connection, sockets.shell
+    data = bytes(range(256)) * 16 * KIB
+    assert shell.plan(connection, [(data, -1, 0, len(data))], skip=100, is_all=True)
+    shell.watch(connection, reading=True, writing=True)
+    assert shell.wait(20) == 0  # nobody reads
+    found = bytearray()
+
+    def read() -> None:
+        while len(found) < len(data) - 100:
+            found.extend(theirs.recv(100 * KIB))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert shell.wait(20_000) == OURS
+    assert sockets.wake() == [(connection, WRITABLE, 0)]
+    reader.join()
+    assert bytes(found) == data[100:]
+    assert shell.take_planned(connection) == len(data) - 100
+    assert shell.take_planned(connection) == 0
+
+
+@pytest.mark.parametrize("sockets", COMPILED, indirect=True)
+def test_a_request_is_told_while_planned_output_waits(sockets: Sockets) -> None:
+    theirs, client = sockets.connect()
+    connection, shell = client.connection, sockets.shell
+    data = bytes(4096 * KIB)
+    assert shell.plan(connection, [(data, -1, 0, len(data))], skip=0, is_all=True)
+    shell.watch(connection, reading=True, writing=True)
+    theirs.sendall(other())
+    assert shell.wait(20_000) == OURS
+    assert sockets.wake() == [(connection, REQUESTS, 0)]
+    shell.forget(connection)
+    assert shell.take_planned(connection) == 0
+
+
+@pytest.mark.parametrize("sockets", COMPILED, indirect=True)
+def test_a_plan_must_add_up(sockets: Sockets) -> None:
+    _, client = sockets.connect()
+    plan = sockets.shell.plan
+    for parts, skip in [
+        ([], 0),
+        ([(b"abc", -1, 0, 4)], 0),
+        ([(None, -1, 0, 4)], 0),
+        ([(None, 3, -1, 4)], 0),
+        ([(None, 3, 0, -4)], 0),
+        ([(b"abc", -1, 0, 3)], 4),
+        ([(b"abc", -1, 0, 3)], -1),
+    ]:
+        with pytest.raises(ValueError, match="bytes"):
+            plan(client.connection, parts, skip=skip, is_all=True)

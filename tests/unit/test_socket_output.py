@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from core_kit import frame
+from kernel_twins import needs_compiled
 from millstream.broker import socket_shell
 from millstream.broker.context import AnswerPart, RequestFacts
 from millstream.broker.dispatch import Dispatch
@@ -152,10 +153,21 @@ class Stage:
         return ReadSlice(file, position, size)
 
 
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+@pytest.fixture(params=["planned", "told"])
+def stage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Stage]:
+    """Where the epoll sends the rest of an answer by itself, and where every piece is told."""
+    if request.param == "told":
+        monkeypatch.setattr(SocketShell, "plan", lambda *_, **__: False)
     with ExitStack() as stack:
         yield Stage(stack, tmp_path)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what a test can only make happen in Python."""
+    monkeypatch.setattr(SocketShell, "plan", lambda *_, **__: False)
 
 
 def is_pinned(file: PooledFile) -> bool:
@@ -168,7 +180,7 @@ def is_pinned(file: PooledFile) -> bool:
 
 
 @pytest.fixture(params=["sent", "read"])
-def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def cold(request: pytest.FixtureRequest, told: None, monkeypatch: pytest.MonkeyPatch) -> int:
     """Nothing is in the page cache; the size of a range that is sent from it, or read first."""
 
     def not_there(*_: object) -> int:
@@ -207,6 +219,7 @@ def test_bytes_and_ranges_arrive_in_order(stage: Stage, is_uncopied: bool) -> No
     assert stage.received(4) == b"more"
 
 
+@pytest.mark.usefixtures("told")
 def test_a_file_system_that_cannot_send_is_read_instead(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,6 +261,7 @@ def test_a_client_that_goes_away_is_the_cause(stage: Stage) -> None:
     assert not is_pinned(file)
 
 
+@pytest.mark.usefixtures("told")
 def test_a_fast_client_lets_the_others_have_their_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +281,99 @@ def test_a_fast_client_lets_the_others_have_their_turn(
     assert sizes == [100_000]
     assert stage.received(160_000 + LARGE) == bytes(160_000) + data
     assert max(sizes) == 100_000
+
+
+def half_sent(stage: Stage, *parts: AnswerPart) -> None:
+    """Answer with more than the socket takes, and let the loop do what it can."""
+    stage.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * KIB)
+    stage.answer(*parts)
+    while stage.step():
+        pass
+
+
+@needs_compiled("epoll_shell")
+@pytest.mark.parametrize("stage", ["planned"], indirect=True)
+def test_nobody_is_asked_between_the_pieces_of_an_answer(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    send_queue = SocketPeer.send_queue
+
+    def counted(self: SocketPeer) -> bool:
+        calls.append(self.core.unsent_bytes)
+        return send_queue(self)
+
+    monkeypatch.setattr(SocketPeer, "send_queue", counted)
+    data = os.urandom(LARGE)
+    file = stage.file(data)
+    half_sent(stage, b"head", stage.range(file, 0, LARGE), b"tail", stage.range(file, 0, LARGE))
+    assert stage.received(2 * LARGE + 8) == b"head" + data + b"tail" + data
+    while stage.step():
+        pass
+    assert len(calls) == 2  # the first piece, and when all of it had left
+    assert not is_pinned(file)
+
+
+def test_a_file_that_is_cut_while_it_is_sent_ends_the_connection(stage: Stage) -> None:
+    file = stage.file(bytes(2 * LARGE))
+    half_sent(stage, b"head", stage.range(file, 0, 2 * LARGE))
+    os.truncate(file.path, LARGE)
+    found = 0
+    while stage.peer.state != CLOSED:
+        if stage.background.jobs:
+            stage.background.run()
+        found += len(stage.theirs.recv(MIB))
+        while stage.step():
+            pass
+    while data := stage.theirs.recv(MIB):
+        found += len(data)
+    assert found == LARGE + 4
+    assert stage.peer.close_cause is Cause.FAILURE
+    assert not is_pinned(file)
+
+
+def test_a_removed_file_is_sent_to_its_end(stage: Stage) -> None:
+    data = os.urandom(2 * LARGE)
+    file = stage.file(data)
+    half_sent(stage, b"head", stage.range(file, 0, 2 * LARGE))
+    os.unlink(file.path)
+    file.forget()
+    assert stage.received(2 * LARGE + 4) == b"head" + data
+    assert not is_pinned(file)
+
+
+def test_answers_stay_in_order_behind_half_a_range(stage: Stage) -> None:
+    data = os.urandom(900 * KIB)
+    file = stage.file(data)
+    half_sent(stage, b"head", stage.range(file, 0, len(data)))
+    assert is_pinned(file)
+    stage.answer(b"second")
+    stage.answer(stage.range(file, 0, SMALL), bytes(MIB))
+    expected = b"head" + data + b"second" + data[:SMALL] + bytes(MIB)
+    assert stage.received(len(expected)) == expected
+    assert not is_pinned(file)
+    assert not stage.has_news()
+
+
+def test_closing_waits_for_the_rest_of_a_range(stage: Stage) -> None:
+    data = os.urandom(LARGE)
+    file = stage.file(data)
+    half_sent(stage, b"head", stage.range(file, 0, LARGE))
+    stage.peer.close("enough")
+    assert stage.received(LARGE + 4) == b"head" + data
+    while stage.step():
+        pass
+    assert stage.peer.state == CLOSED
+    assert stage.theirs.recv(1) == b""
+    assert not is_pinned(file)
+
+
+def test_an_abort_drops_half_a_range(stage: Stage) -> None:
+    file = stage.file(bytes(LARGE))
+    half_sent(stage, b"head", stage.range(file, 0, LARGE), stage.range(file, 0, LARGE))
+    stage.peer.abort("enough", Cause.STOP)
+    assert not is_pinned(file)
+    assert not stage.has_news()
 
 
 # -- cold data ---------------------------------------------------------------------------------
@@ -292,6 +399,7 @@ def test_the_loop_sleeps_while_a_thread_reads(stage: Stage, cold: int) -> None:
     assert not is_pinned(file)
 
 
+@pytest.mark.usefixtures("told")
 def test_the_loop_sleeps_also_after_the_socket_was_full(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +505,7 @@ def test_really_cold_data_is_read_by_a_thread(stage: Stage) -> None:
 # -- reading -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("told")
 def test_an_answer_that_leaves_at_once_costs_no_call(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,9 @@ TURN_BYTES_MAX: Final = 8 * MIB
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
+PlannedPart = tuple[bytes | None, int, int, int]
+"""Bytes, or a file's descriptor and a position; and a size."""
+
 
 class Loop(Protocol):
     """What is needed of an event loop."""
@@ -75,6 +78,13 @@ class SocketShell:
         # While it is not read, or something waits to be sent, its answers are Python's to order.
         core.is_direct = reading and not writing
         self._epoll.watch(core, reading=reading, writing=writing)
+
+    def plan(self, core: Connection, parts: list[PlannedPart], *, skip: int, is_all: bool) -> bool:
+        """Let parts of a queue leave without Python; see `EpollShell.plan`."""
+        return self._epoll.plan(core, parts, skip=skip, is_all=is_all)
+
+    def take_planned(self, core: Connection) -> int:
+        return self._epoll.take_planned(core)
 
     def forget(self, core: Connection) -> None:
         self._epoll.forget(core)
@@ -126,6 +136,8 @@ class SocketPeer(ClientPeer):
         """Bytes of the queue's first part that have left."""
         self._is_loading = False
         """Whether a thread reads cold data for the queue's first part."""
+        self._is_planned = False
+        """Whether the epoll sends from the queue's front when the socket can take more."""
 
     # -- input -----------------------------------------------------------------------------
 
@@ -152,12 +164,16 @@ class SocketPeer(ClientPeer):
     # -- output ----------------------------------------------------------------------------
 
     def send_queue(self) -> bool:
+        self._take_planned()
         if self._is_loading:
             self._set_writing(False)
             return False
         try:
             if len(self._queue) == 1 and self._send_only():
                 return True
+            if self._send_planned():
+                self._set_writing(True)
+                return False
             is_empty = self._send_turn()
         except BlockingIOError:
             is_empty = False
@@ -169,6 +185,38 @@ class SocketPeer(ClientPeer):
         if self._is_writing or not is_empty:
             self._set_writing(not is_empty and not self._is_loading)
         return is_empty
+
+    def _send_planned(self) -> bool:
+        """Let the epoll send what it can without a question, now and whenever there is room.
+
+        False: it has none of it any more, and what is still in the queue is sent here.
+        """
+        parts: list[PlannedPart] = []
+        for part in self._queue:
+            if type(part) is bytes:
+                parts.append((part, -1, 0, len(part)))
+            elif isinstance(part, ReadSlice):
+                descriptor = self._descriptor_of(part, 0)
+                if descriptor < 0:
+                    break
+                parts.append((None, descriptor, part.position, part.size_bytes))
+            else:
+                break
+        if not parts:
+            return False
+        is_all = len(parts) == len(self._queue)
+        shell, skip = self._shell, self._sent_of_first
+        self._is_planned = True
+        if shell.plan(self.core, parts, skip=skip, is_all=is_all):
+            return True
+        self._take_planned()
+        return False
+
+    def _take_planned(self) -> None:
+        """The queue is Python's again, without what has left."""
+        if self._is_planned:
+            self._is_planned = False
+            self._sent(self._shell.take_planned(self.core))
 
     def _send_only(self) -> bool:
         """Send a queue of one whole part, which most are; False: the long way goes on from here."""

@@ -55,6 +55,27 @@ class EpollShell:
         number). Requests of one are still in order: what is told was not walked yet.
         """
 
+    def plan(
+        self,
+        connection: Connection,
+        parts: list[tuple[bytes | None, int, int, int]],
+        *,
+        skip: int,
+        is_all: bool,
+    ) -> bool:
+        """Send these in order, now and whenever the socket can take more; False when there is
+        nothing to wait for: all of it has left, or something is to be decided (a page that is not
+        in the cache, an error), which whoever sends the rest will find.
+
+        With True WRITABLE is not told before it is so far; watch for writing. Each part is (bytes,
+        -1, 0, size), or (None, a file's descriptor, position, size); the files stay open until
+        `take_planned` or `forget`. `skip`: bytes of the first that have left. `is_all`: nothing
+        follows the last. The plain twin sends nothing.
+        """
+
+    def take_planned(self, connection: Connection) -> int:
+        """How many bytes of what was planned have left; there is no plan any more."""
+
     def send_ready(self) -> list[Connection]:
         """Instead of `SlotTable.take_ready`: send the small output of direct connections.
 

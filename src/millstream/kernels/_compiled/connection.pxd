@@ -1,5 +1,6 @@
 # C layout of a connection, for the shell.
 from millstream.kernels._compiled.input_buffer cimport InputBuffer
+from millstream.kernels._compiled.planned_output cimport PlannedOutput
 from millstream.kernels._compiled.produce cimport Plan
 
 
@@ -22,11 +23,14 @@ cdef class Connection(InputBuffer):
     cdef int descriptor
     # Whether the next frame was looked at already, and is not for the core.
     cdef bint is_for_python
+    # What leaves by itself when the socket can take more; usually nothing.
+    cdef PlannedOutput planned
     cdef Py_ssize_t in_flight_max
     cdef long long output_bytes_max
     cdef Plan plan
 
     cdef bint must_wait(self) noexcept
+    cdef bint sends_more(self, double now_s) noexcept
     cdef bint walk(self, long long wall_ms) except -1
     cdef Py_ssize_t frame_size(self) except? -1
     cdef int read_header(self, unsigned char* at, unsigned char* end, Header* header) except -1

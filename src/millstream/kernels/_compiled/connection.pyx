@@ -53,6 +53,13 @@ cdef class Connection(InputBuffer):
             or self.queued_bytes + self.unsent_bytes >= self.output_bytes_max
         )
 
+    cdef bint sends_more(self, double now_s) noexcept:
+        """Its socket can take more: whether that, and what comes of it, is nobody else's matter."""
+        if self.planned is None:
+            return False
+        self.last_active_s = now_s
+        return self.planned.send_more(self.descriptor)
+
     @property
     def is_blocked(self):
         return not self.is_closed and self.must_wait()

@@ -12,6 +12,7 @@ from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memmove
 
 from millstream.kernels._compiled.connection cimport Connection
+from millstream.kernels._compiled.planned_output cimport PlannedOutput
 from millstream.kernels._compiled.slots cimport SlotTable
 
 from millstream.kernels.errors import FrameError
@@ -105,6 +106,7 @@ cdef class EpollShell:
 
     def forget(self, Connection connection) -> None:
         self.event_count = 0  # it may be among those; the others will be found again
+        connection.planned = None
         del self.connections[connection.descriptor]
         self.control(EPOLL_CTL_DEL, connection.descriptor, NULL, 0)
         connection.descriptor = -1
@@ -131,21 +133,41 @@ cdef class EpollShell:
         self.control(EPOLL_CTL_ADD, descriptor, NULL, EPOLLIN)
 
     def wait(self, int timeout_ms) -> int:
-        cdef int index, found = 0
-        cdef int count = 0
-        if timeout_ms != 0 and self.credit >= SPIN_CREDIT:
-            with nogil:
-                count = self.spin()
-        if count == 0:
-            count = self.sleep(timeout_ms)
+        cdef int64_t left_ns, until_ns = now_ns() + timeout_ms * <int64_t>1_000_000
+        cdef int count, found
+        while True:
+            count = 0
+            if timeout_ms != 0 and self.credit >= SPIN_CREDIT:
+                with nogil:
+                    count = self.spin()
+            if count == 0:
+                count = self.sleep(timeout_ms)
+            found = self.sort_out(count)
+            if found or count == 0:
+                return found
+            # Nothing came but room for more output: the wait goes on.
+            if timeout_ms >= 0:
+                left_ns = until_ns - now_ns()
+                if left_ns <= 0:
+                    return 0
+                timeout_ms = <int>((left_ns + 999_999) // 1_000_000)
+
+    cdef int sort_out(self, int count) except -1:
+        """Keep the events that are for `wake`; what there is, as `wait` tells it."""
+        cdef Connection connection
+        cdef epoll_event* event
+        cdef int index, kept = 0, found = 0
         for index in range(count):
-            if self.events[index].data.ptr == NULL:
-                count -= 1
-                self.events[index] = self.events[count]
+            event = &self.events[index]
+            if event.data.ptr == NULL:
                 found = 2
-                break
-        self.event_count = count
-        return found | 1 if count else found
+                continue
+            connection = <Connection>event.data.ptr
+            if event.events != EPOLLOUT or not connection.sends_more(now_ns() * 1e-9):
+                self.events[kept] = event[0]
+                kept += 1
+        self.event_count = kept
+        return found | 1 if kept else found
 
     cdef int spin(self) noexcept nogil:
         """Look again and again for a moment instead of sleeping.
@@ -188,6 +210,7 @@ cdef class EpollShell:
         cdef epoll_event* event
         cdef int index, flags, error
         cdef int count = self.event_count
+        cdef bint is_waited = count != 0  # then `wait` has looked at what was planned
         self.event_count = 0
         if count == 0:
             count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
@@ -197,6 +220,8 @@ cdef class EpollShell:
             if event.data.ptr == NULL:
                 continue  # the loop will look itself
             connection = <Connection>event.data.ptr
+            if event.events == EPOLLOUT and not is_waited and connection.sends_more(now_s):
+                continue
             flags = 2 if event.events & EPOLLOUT else 0
             error = 0
             if event.events & (EPOLLIN | EPOLLRDHUP):
@@ -236,6 +261,15 @@ cdef class EpollShell:
         )
 
     # -- output
+
+    def plan(self, Connection connection, list parts, *, long long skip, bint is_all) -> bool:
+        connection.planned = PlannedOutput(parts, skip, is_all)
+        return connection.planned.send_more(connection.descriptor)
+
+    def take_planned(self, Connection connection) -> int:
+        cdef PlannedOutput planned = connection.planned
+        connection.planned = None
+        return 0 if planned is None else planned.sent_bytes
 
     def send_ready(self) -> list:
         cdef Connection connection

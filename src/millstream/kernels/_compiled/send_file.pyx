@@ -40,28 +40,36 @@ if page_bytes < PAGE_BYTES_MIN:
 
 def send_file(int sock, int file, long long position, long long size):
     cdef long long sent = 0
-    cdef Py_ssize_t cached, done
-    cdef off_t at
+    cdef int state
     if position < 0 or size < 0:
         raise ValueError(f"{size} bytes from byte {position}")
-    while sent < size:
-        at = position + sent
-        cached = cached_bytes(file, at, <Py_ssize_t>min(size - sent, <long long>WINDOW_BYTES))
+    state = send_range(sock, file, position, size, &sent)
+    if state == HAS_FAILED:
+        raise OSError(errno, os.strerror(errno))
+    return sent, state
+
+
+cdef int send_range(
+    int sock, int file, long long position, long long size, long long* sent
+) noexcept:
+    cdef Py_ssize_t cached, done
+    cdef off_t at
+    while sent[0] < size:
+        at = position + sent[0]
+        cached = cached_bytes(file, at, <Py_ssize_t>min(size - sent[0], <long long>WINDOW_BYTES))
         if cached <= 0:
-            return sent, 4 if cached < 0 else 2
+            return IS_UNKNOWN if cached < 0 else IS_COLD
         done = sendfile(sock, file, &at, cached)
         if done < 0:
             if errno == EINTR:
                 continue
             if errno == EAGAIN:
-                return sent, 1
-            if errno == EINVAL or errno == ENOSYS:
-                return sent, 4
-            raise OSError(errno, os.strerror(errno))
-        sent += done
+                return IS_FULL
+            return IS_UNKNOWN if errno == EINVAL or errno == ENOSYS else HAS_FAILED
+        sent[0] += done
         if done < cached:
-            return sent, 1 if done else 3
-    return sent, 0
+            return IS_FULL if done else IS_SHORT
+    return ALL_SENT
 
 
 cdef Py_ssize_t cached_bytes(int file, long long position, Py_ssize_t size) noexcept:

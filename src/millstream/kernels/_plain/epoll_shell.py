@@ -110,6 +110,22 @@ class EpollShell:
         is_large = connection.unread_bytes >= self._unread_bytes_told
         return REQUESTS if is_told or is_large else 0, 0
 
+    def plan(
+        self,
+        connection: Connection,
+        parts: list[tuple[bytes | None, int, int, int]],
+        *,
+        skip: int,
+        is_all: bool,
+    ) -> bool:
+        # Python would send them here as well: whoever owns the queue can do that.
+        del connection, parts, skip, is_all
+        return False
+
+    def take_planned(self, connection: Connection) -> int:
+        del connection
+        return 0
+
     def send_ready(self) -> list[Connection]:
         return [one for one in self._table.take_ready() if not self._send(one)]
 
