@@ -344,6 +344,29 @@ def test_a_wait_goes_on_while_planned_output_leaves(sockets: Sockets) -> None:
 
 
 @pytest.mark.parametrize("sockets", COMPILED, indirect=True)
+def test_planned_output_does_not_make_a_wait_longer(sockets: Sockets) -> None:
+    """A client that takes its answer all the time must not keep the loop's timers waiting."""
+    theirs, client = sockets.connect()
+    connection, shell = client.connection, sockets.shell
+    data = bytes(64 * 1024 * KIB)
+    assert shell.plan(connection, [(data, -1, 0, len(data))], skip=0, is_all=True)
+    shell.watch(connection, reading=True, writing=True)
+
+    def read() -> None:
+        while theirs.recv(100 * KIB):
+            pass
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        assert shell.wait(1) == 0
+        assert 0 < shell.take_planned(connection) < len(data)
+    finally:
+        connection.owner.shutdown(socket.SHUT_RDWR)
+        reader.join()
+
+
+@pytest.mark.parametrize("sockets", COMPILED, indirect=True)
 def test_a_request_is_told_while_planned_output_waits(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
     connection, shell = client.connection, sockets.shell
