@@ -24,6 +24,7 @@ from millstream.broker.server import Server
 from millstream.broker.services import Services
 from millstream.broker.tasks import TaskScope
 from millstream.broker.upkeep import Upkeep
+from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import BrokerImage, Endpoint, ImageChange, TopicImage
 from millstream.controller.local import LocalController
 from millstream.kernels.slots import SlotTable
@@ -199,6 +200,7 @@ class Broker:
         report = self.logs.start(self._config_of)
         self.controller.leave_out(report.failed_directories)
         self.controller.open()
+        self.logs.expect(META_PROPERTIES)
         for gone in self.controller.directory_plan.forgotten:
             log.info("a log directory without partitions is gone", directory=gone.path)
         self._adopt(report)

@@ -26,6 +26,9 @@ FLUSH_LOOK_S: Final = 1.0
 PRODUCER_LOOK_S: Final = 600.0
 RUBBISH_LOOK_S: Final = 0.5
 """`file.delete.delay.ms` is kept to within this."""
+DIRECTORY_LOOK_S: Final = 1.0
+"""Until a log directory that was removed or unmounted is noticed, at the latest. Kafka notices with
+its next checkpoint, within five seconds."""
 ROOM_LOOK_S: Final = 5.0
 """How long a partition stays away that the disk had no room for, once there is some again."""
 FOREVER_S: Final = 7 * 86_400.0
@@ -80,7 +83,8 @@ class Upkeep:
         self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
         self._every("old files", lambda: RUBBISH_LOOK_S, self._logs.rubbish.run)
         self._every("log lines", lambda: 1.0, logs.flush)
-        self._every("directories", lambda: 1.0, self._tell_failures)
+        self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.looking)
+        self._every("failures", lambda: 1.0, self._tell_failures)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
         self._every("garbage", lambda: GARBAGE_LOOK_S, self._garbage.look)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)

@@ -31,6 +31,9 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def is_removed(self) -> bool:
+        """Whether no name leads to it any more: what is written goes with the last close."""
+
     def write_at(self, position: int, data: ReadableBuffer) -> None:
         """Write all of `data`, or raise; after an error the range's content is undefined."""
 
@@ -62,6 +65,11 @@ class File(Protocol):
 
 class DirectoryLock(Protocol):
     """Held while a process owns a log directory; freed by `release` or by the process's end."""
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to what was locked: not after it was removed, renamed or
+        unmounted, or something else was mounted there. For any thread; raises OSError.
+        """
 
     def release(self) -> None: ...
 

@@ -82,6 +82,8 @@ class LogDirectory:
         """What is no partition any more may be here, or come back, at the next start."""
         self.absent_from: str | None = None
         """Where it should be, if what is there is something else or nothing."""
+        self.expected_names: tuple[str, ...] = ()
+        """What has to be in it while it is used, as whoever put it there says."""
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
@@ -147,6 +149,28 @@ class LogDirectory:
         be tried again; a sync that failed for whatever reason, a full disk too, may not.
         """
         return self.refused(error) if is_descriptor_shortage(error) else self.failed(error)
+
+    def look(self) -> None:
+        """Fail it if its path leads to nothing any more, or to something else. Blocks; any thread.
+
+        Nothing else would tell: into files that are open one can write for as long as one likes
+        after their names, or the whole mount, are gone, and all of it is lost at the next start.
+        """
+        lock = self._lock
+        if lock is None or self.failure is not None:
+            return
+        try:
+            gone = [] if lock.is_in_place() else [self.path]
+            gone += [one for one in self.expected_names if not self.disk.exists(self._inside(one))]
+        except OSError as error:
+            self.failed(error)
+            return
+        if gone and self._lock is lock:  # not after a stop
+            detail = f"{gone[0]} was removed, renamed or unmounted while it was in use"
+            self.failed(OSError(errno.ENOENT, detail, self.path))
+
+    def _inside(self, name: str) -> str:
+        return f"{self.path}/{name}"
 
     @property
     def is_open(self) -> bool:

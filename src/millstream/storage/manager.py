@@ -278,6 +278,16 @@ class LogManager(ChangingLogs):
 
     # -- upkeep ----------------------------------------------------------------------------
 
+    def looking(self) -> Steps[None]:
+        """Whether every directory is still what was opened, in steps; one that is not fails."""
+        for directory in self._usable():
+            yield directory.look
+
+    def expect(self, *names: str) -> None:
+        """What every directory in use has; one that loses it is not the same any more."""
+        for directory in self._directories:
+            directory.expected_names = names
+
     def store_checkpoints(self) -> None:
         """Recovery points, high watermarks and log starts of every directory to their files."""
         run_whole(self.storing_checkpoints())
