@@ -11,6 +11,7 @@ from broker_process import BrokerProcess, broker_process
 from millstream.testing.peers.kafka import free_ports
 from millstream.testing.record_batches import read_records
 from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from wire_client import WireClient, build_batch
@@ -102,3 +103,8 @@ def leaders(client: WireClient) -> dict[int, ErrorCode]:
     topics = [MetadataRequestTopic(name=TOPIC)]
     (topic,) = client.send(MetadataRequest(topics=topics), 9).topics
     return {one.partition_index: ErrorCode(one.error_code) for one in topic.partitions}
+
+
+def delete_topic(client: WireClient, name: str = TOPIC) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
+    assert client.send(request, 6).responses[0].error_code == 0

@@ -19,6 +19,7 @@ from disks_kit import (
     PARTITIONS,
     TOPIC,
     Disks,
+    delete_topic,
     disks_with_records,
     leaders,
     log_dirs,
@@ -31,7 +32,6 @@ from millstream.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from waiting_for import until
 from wire_client import WireClient
 
@@ -47,11 +47,6 @@ def uptime_s(broker: BrokerProcess) -> float:
     ticks = int(Path(f"/proc/{broker.pid}/stat").read_text().rpartition(")")[2].split()[19])
     since_boot_s = float(Path("/proc/uptime").read_text().split()[0])
     return since_boot_s - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def delete_topic(client: WireClient, name: str = TOPIC) -> None:
-    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000)
-    assert client.send(request, 6).responses[0].error_code == 0
 
 
 def check_offline(

@@ -131,6 +131,7 @@ class Broker:
             network=seams.network,
         )
         self.partitions = Partitions(self.logs, configs, self._table, broker_id=self.broker_id)
+        self.server.exchange.reading_failed = self.logs.reading_failed
         self.server.exchange.after_commit = self.partitions.wake_readers
         self.partitions.after_late_wake = self.server.exchange.poke
         self.partitions.is_wake_coming = self.server.exchange.is_awake

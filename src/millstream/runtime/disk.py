@@ -7,6 +7,7 @@ Rules both implementations keep (the simulated one checks that they suffice):
 - Every failure is an `OSError` with an errno (ENOSPC, EIO, ENOENT, ...).
 """
 
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -17,6 +18,13 @@ ReadableBuffer = bytes | bytearray | memoryview
 
 class NotAFile(OSError):
     """A name that should be a file's belongs to a pipe or a device: no word about the disk."""
+
+
+class ShortFile(OSError):
+    """A file ends before what was written to it: somebody cut it, or the file system lost it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, "the file is shorter than what was written to it", path)
 
 
 class File(Protocol):

@@ -82,6 +82,10 @@ class LogDirectory:
         """What is no partition any more may be here, or come back, at the next start."""
         self.absent_from: str | None = None
         """Where it should be, if what is there is something else or nothing."""
+        self.failed_partitions: dict[TopicPartition, str] = {}
+        """Those that failed while the directory did not, and why."""
+        self.failure_count = 0
+        """Grows with every failure, of the directory or of a partition in it."""
         self.expected_names: tuple[str, ...] = ()
         """What has to be in it while it is used, as whoever put it there says."""
         self._lock: DirectoryLock | None = None
@@ -120,7 +124,13 @@ class LogDirectory:
         """Note the failure and say it as the error to raise; the first cause is kept."""
         if self.failure is None:
             self.failure = f"{error.strerror or error} ({error.filename or self.path})"
+            self.failure_count += 1
         return StorageFailed(self.path, self.failure)
+
+    def partition_failed(self, partition: TopicPartition, cause: str) -> None:
+        """One partition cannot be used any more; the others can."""
+        self.failed_partitions[partition] = cause
+        self.failure_count += 1
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -234,6 +244,8 @@ class LogDirectory:
         `forget`.
         """
         refusal: DiskFull | TooManyOpenFiles | None = None
+        for one in partitions:
+            self.failed_partitions.pop(one, None)
         with self._checkpoint_lock:
             for name, stored in self._stored.items():
                 if name not in self._behind and not any(one in stored for one in partitions):
