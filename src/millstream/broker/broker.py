@@ -100,7 +100,13 @@ class Broker:
         self.metrics = BrokerMetrics(seams.process)
         self._tasks = TaskScope()
         self._turns = Turns(self._background, self._tasks.spawn)
-        requests = Turns(self._background, self._tasks.spawn, elsewhere_max=REQUESTS_ELSEWHERE_MAX)
+        self._computing = seams.background or ThreadBackground(loop, workers=REQUESTS_ELSEWHERE_MAX)
+        self._requests = requests = Turns(
+            self._background,
+            self._tasks.spawn,
+            elsewhere_max=REQUESTS_ELSEWHERE_MAX,
+            computing=self._computing,
+        )
         self._garbage = Garbage(lambda: self._turns.is_busy or requests.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
         storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
@@ -319,7 +325,10 @@ class Broker:
         if self._observe is not None:
             await self._observe.close()
         await self.server.close()
+        self._requests.stop()  # nobody is left to be answered
         await self._tasks.close(timeout_s=1.0)
+        if self._computing is not self._background:
+            await self._computing.close(timeout_s=0.0)
         self.partitions.stop_waiting()
         self.logs.stop_work()
         unfinished = await self._background.close(timeout_s=STOP_TIMEOUT_S)
