@@ -208,6 +208,13 @@ class Broker:
         self.controller.leave_out(report.failed_directories)
         self.controller.open()
         self.logs.expect(META_PROPERTIES)
+        if self.controller.is_first_start:
+            # The one line by which a disk that is not mounted can be told from a new broker.
+            log.info(
+                "a first start: nothing of this broker was found",
+                directories=",".join(configs.get_list("log.dirs")),
+                cluster=self.controller.image.cluster_id,
+            )
         for gone in self.controller.directory_plan.forgotten:
             log.info("a log directory without partitions is gone", directory=gone.path)
         self._adopt(report)
