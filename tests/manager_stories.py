@@ -20,6 +20,7 @@ from millstream.testing.sim_disk import SimDisk
 
 ONE, TWO, THREE = (TopicPartition("events", number) for number in range(3))
 TOPIC_ID = TopicId(UUID(int=7))
+OTHER_ID = TopicId(UUID(int=8))
 
 
 @dataclass(slots=True)

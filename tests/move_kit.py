@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, field
 
+import pytest
+
 from compaction_kit import StepBackground
 from log_stories import batch_of, of_producer
 from manager_stories import ONE, Broker
 from millstream.model.ids import LeaderEpoch, ProducerId, TopicPartition
 from millstream.runtime.background import Background
 from millstream.runtime.randomness import SeededRandomness
-from millstream.storage import names
+from millstream.storage import directory_move, move_copy, names
 from millstream.storage.config import LogConfig
 from millstream.storage.directory_move import MoveEnd, MoveReport
 from millstream.storage.log import Log
@@ -119,3 +121,27 @@ def facts_of(log: Log) -> tuple[object, ...]:
     """What a move must not change."""
     producers = [(one.producer_id, one.last_sequence) for one in log.producers.states.entries()]
     return log.log_start, log.log_end, log.epochs.entries(), producers, read_all(log)
+
+
+def make_steps_small(patch: pytest.MonkeyPatch) -> None:
+    """Many steps for little data."""
+    patch.setattr(move_copy, "CHUNK_BYTES", 512)
+    patch.setattr(directory_move, "JOB_BYTES_MAX", 2048)
+
+
+def after(jobs: int, mover: Mover | None = None) -> Mover:
+    """A partition in the middle of its move."""
+    mover = mover or Mover()
+    mover.move()
+    for _ in range(jobs):
+        assert mover.steps.run_next() is not None
+    return mover
+
+
+def all_steps() -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        make_steps_small(patch)
+        return after(0).steps.run_all()
+
+
+STEPS = len(all_steps())

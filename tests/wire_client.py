@@ -134,12 +134,13 @@ class WireClient:
         *,
         partition: int = 0,
         max_wait_ms: int = 0,
+        max_bytes: int = 50_000_000,
         version: int = 12,
     ) -> FetchResponse:
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            max_bytes=50_000_000,
+            max_bytes=max_bytes,
             topics=[
                 FetchTopic(
                     topic=topic,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from cold_files import make_cold
 from kernel_twins import twins
 from millstream.model.limits import KIB, MIB
 
@@ -48,20 +49,6 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
         yield Ends(ours, theirs, file, data)
 
 
-def make_cold(file: int) -> None:
-    """Out of the page cache, and no more of it comes back than is read."""
-    os.fsync(file)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    try:
-        os.preadv(file, [bytearray(1)], 2 * MIB, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return
-    except OSError:
-        pass
-    pytest.skip("this file system keeps what it is told to drop")
-
-
 @kernels
 @pytest.mark.parametrize("position", [0, 1, PAGE_BYTES - 1, PAGE_BYTES, MIB + 77])
 @pytest.mark.parametrize("size", [0, 1, PAGE_BYTES, PAGE_BYTES + 2, 70_000])
@@ -91,7 +78,7 @@ def test_a_full_socket_ends_it_and_it_goes_on_from_there(kernel: ModuleType, end
 @kernels
 def test_what_is_not_in_the_page_cache_is_not_sent(kernel: ModuleType, ends: Ends) -> None:
     """I-34: sendfile would wait for the disk, and every connection with it."""
-    make_cold(ends.file)
+    make_cold(ends.file, position=2 * MIB)
     ours = ends.ours.fileno()
     assert kernel.send_file(ours, ends.file, 0, SIZE) == (0, kernel.COLD)
     os.pread(ends.file, 16 * PAGE_BYTES, 4 * PAGE_BYTES)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import uvloop
 
 from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
@@ -116,15 +117,10 @@ async def scene(directory: Path) -> AsyncIterator[Scene]:
         await broker.stop()
 
 
-def uvloop_or_skip() -> asyncio.AbstractEventLoop:
-    loop: asyncio.AbstractEventLoop = pytest.importorskip("uvloop").new_event_loop()
-    return loop
-
-
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "direct": DirectLoop,
     "asyncio": asyncio.SelectorEventLoop,
-    "uvloop": uvloop_or_skip,
+    "uvloop": uvloop.new_event_loop,
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from log_stories import DIRECTORY, NOW, Story, batch_of
 from millstream.kernels.compression import Codec
-from millstream.model.errors import CorruptRecords, OffsetOutOfRange
+from millstream.model.errors import CorruptRecords, OffsetOutOfRange, StorageFailed
 from millstream.model.ids import Offset, TimestampMs
 from millstream.storage.config import TimestampType
 from millstream.storage.log_reader import Isolation
@@ -245,10 +245,11 @@ def test_a_damaged_header_refuses_what_it_hides_and_nothing_else(at: int) -> Non
     assert offsets(read(story, first_end - 1)) == [first_end - 1]
 
 
-def test_a_segment_that_became_shorter_than_its_batches_is_corrupt() -> None:
+def test_a_segment_that_became_shorter_than_its_batches_fails_its_log() -> None:
     story = Story()
     story.fill(3)
     with story.disk.open_write(f"{DIRECTORY}/{0:020d}.log") as file:
         file.truncate(30)
-    with pytest.raises(CorruptRecords):
+    with pytest.raises(StorageFailed, match="shorter"):
         read(story, 0)
+    assert story.log.owner.failure is None

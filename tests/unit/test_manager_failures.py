@@ -13,6 +13,7 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import Offset, TopicPartition
+from millstream.runtime.turns import run_whole
 from millstream.storage import names
 from millstream.storage.clean_shutdown import is_present
 from millstream.storage.config import DAY_MS
@@ -117,6 +118,47 @@ def test_a_checkpoint_that_cannot_be_stored_takes_the_directory_offline(name: st
     finally:
         assert broker.manager.offline_partitions == [lost]
     assert broker.values(kept) == [b"before"]
+
+
+@pytest.mark.parametrize("how", ["renamed", "no lock", "unreadable"])
+def test_a_directory_that_is_not_the_same_any_more_is_offline_after_a_look(how: str) -> None:
+    broker, lost, kept = two_disks()
+    run_whole(broker.manager.looking())
+    assert broker.manager.offline_partitions == []
+    if how == "renamed":
+        broker.disk.rename("/a", "/c")
+    elif how == "no lock":
+        broker.disk.remove("/a/.lock")
+    else:
+        broker.disk.faults.plan(DiskFault(operation="stat", errno=errno.EIO, path_part="/a"))
+    broker.put(lost, b"acknowledged, and nobody could know better")
+    run_whole(broker.manager.looking())
+    assert broker.manager.offline_partitions == [lost]
+    with pytest.raises(StorageFailed, match="/a"):
+        broker.put(lost, b"x")
+    broker.put(kept, b"x")
+
+
+def test_a_directory_without_what_it_must_have_is_offline_after_a_look() -> None:
+    broker, lost, kept = two_disks()
+    for root in PATHS:
+        broker.disk.open_write(f"{root}/name").close()
+    broker.manager.expect("name")
+    run_whole(broker.manager.looking())
+    assert broker.manager.offline_partitions == []
+    broker.disk.remove("/a/name")
+    run_whole(broker.manager.looking())
+    assert broker.manager.offline_partitions == [lost]
+    broker.put(kept, b"x")
+
+
+def test_a_look_that_comes_after_the_stop_finds_nothing_wrong() -> None:
+    broker, _, _ = two_disks()
+    (directory, _) = broker.manager.directories
+    broker.stop()
+    broker.disk.rename("/a", "/c")
+    directory.look()
+    assert directory.failure is None
 
 
 def test_new_partitions_go_to_disks_that_work() -> None:

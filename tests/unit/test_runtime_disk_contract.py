@@ -223,6 +223,39 @@ def test_lock_excludes_another_process_and_the_same_one_until_released(machine: 
     second.release()
 
 
+def test_a_lock_knows_whether_its_path_still_leads_to_it(machine: Machine) -> None:
+    disk, path, away = machine.disk, machine.path("logs"), machine.path("away")
+    disk.make_directories(path)
+    lock = disk.lock_directory(path)
+    assert lock.is_in_place()
+    disk.rename(path, away)
+    assert not lock.is_in_place()
+    disk.make_directories(path)
+    assert not lock.is_in_place()
+    disk.open_write(f"{path}/.lock").close()
+    assert not lock.is_in_place()  # of the same name, and another one
+    remove_tree(disk, path)
+    disk.rename(away, path)
+    assert lock.is_in_place()
+    disk.remove(f"{path}/.lock")
+    assert not lock.is_in_place()
+    lock.release()
+
+
+def test_an_open_file_knows_whether_it_has_a_name(machine: Machine) -> None:
+    with machine.disk.open_write(machine.path("a")) as file:
+        assert not file.is_removed()
+        machine.disk.rename(machine.path("a"), machine.path("b"))
+        assert not file.is_removed()
+        machine.disk.remove(machine.path("b"))
+        assert file.is_removed()
+        file.write_at(0, b"still there")
+    with machine.disk.open_write(machine.path("c")) as replaced:
+        machine.disk.open_write(machine.path("d")).close()
+        machine.disk.rename(machine.path("d"), machine.path("c"))
+        assert replaced.is_removed()
+
+
 def test_write_atomically_replaces_the_whole_content(machine: Machine) -> None:
     path = machine.path("checkpoint")
     write_atomically(machine.disk, path, b"the first and longer one")

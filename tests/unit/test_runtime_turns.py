@@ -16,6 +16,7 @@ from millstream.runtime.background import (
 )
 from millstream.runtime.turns import (
     Begun,
+    Computation,
     Pace,
     Steps,
     Turns,
@@ -198,3 +199,37 @@ def test_large_requests_leave_threads_for_the_others() -> None:
         assert await background.close(timeout_s=30) == []
 
     asyncio.run(scenario())
+
+
+def test_a_stop_ends_computations_and_lets_other_jobs_finish() -> None:
+    """What is computed is nobody's any more; what is on its way to the disk must get there."""
+    may_end = threading.Event()
+    computed: list[str] = []
+
+    async def main() -> None:
+        background, computing = (ThreadBackground(asyncio.get_running_loop()) for _ in range(2))
+        turns = Turns(background, computing=computing)
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def compute(name: str) -> None:
+            computed.append(name)
+            loop.call_soon_threadsafe(begun.set)
+            may_end.wait(60)
+
+        heavy = loop.create_task(turns.elsewhere(Computation(compute, "first"), name="first"))
+        job = loop.create_task(turns.elsewhere(lambda: may_end.wait(60), name="job"))
+        await begun.wait()
+        turns.stop()
+        with pytest.raises(asyncio.CancelledError):
+            await heavy
+        with pytest.raises(asyncio.CancelledError):
+            await turns.elsewhere(Computation(compute, "second"), name="second")
+        assert await computing.close(timeout_s=0) == ["first"]
+        assert not job.done()
+        may_end.set()
+        assert await job is True
+        assert await background.close(timeout_s=20) == []
+
+    asyncio.run(main())
+    assert computed == ["first"]

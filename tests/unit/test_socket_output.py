@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from cold_files import make_cold
 from core_kit import frame
 from kernel_twins import needs_compiled
 from millstream.broker import socket_shell
@@ -482,14 +483,7 @@ def test_really_cold_data_is_read_by_a_thread(stage: Stage) -> None:
     file = stage.file(data)
     descriptor = file.open().descriptor
     assert descriptor is not None
-    os.fsync(descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    try:
-        os.preadv(descriptor, [bytearray(1)], 0, os.RWF_NOWAIT)
-    except BlockingIOError:
-        pass
-    else:
-        pytest.skip("this file system keeps what it is told to drop")
+    make_cold(descriptor)
     stage.answer(stage.range(file, 0, LARGE))
     assert len(stage.background.jobs) == 1
     found = b""

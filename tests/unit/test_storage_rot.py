@@ -1,5 +1,6 @@
 """Flipped bits, shortened files and full disks: typed errors for what is hit, the rest goes on."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from log_stories import DIRECTORY, NOW, Story, batch_of, of_producer
 from manager_stories import ONE, TWO, Broker
 from millstream.kernels.compression import Codec
-from millstream.model.errors import CorruptRecords, DiskFull, FencedLeaderEpoch
+from millstream.model.errors import CorruptRecords, DiskFull, FencedLeaderEpoch, StorageFailed
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX, KIB
 from millstream.runtime.disk import read_whole
@@ -154,18 +155,30 @@ def test_looking_for_a_time_ends_where_an_offset_went_back() -> None:
 # -- files shorter than they were
 
 
+USES: dict[str, Callable[[Story, int], object]] = {
+    "read": lambda story, offset: story.log.read(
+        Offset(offset), size_max=500, isolation=Isolation.LOG_END
+    ),
+    "truncate": lambda story, offset: story.log.truncate_to(Offset(offset), is_unclean=True),
+    "find a time": lambda story, offset: story.log.find_timestamp(TimestampMs(NOW + offset)),
+}
+
+
+@pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("left", [0, 1, 60, 800, 1000])
-def test_a_segment_that_lost_its_end_is_damaged(left: int) -> None:
+def test_a_segment_that_lost_its_end_fails_its_log_until_a_restart(left: int, use: str) -> None:
     story = filled()
     segment = closed_segment(story)
     base = segment.base_offset
+    story.store_checkpoints()
     cut(story.disk, segment.log.path, left)
-    with pytest.raises(CorruptRecords):
-        story.log.read(Offset(base + 15), size_max=500, isolation=Isolation.LOG_END)
-    with pytest.raises(CorruptRecords):
-        story.log.truncate_to(Offset(base + 15), is_unclean=True)
-    with pytest.raises(CorruptRecords):
-        story.log.find_timestamp(TimestampMs(NOW + base + 15))
+    with pytest.raises(StorageFailed, match="shorter"):
+        USES[use](story, base + 15)
+    assert list(story.log.owner.failed_partitions) == [PARTITION]
+    assert story.log.owner.failure is None
+    with pytest.raises(StorageFailed):
+        story.put(b"x")
+    story.kill()
     assert len(read_all(story.log, start=story.log.segments.active.base_offset)) > 0
 
 
@@ -174,7 +187,7 @@ def test_a_search_in_a_file_that_is_suddenly_empty_ends() -> None:
     story = Story(config)
     story.fill(200)
     cut(story.disk, story.log.segments.active.log.path, 0)
-    with pytest.raises(CorruptRecords):
+    with pytest.raises(StorageFailed):
         story.log.read(Offset(150), size_max=500, isolation=Isolation.LOG_END)
 
 

@@ -24,6 +24,7 @@ from millstream.broker.server import Server
 from millstream.broker.services import Services
 from millstream.broker.tasks import TaskScope
 from millstream.broker.upkeep import Upkeep
+from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import BrokerImage, Endpoint, ImageChange, TopicImage
 from millstream.controller.local import LocalController
 from millstream.kernels.slots import SlotTable
@@ -99,7 +100,13 @@ class Broker:
         self.metrics = BrokerMetrics(seams.process)
         self._tasks = TaskScope()
         self._turns = Turns(self._background, self._tasks.spawn)
-        requests = Turns(self._background, self._tasks.spawn, elsewhere_max=REQUESTS_ELSEWHERE_MAX)
+        self._computing = seams.background or ThreadBackground(loop, workers=REQUESTS_ELSEWHERE_MAX)
+        self._requests = requests = Turns(
+            self._background,
+            self._tasks.spawn,
+            elsewhere_max=REQUESTS_ELSEWHERE_MAX,
+            computing=self._computing,
+        )
         self._garbage = Garbage(lambda: self._turns.is_busy or requests.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
         storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
@@ -130,6 +137,7 @@ class Broker:
             network=seams.network,
         )
         self.partitions = Partitions(self.logs, configs, self._table, broker_id=self.broker_id)
+        self.server.exchange.reading_failed = self.logs.reading_failed
         self.server.exchange.after_commit = self.partitions.wake_readers
         self.partitions.after_late_wake = self.server.exchange.poke
         self.partitions.is_wake_coming = self.server.exchange.is_awake
@@ -199,6 +207,14 @@ class Broker:
         report = self.logs.start(self._config_of)
         self.controller.leave_out(report.failed_directories)
         self.controller.open()
+        self.logs.expect(META_PROPERTIES)
+        if self.controller.is_first_start:
+            # The one line by which a disk that is not mounted can be told from a new broker.
+            log.info(
+                "a first start: nothing of this broker was found",
+                directories=",".join(configs.get_list("log.dirs")),
+                cluster=self.controller.image.cluster_id,
+            )
         for gone in self.controller.directory_plan.forgotten:
             log.info("a log directory without partitions is gone", directory=gone.path)
         self._adopt(report)
@@ -316,7 +332,10 @@ class Broker:
         if self._observe is not None:
             await self._observe.close()
         await self.server.close()
+        self._requests.stop()  # nobody is left to be answered
         await self._tasks.close(timeout_s=1.0)
+        if self._computing is not self._background:
+            await self._computing.close(timeout_s=0.0)
         self.partitions.stop_waiting()
         self.logs.stop_work()
         unfinished = await self._background.close(timeout_s=STOP_TIMEOUT_S)

@@ -27,7 +27,7 @@ from millstream.broker.registry import SERVED, Handler
 from millstream.broker.services import Services
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
-from millstream.runtime.turns import Begun, Turns, begin, run_whole
+from millstream.runtime.turns import Begun, Computation, Turns, begin, run_whole
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import encode_response_header
@@ -131,7 +131,7 @@ class Dispatch:
     async def _decode_elsewhere(
         self, context: Context, handler: Handler, body: memoryview, turns: Turns
     ) -> None:
-        read = partial(handler.decode, body, context.version)
+        read = Computation(handler.decode, body, context.version)
         try:
             request = await turns.elsewhere(read, name=f"decode {_name_of(context)}")
         except MalformedFrame as error:
@@ -198,7 +198,7 @@ class Dispatch:
         if code is None:
             return
         try:
-            make = partial(handler.failed, request, code, context.version)
+            make = Computation(handler.failed, request, code, context.version)
             if self._turns is not None and _items_left(request, ITEMS_AT_ONCE_MAX) < 0:
                 name = f"refuse {_name_of(context)}"
                 await self._answer_elsewhere(context, await self._turns.elsewhere(make, name=name))
@@ -243,7 +243,8 @@ class Dispatch:
         def encode() -> tuple[bytes, int]:
             return response.encode(version), _errors_in(response)
 
-        body, error_count = await self._turns.elsewhere(encode, name=f"encode {_name_of(context)}")
+        name = f"encode {_name_of(context)}"
+        body, error_count = await self._turns.elsewhere(Computation(encode), name=name)
         self._send(context, [body], version=version, error_count=error_count)
 
     def answer_parts(

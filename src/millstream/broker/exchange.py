@@ -61,6 +61,8 @@ class Exchange:
         self._on_end = on_end
         self.after_commit: Callable[[], None] = lambda: None
         """Lets the readers look that wait for what was written."""
+        self.reading_failed: Callable[[OSError], None] = lambda _: None
+        """Told of a file, by its name in the error, that could not be read for an answer."""
         self.call_soon: Callable[[Callable[[], None]], object] = lambda work: work()
         """The event loop's, once there is one."""
         self._held_bytes = 0

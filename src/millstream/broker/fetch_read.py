@@ -224,9 +224,9 @@ class FetchReader:
     def _unreadable(self, one: Found, error: OSError) -> Found:
         cursor = one.cursor
         invariant(cursor.leader is not None, "I-07 records of no partition", cursor=cursor)
-        owner = cursor.leader.log.owner  # type: ignore[union-attr]
+        log = cursor.leader.log  # type: ignore[union-attr]
         cursor.sent_high_watermark = UNKNOWN
-        return self.failure(cursor, owner.refused(error))
+        return self.failure(cursor, log.refused(error))
 
     def failure(self, cursor: Cursor, error: OperatingError) -> Found:
         """What the client is told of a partition that could not be read."""

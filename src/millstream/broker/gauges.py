@@ -17,7 +17,7 @@ def register(services: Services) -> None:
     metrics.register_gauge("partitions", "Partitions led here", lambda: len(partitions))
     metrics.register_gauge(
         "offline_partitions",
-        "Partitions whose log cannot be used: its directory failed or is missing",
+        "Partitions whose log cannot be used: it or its directory failed, or is missing",
         lambda: offline_partition_count(services),
     )
     metrics.register_gauge(
@@ -49,7 +49,7 @@ def register(services: Services) -> None:
 
 def offline_partition_count(services: Services) -> int:
     """Partitions that should be here and have no log that can be read and written."""
-    online = sum(one.log.owner.failure is None for one in services.partitions)
+    online = sum(one.log.failure is None for one in services.partitions)
     topics = services.image.topics.values()
     return sum(len(topic.partitions) for topic in topics) - online
 

@@ -187,6 +187,14 @@ class ClientPeer(ABC):
         release(self.core.drop_output())
         self._exchange.has_ended(self)
 
+    def fail_reading(self, error: OSError, part: AnswerPart) -> None:
+        """Records that were promised cannot be read: the client has to ask again, and is told then
+        what the log has become.
+        """
+        error.filename = error.filename or path_of(part)
+        self.abort(f"reading {error.filename} failed: {error.strerror}", Cause.FAILURE)
+        self._exchange.reading_failed(error)
+
     @abstractmethod
     def close_carrier(self) -> None: ...
 
@@ -200,6 +208,11 @@ class ClientPeer(ABC):
 def size_of(part: AnswerPart) -> int:
     """Bytes that a part of an answer has on the wire."""
     return part.size_bytes if isinstance(part, ReadSlice) else len(part)
+
+
+def path_of(part: AnswerPart) -> str:
+    """Of the file that a part is read from; "" where it is bytes."""
+    return part.file.path if isinstance(part, ReadSlice) and part.file is not None else ""
 
 
 def release(parts: Sequence[object] | deque[AnswerPart]) -> None:

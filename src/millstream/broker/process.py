@@ -17,6 +17,7 @@ from typing import Final
 
 from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
+from millstream.broker.first_start import check_first_start
 from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings
@@ -24,8 +25,9 @@ from millstream.model.errors import OperatingError
 from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe import logs
 from millstream.observe.process import LinuxProcess
-from millstream.runtime import descriptors, fatal
+from millstream.runtime import descriptors, fatal, mounts
 from millstream.runtime.loop import DirectLoop
+from millstream.runtime.os_disk import OsDisk
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -72,6 +74,7 @@ async def _serve(configs: BrokerConfigs) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
+        check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
         files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
         broker = Broker(configs, BrokerSeams(process=LinuxProcess(), open_files_max=files))
         await broker.start()

@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol
 
 from millstream.broker.context import AnswerPart
 from millstream.broker.exchange import HELD_FROM_BYTES, Exchange
-from millstream.broker.peer import CLOSED, Cause, ClientPeer, size_of
+from millstream.broker.peer import CLOSED, Cause, ClientPeer, path_of, size_of
 from millstream.kernels.connection import Connection
 from millstream.kernels.epoll_shell import ENDED, REQUESTS, WRITABLE, EpollShell
 from millstream.kernels.send_file import COLD, SENT, SHORT, UNKNOWN, send_file
 from millstream.model.limits import KIB, MIB
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.runtime.disk import ShortFile
 from millstream.runtime.loop import DirectLoop
 from millstream.storage.log_reader import ReadSlice
 
@@ -278,7 +279,7 @@ class SocketPeer(ClientPeer):
         if state == COLD:
             self._load_elsewhere(part, skip + size, min(left - size, SEND_BUFFER_BYTES))
         elif state == SHORT:
-            raise OSError(errno.EIO, "a segment file is shorter than its batches")
+            raise ShortFile(path_of(part))
         elif state == UNKNOWN:
             self._shell.sends_uncopied = False
             return size, True
@@ -331,7 +332,7 @@ class SocketPeer(ClientPeer):
             if 0 < size < len(target):
                 return False  # the rest is cold
         if size != len(target):
-            raise OSError(errno.EIO, "a segment file is shorter than its batches", file.path)
+            raise ShortFile(file.path)
         return True
 
     def _load_elsewhere(self, part: ReadSlice, skip: int, size: int) -> None:
@@ -349,7 +350,7 @@ class SocketPeer(ClientPeer):
             self._is_loading = False
             data = opened.read_at(part.position + skip, size)
             if not data:
-                raise OSError(errno.EIO, "a segment file is shorter than its batches") from None
+                raise ShortFile(file.path) from None
             self._replace_front(part, skip, data)
             self._exchange.has_output(self)
 
@@ -361,11 +362,10 @@ class SocketPeer(ClientPeer):
             return
         try:
             data = outcome.result()
+            if not data:
+                raise ShortFile(path_of(part))
         except OSError as error:
-            self.abort(f"reading a segment failed: {error.strerror}", Cause.FAILURE)
-            return
-        if not data:
-            self.abort("a segment file is shorter than its batches", Cause.FAILURE)
+            self.fail_reading(error, part)
             return
         self._replace_front(part, skip, data)
         self._exchange.has_output(self)
@@ -397,7 +397,7 @@ class SocketPeer(ClientPeer):
 
     def _fail(self, error: OSError) -> None:
         if error.errno == errno.EIO:  # of the file: a socket does not have it
-            self.abort(f"reading a segment failed: {error.strerror}", Cause.FAILURE)
+            self.fail_reading(error, self._queue[0])
         else:
             self.abort(f"sending failed: {error.strerror}", Cause.CLIENT)
 

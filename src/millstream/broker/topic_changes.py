@@ -40,4 +40,4 @@ def is_log_offline(services: Services, topic: TopicImage, partition: PartitionIm
         leader = services.partitions.get((topic.name, partition.index))
     except OperatingError:
         return True
-    return leader.log.owner.failure is not None
+    return leader.log.failure is not None

@@ -5,7 +5,6 @@ are read here, a piece at a time, and only while the transport has room.
 """
 
 import asyncio
-import errno
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +12,7 @@ from millstream.broker.exchange import Exchange
 from millstream.broker.peer import CLOSED, Cause, ClientPeer
 from millstream.kernels.connection import Connection
 from millstream.model.limits import KIB
+from millstream.runtime.disk import ShortFile
 from millstream.storage.log_reader import ReadSlice
 
 PIECE_BYTES: Final = 256 * KIB
@@ -91,8 +91,8 @@ class TransportPeer(ClientPeer):
         try:
             while self._queue and self.has_room:
                 self._send_first()
-        except OSError as error:
-            self.abort(f"sending failed: {error.strerror}", Cause.FAILURE)
+        except OSError as error:  # of a file: a transport has errors of its own
+            self.fail_reading(error, self._queue[0])
             return False
         return not self._queue
 
@@ -106,7 +106,7 @@ class TransportPeer(ClientPeer):
             size = min(PIECE_BYTES, first.size_bytes - self._sent_of_first)
             data = first.file.open().read_at(first.position + self._sent_of_first, size)
             if len(data) != size:
-                raise OSError(errno.EIO, "a segment file is shorter than its batches")
+                raise ShortFile(first.file.path)
             self._transport.write(data)
             self._sent_of_first += size
             if self._sent_of_first < first.size_bytes:

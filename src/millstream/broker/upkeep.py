@@ -8,6 +8,7 @@ from typing import Any, Final
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
 from millstream.broker.garbage import Garbage
+from millstream.model.ids import TopicPartition
 from millstream.model.invariant import InvariantViolated
 from millstream.observe import logs
 from millstream.observe.broker_metrics import BrokerMetrics
@@ -26,6 +27,9 @@ FLUSH_LOOK_S: Final = 1.0
 PRODUCER_LOOK_S: Final = 600.0
 RUBBISH_LOOK_S: Final = 0.5
 """`file.delete.delay.ms` is kept to within this."""
+DIRECTORY_LOOK_S: Final = 1.0
+"""Until a log directory that was removed or unmounted is noticed, at the latest. Kafka notices with
+its next checkpoint, within five seconds."""
 ROOM_LOOK_S: Final = 5.0
 """How long a partition stays away that the disk had no room for, once there is some again."""
 FOREVER_S: Final = 7 * 86_400.0
@@ -53,6 +57,7 @@ class Upkeep:
         self._poke = poke
         self._garbage = garbage
         self._told: set[str] = set()
+        self._told_partitions: set[tuple[str, TopicPartition]] = set()
         self._logs = logs
         self._make_missing_logs = make_missing_logs
         self._configs = configs
@@ -80,7 +85,8 @@ class Upkeep:
         self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
         self._every("old files", lambda: RUBBISH_LOOK_S, self._logs.rubbish.run)
         self._every("log lines", lambda: 1.0, logs.flush)
-        self._every("directories", lambda: 1.0, self._tell_failures)
+        self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.looking)
+        self._every("failures", lambda: 1.0, self._tell_failures)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
         self._every("garbage", lambda: GARBAGE_LOOK_S, self._garbage.look)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
@@ -162,11 +168,23 @@ class Upkeep:
             self._logs.run_cleaner()
 
     def _tell_failures(self) -> None:
-        """A directory that failed takes its partitions offline: once, and loudly."""
+        """What failed is offline until a restart: told once, and loudly."""
         for one in self._logs.directories:
             if one.failure is not None and one.path not in self._told:
                 self._told.add(one.path)
                 log.error("a log directory failed", directory=one.path, cause=str(one.failure))
+        failed = {
+            (one.path, partition): cause
+            for one in self._logs.directories
+            for partition, cause in list(one.failed_partitions.items())
+        }
+        self._told_partitions &= failed.keys()
+        for key in failed.keys() - self._told_partitions:
+            self._told_partitions.add(key)
+            path, partition = key
+            log.error(
+                "a partition failed", partition=str(partition), directory=path, cause=failed[key]
+            )
 
     def _expire_waiting(self) -> None:
         """Requests of the connection core whose own time limit has passed."""

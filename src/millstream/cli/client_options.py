@@ -7,7 +7,7 @@ has no room for, and its refusals take more than the one line that everything el
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -51,6 +51,17 @@ def whole_number(name: str, *, low: int, high: int) -> Callable[[str | int], int
         return found
 
     return read
+
+
+def number_option(name: str, *more: str, low: int, high: int, told: str) -> Any:
+    """An option for a whole number in `[low, high]`; `told` is its line of help."""
+    read = whole_number(name, low=low, high=high)
+    return typer.Option(name, *more, metavar="INTEGER", parser=read, help=told)
+
+
+def partition_option(told: str) -> Any:
+    """The option for the number of a partition."""
+    return number_option("--partition", "-p", low=0, high=INT32_MAX, told=told)
 
 
 def _name(text: str) -> str:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from millstream.cli.client_options import (
-    INT32_MAX,
     INT64_MAX,
     LOCAL,
     TIMEOUT_S,
@@ -23,7 +22,8 @@ from millstream.cli.client_options import (
     Topic,
     client_settings,
     connected,
-    whole_number,
+    number_option,
+    partition_option,
 )
 from millstream.cli.failure import printing, refuse, require_pyarrow, require_stdout
 
@@ -59,43 +59,32 @@ class _Start(NamedTuple):
 def consume(  # noqa: PLR0913 - every option is a parameter
     topic: Topic,
     partition: Annotated[
-        list[int] | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            metavar="INTEGER",
-            parser=whole_number("--partition", low=0, high=INT32_MAX),
-            help="Only this one; may be repeated.",
-        ),
+        list[int] | None, partition_option("Only this one; may be repeated.")
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Also what is there already.")
     ] = False,
     offset: Annotated[
         int | None,
-        typer.Option(
-            metavar="INTEGER",
-            parser=whole_number("--offset", low=-INT64_MAX, high=INT64_MAX),
-            help="Begin there; needs --partition. Negative: so many before the end.",
+        number_option(
+            "--offset",
+            low=-INT64_MAX,
+            high=INT64_MAX,
+            told="Begin there; needs --partition. Negative: so many before the end.",
         ),
     ] = None,
     timestamp: Annotated[
         int | None,
-        typer.Option(
-            metavar="INTEGER",
-            parser=whole_number("--timestamp", low=-INT64_MAX, high=INT64_MAX),
-            help="Begin with records of that time, in ms since 1970.",
+        number_option(
+            "--timestamp",
+            low=-INT64_MAX,
+            high=INT64_MAX,
+            told="Begin with records of that time, in ms since 1970.",
         ),
     ] = None,
     max_messages: Annotated[
         int | None,
-        typer.Option(
-            "--max-messages",
-            "-n",
-            metavar="INTEGER",
-            parser=whole_number("--max-messages", low=1, high=INT64_MAX),
-            help="End after so many.",
-        ),
+        number_option("--max-messages", "-n", low=1, high=INT64_MAX, told="End after so many."),
     ] = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", help="End where the topic ends now.")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from millstream.cli.client_options import (
-    INT32_MAX,
     LOCAL,
     TIMEOUT_S,
     Servers,
@@ -22,7 +21,7 @@ from millstream.cli.client_options import (
     client_settings,
     connected,
     milliseconds,
-    whole_number,
+    partition_option,
 )
 from millstream.cli.failure import (
     EXIT_INTERRUPTED,
@@ -72,14 +71,7 @@ def produce(
         ),
     ] = None,
     partition: Annotated[
-        int | None,
-        typer.Option(
-            "--partition",
-            "-p",
-            metavar="INTEGER",
-            parser=whole_number("--partition", low=0, high=INT32_MAX),
-            help="Where all of them go, whatever their keys.",
-        ),
+        int | None, partition_option("Where all of them go, whatever their keys.")
     ] = None,
     compression: Annotated[
         Compression, typer.Option(help="How record batches are packed.")

@@ -21,7 +21,7 @@ from millstream.cli.client_options import (
     Timeout,
     client_settings,
     connected,
-    whole_number,
+    number_option,
 )
 from millstream.cli.failure import EXIT_PROBLEMS, complain, printing, refuse, require_stdout
 
@@ -40,18 +40,20 @@ def create(
     names: Names,
     partitions: Annotated[
         int,
-        typer.Option(
-            metavar="INTEGER",
-            parser=whole_number("--partitions", low=-1, high=INT32_MAX),
-            help="How many; -1 is the broker's own default.",
+        number_option(
+            "--partitions",
+            low=-1,
+            high=INT32_MAX,
+            told="How many; -1 is the broker's own default.",
         ),
     ] = -1,
     replication_factor: Annotated[
         int,
-        typer.Option(
-            metavar="INTEGER",
-            parser=whole_number("--replication-factor", low=-1, high=INT16_MAX),
-            help="Replicas of each partition; -1 is the broker's own default.",
+        number_option(
+            "--replication-factor",
+            low=-1,
+            high=INT16_MAX,
+            told="Replicas of each partition; -1 is the broker's own default.",
         ),
     ] = -1,
     config: Annotated[

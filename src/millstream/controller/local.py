@@ -232,6 +232,11 @@ class LocalController:
         return image  # type: ignore[return-value]
 
     @property
+    def is_first_start(self) -> bool:
+        """Whether there was nothing of this broker before."""
+        return self._starts == 1
+
+    @property
     def deleted_topics(self) -> list[TopicImage]:
         """Topics that are gone while some of their logs may still be in a directory."""
         return list(self._deleted.values())

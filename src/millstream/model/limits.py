@@ -71,7 +71,8 @@ IN_FLIGHT_REQUESTS_MAX: Final = 256
 """Requests of one connection that wait for answers; more are left in its buffer until some went."""
 
 REQUESTS_ELSEWHERE_MAX: Final = 2
-"""Jobs of large requests in other threads at once, of four: flushes and metadata need some too."""
+"""Jobs of large requests in other threads at once. What is computed has threads of its own, the
+rest takes them of four: flushes and metadata need some too."""
 
 MESSAGE_ITEMS_MAX: Final = 500_000
 """Structs and strings in the arrays of one message, however large its frame: more than twice the

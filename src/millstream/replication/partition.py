@@ -253,7 +253,7 @@ class Partition:
 
     def _on_refusal(self) -> None:
         """A directory that failed has something to tell those who wait for records, too."""
-        if self.readers and self.log.owner.failure is not None:
+        if self.readers and self.log.failure is not None:
             self._home.wake(self)
 
     # -- read ------------------------------------------------------------------------------
@@ -294,8 +294,8 @@ class Partition:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is still led here, and its directory has not failed."""
-        return not self._is_closed and self.log.owner.failure is None
+        """Whether it is still led here, and has not failed."""
+        return not self._is_closed and self.log.failure is None
 
     # -- the end ---------------------------------------------------------------------------
 

@@ -115,10 +115,8 @@ class Partitions:
 
     @property
     def generation(self) -> int:
-        """Grows when a look-up may have another outcome than before, or a directory failed."""
-        return self._changes + sum(
-            directory.failure is not None for directory in self._logs.directories
-        )
+        """Grows when a look-up may have another outcome than before, or something failed."""
+        return self._changes + sum(one.failure_count for one in self._logs.directories)
 
     # -- metadata --------------------------------------------------------------------------
 

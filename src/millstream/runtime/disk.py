@@ -7,6 +7,7 @@ Rules both implementations keep (the simulated one checks that they suffice):
 - Every failure is an `OSError` with an errno (ENOSPC, EIO, ENOENT, ...).
 """
 
+import errno
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -17,6 +18,13 @@ ReadableBuffer = bytes | bytearray | memoryview
 
 class NotAFile(OSError):
     """A name that should be a file's belongs to a pipe or a device: no word about the disk."""
+
+
+class ShortFile(OSError):
+    """A file ends before what was written to it: somebody cut it, or the file system lost it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EIO, "the file is shorter than what was written to it", path)
 
 
 class File(Protocol):
@@ -30,6 +38,9 @@ class File(Protocol):
         """The operating system's number, for sendfile and RWF_NOWAIT; None when simulated."""
 
     def size(self) -> int: ...
+
+    def is_removed(self) -> bool:
+        """Whether no name leads to it any more: what is written goes with the last close."""
 
     def write_at(self, position: int, data: ReadableBuffer) -> None:
         """Write all of `data`, or raise; after an error the range's content is undefined."""
@@ -62,6 +73,11 @@ class File(Protocol):
 
 class DirectoryLock(Protocol):
     """Held while a process owns a log directory; freed by `release` or by the process's end."""
+
+    def is_in_place(self) -> bool:
+        """Whether the path still leads to what was locked: not after it was removed, renamed or
+        unmounted, or something else was mounted there. For any thread; raises OSError.
+        """
 
     def release(self) -> None: ...
 

@@ -48,6 +48,9 @@ class OsFile:
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
+    def is_removed(self) -> bool:
+        return not os.fstat(self._descriptor).st_nlink
+
     def write_at(self, position: int, data: ReadableBuffer) -> None:
         try:
             written = os.pwrite(self._descriptor, data, position)
@@ -153,10 +156,15 @@ class OsDirectoryLock:
     a second still holds the old one.
     """
 
-    __slots__ = ("_descriptor",)
+    __slots__ = ("_descriptor", "_path")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, path: str, descriptor: int) -> None:
+        self._path = path
         self._descriptor = descriptor
+
+    def is_in_place(self) -> bool:
+        there = _status(self._path)
+        return there is not None and os.path.samestat(there, os.fstat(self._descriptor))
 
     def release(self) -> None:
         descriptor, self._descriptor = self._descriptor, _CLOSED
@@ -225,14 +233,15 @@ class OsDisk:
         _run_all([partial(self.sync_directory, path) for path in directories])
 
     def lock_directory(self, path: str) -> OsDirectoryLock:
-        descriptor = os.open(f"{path}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT, _FILE_MODE)
+        name = f"{path}/{LOCK_NAME}"
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT, _FILE_MODE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(descriptor)
             error.filename = path
             raise
-        return OsDirectoryLock(descriptor)
+        return OsDirectoryLock(name, descriptor)
 
     def free_bytes(self, path: str) -> int:
         status = os.statvfs(path)

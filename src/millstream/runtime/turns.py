@@ -13,7 +13,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar, cast
 
 from millstream.model.invariant import invariant
 from millstream.runtime.background import Background, BackgroundFullError, run_in_background
@@ -30,6 +31,13 @@ ITEMS_PER_TURN: Final = 200
 
 ROOM_WAIT_S: Final = 0.02
 """Until work is offered again that the background had no room for."""
+
+
+class Computation(partial[T]):
+    """Work for another thread that touches nothing but its own memory.
+
+    A stop neither begins nor waits for it: nothing comes of it that the next start could miss.
+    """
 
 
 def in_parts(items: Sequence[I], size: int = ITEMS_PER_TURN) -> Iterator[Sequence[I]]:
@@ -119,12 +127,17 @@ class Turns:
         spawn: Spawn | None = None,
         *,
         elsewhere_max: int | None = None,
+        computing: Background | None = None,
     ) -> None:
         """`spawn` starts a task that ends with its scope; None: the tasks are kept here.
 
         `elsewhere_max` is how many jobs may be in other threads at once, so that some are left.
+        `computing` has the threads for computations, if they have their own.
         """
         self.background = background
+        self._computing = computing or background
+        self._computing_tasks: set[asyncio.Task[Any]] = set()
+        self._is_stopped = False
         self.spawn = spawn or self._spawn_here
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -170,14 +183,35 @@ class Turns:
             self._running -= 1
             steps.close()
 
+    def stop(self) -> None:
+        """End every work that waits for a computation, and each that asks for one from now on."""
+        self._is_stopped = True
+        for task in list(self._computing_tasks):
+            task.cancel()
+
     async def elsewhere(self, work: Callable[[], T], *, name: str) -> T:
         """Run it in another thread, as soon as there is room for it."""
+        if isinstance(work, Computation):
+            return await self._compute(work, name=name)
+        return await self._submit(self.background, work, name=name)
+
+    async def _compute(self, work: Callable[[], T], *, name: str) -> T:
+        if self._is_stopped:
+            raise asyncio.CancelledError
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._computing_tasks.add(task)
+        try:
+            return await self._submit(self._computing, work, name=name)
+        finally:
+            self._computing_tasks.discard(task)
+
+    async def _submit(self, background: Background, work: Callable[[], T], *, name: str) -> T:
         self._running += 1
         try:
             async with self._room:
                 while True:
                     try:
-                        return await run_in_background(self.background, work, name=name)
+                        return await run_in_background(background, work, name=name)
                     except BackgroundFullError:
                         await asyncio.sleep(ROOM_WAIT_S)
         finally:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from millstream.model.errors import DiskFull, OperatingError
+from millstream.model.errors import DiskFull, OperatingError, StorageFailed
 from millstream.model.ids import Offset
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
@@ -128,6 +128,11 @@ class Flushable(Protocol):
     @property
     def owner(self) -> LogDirectory: ...
 
+    @property
+    def failure(self) -> str | None: ...
+
+    def look(self) -> None: ...
+
     def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None: ...
 
     def finish_flush(self, job: FlushJob) -> None: ...
@@ -225,8 +230,9 @@ class GroupCommit:
             self._waiting = [one for one in self._waiting if one.log.owner is self._directory]
             for waiter in moved:  # an error must be the other directory's
                 self.reroute(waiter.log, waiter.done)
-            if not self._waiting:
-                return
+        self._refuse_broken()
+        if not self._waiting or self._is_running:  # who was told may have asked for the next
+            return
         # A dict keeps each log once, in order: many waiters, one sync.
         logs = list({id(waiter.log): waiter.log for waiter in self._waiting}.values())
         try:
@@ -254,6 +260,16 @@ class GroupCommit:
             self._is_running = False
             let_go(begun)
             self._waiting = waiters + self._waiting
+
+    def _refuse_broken(self) -> None:
+        """A log that failed alone must not cost the others their flush; a sync would not tell."""
+        for log in {id(waiter.log): waiter.log for waiter in self._waiting}.values():
+            log.look()
+        broken = [one for one in self._waiting if one.log.failure is not None]
+        if broken and self._directory.failure is None:
+            self._waiting = [one for one in self._waiting if one.log.failure is None]
+            for waiter in broken:
+                waiter.done(StorageFailed(self._directory.path, str(waiter.log.failure)))
 
     def _finish(
         self,

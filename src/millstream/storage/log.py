@@ -144,7 +144,7 @@ class Log(ShrinkingLog):
                     rows, origin, self._segments, log_start=self.log_start
                 )
             except OSError as error:
-                raise self._home.owner.refused(error) from error
+                raise self.refused(error) from error
 
     def append_as_follower(self, records: bytes | bytearray | memoryview) -> Appended:
         """Write a leader's batches as they are: offsets, epochs and all."""
@@ -206,7 +206,7 @@ class Log(ShrinkingLog):
             segment = self._segment_for(rows, len(data))
             segment.append(data, rows)
         except OSError as error:
-            raise self._home.owner.refused(error) from error
+            raise self.refused(error) from error
         if rows[LEADER_EPOCH - ROW_FIELDS] != self._epochs.latest:
             self._note_epochs(rows)
             self._forget_limits()
@@ -224,7 +224,7 @@ class Log(ShrinkingLog):
             for aborted in self.producers.apply(data, rows):
                 segment.txn_index.append(aborted)
         except OSError as error:
-            raise self._home.owner.failed(error) from error
+            raise self.failed(error) from error
         except Exception as error:
             # The batches are in the file and everything about them was checked before: whatever
             # this is, going on would leave the log's end behind its bytes.
@@ -308,7 +308,7 @@ class Log(ShrinkingLog):
                 if isolation is Isolation.COMMITTED:
                     aborted = log_reader.aborted_in(data, self._segments, offset, limit)
             except OSError as error:
-                raise self._home.owner.refused(error) from error
+                raise self.refused(error) from error
         return ReadResult(data, high_watermark, stable, log_start, aborted)
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
@@ -321,7 +321,7 @@ class Log(ShrinkingLog):
         try:
             return (yield from time_search.finding_timestamp(self, timestamp_ms, size_max=size_max))
         except OSError as error:
-            raise self._home.owner.refused(error) from error
+            raise self.refused(error) from error
 
     def find_max_timestamp(self) -> RecordPlace | None:
         """The first record with the largest timestamp."""
@@ -333,4 +333,4 @@ class Log(ShrinkingLog):
         try:
             return (yield from time_search.finding_max_timestamp(self, size_max=size_max))
         except OSError as error:
-            raise self._home.owner.refused(error) from error
+            raise self.refused(error) from error

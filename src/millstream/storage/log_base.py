@@ -4,10 +4,16 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, cast
 
 from millstream.kernels.slots import ProducerEntry
-from millstream.model.errors import OffsetOutOfRange, UnknownPartition
+from millstream.model.errors import (
+    OffsetOutOfRange,
+    OperatingError,
+    StorageFailed,
+    UnknownPartition,
+)
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated, invariant
 from millstream.runtime.clock import Clock
+from millstream.runtime.disk import ShortFile
 from millstream.storage import log_slot, names
 from millstream.storage.config import LogConfig
 from millstream.storage.epochs import EpochEnd, EpochFile, LeaderEpochs
@@ -88,6 +94,10 @@ class LogBase:
         """Where compaction begins next: all below it was compared with all below it."""
         self.cleaning: GivesWay | None = None
         self._is_released = False
+        self._failure: str | None = None
+        """Of this log alone; its directory may go on."""
+        self.looked_at_end = state.log_end
+        """Where the log ended when its file was last looked at."""
         self.producers.states.on_high_watermark(self._high_watermark)
         self._check()
 
@@ -206,6 +216,11 @@ class LogBase:
         return self._is_released
 
     @property
+    def failure(self) -> str | None:
+        """Why it cannot be used until a restart: it failed, or its directory did."""
+        return self._failure or self._home.owner.failure
+
+    @property
     def unflushed_records(self) -> int:
         return self._unflushed_records
 
@@ -240,7 +255,7 @@ class LogBase:
         try:
             segment.append_all(slot.staged_buffers, slot.staged_rows, size_bytes=slot.staged_bytes)
         except OSError as error:
-            raise self._home.owner.refused(error) from error
+            raise self.refused(error) from error
         try:
             slot.apply_staged()
             self._unflushed_records += records
@@ -296,6 +311,7 @@ class LogBase:
             self._segments.remove([active])
             self._discard(active)
             return True
+        active.check_file()  # nobody looks at it again before it is read
         self._before_roll()
         # What can fail comes first: on a full disk the active segment must stay as it is.
         active.save_indexes()
@@ -370,7 +386,54 @@ class LogBase:
         """A log that was closed or deleted must not touch files that may be another's by now."""
         if self._is_released:
             raise UnknownPartition(self.partition)
+        if self._failure is not None:
+            raise StorageFailed(self._home.directory, self._failure)
         self._home.owner.check_usable()
+
+    # -- failure ---------------------------------------------------------------------------
+
+    def refused(self, error: OSError) -> OperatingError:
+        """The error to raise for a call that failed, which is noted where it has to be.
+
+        A file of this log that was cut or removed says nothing against the other logs of the
+        directory, unless that is not there any more.
+        """
+        owner = self._home.owner
+        if isinstance(error, FileNotFoundError):
+            owner.look()
+        if isinstance(error, ShortFile | FileNotFoundError) and owner.failure is None:
+            return self._fail(error)
+        return owner.refused(error)
+
+    def failed(self, error: OSError) -> StorageFailed:
+        """The same where the call must not be made again."""
+        if isinstance(error, ShortFile):
+            return self._fail(error)
+        return self._home.owner.failed(error)
+
+    def look(self) -> None:
+        """Fail if the file that is written to was cut or removed."""
+        if self.failure is None and not self._is_released:
+            self.looked_at_end = self._log_end
+            self._look_at(self._segments.active)
+
+    def look_at(self, path: str) -> None:
+        """The same for the file at the path, where it is one of this log."""
+        for segment in [one for one in self._segments if one.log.path == path]:
+            self._look_at(segment)
+
+    def _look_at(self, segment: Segment) -> None:
+        try:
+            segment.check_file()
+        except OSError as error:
+            self.refused(error)
+
+    def _fail(self, error: OSError) -> StorageFailed:
+        if self._failure is None:
+            self._failure = f"{error.strerror} ({error.filename or self._home.directory})"
+            self._home.owner.partition_failed(self.partition, self._failure)
+            self._forget_limits()
+        return StorageFailed(self._home.directory, self._failure)
 
     def _check(self) -> None:
         slot = self.slot

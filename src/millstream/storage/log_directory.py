@@ -82,6 +82,12 @@ class LogDirectory:
         """What is no partition any more may be here, or come back, at the next start."""
         self.absent_from: str | None = None
         """Where it should be, if what is there is something else or nothing."""
+        self.failed_partitions: dict[TopicPartition, str] = {}
+        """Those that failed while the directory did not, and why."""
+        self.failure_count = 0
+        """Grows with every failure, of the directory or of a partition in it."""
+        self.expected_names: tuple[str, ...] = ()
+        """What has to be in it while it is used, as whoever put it there says."""
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
@@ -118,7 +124,13 @@ class LogDirectory:
         """Note the failure and say it as the error to raise; the first cause is kept."""
         if self.failure is None:
             self.failure = f"{error.strerror or error} ({error.filename or self.path})"
+            self.failure_count += 1
         return StorageFailed(self.path, self.failure)
+
+    def partition_failed(self, partition: TopicPartition, cause: str) -> None:
+        """One partition cannot be used any more; the others can."""
+        self.failed_partitions[partition] = cause
+        self.failure_count += 1
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -147,6 +159,28 @@ class LogDirectory:
         be tried again; a sync that failed for whatever reason, a full disk too, may not.
         """
         return self.refused(error) if is_descriptor_shortage(error) else self.failed(error)
+
+    def look(self) -> None:
+        """Fail it if its path leads to nothing any more, or to something else. Blocks; any thread.
+
+        Nothing else would tell: into files that are open one can write for as long as one likes
+        after their names, or the whole mount, are gone, and all of it is lost at the next start.
+        """
+        lock = self._lock
+        if lock is None or self.failure is not None:
+            return
+        try:
+            gone = [] if lock.is_in_place() else [self.path]
+            gone += [one for one in self.expected_names if not self.disk.exists(self._inside(one))]
+        except OSError as error:
+            self.failed(error)
+            return
+        if gone and self._lock is lock:  # not after a stop
+            detail = f"{gone[0]} was removed, renamed or unmounted while it was in use"
+            self.failed(OSError(errno.ENOENT, detail, self.path))
+
+    def _inside(self, name: str) -> str:
+        return f"{self.path}/{name}"
 
     @property
     def is_open(self) -> bool:
@@ -210,6 +244,8 @@ class LogDirectory:
         `forget`.
         """
         refusal: DiskFull | TooManyOpenFiles | None = None
+        for one in partitions:
+            self.failed_partitions.pop(one, None)
         with self._checkpoint_lock:
             for name, stored in self._stored.items():
                 if name not in self._behind and not any(one in stored for one in partitions):

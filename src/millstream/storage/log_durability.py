@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from millstream.model.errors import OperatingError
+from millstream.model.errors import OperatingError, StorageFailed
 from millstream.storage.flush import (
     SEGMENTS_PER_FLUSH_MAX,
     FlushJob,
@@ -32,6 +32,8 @@ class DurableLog(LogBase):
         means many segments the job covers the oldest, and the caller asks again after it.
         """
         self._home.owner.check_usable()
+        if self._failure is not None:
+            raise StorageFailed(self._home.directory, self._failure)
         active = self._segments.active
         is_index_due = is_closing and (
             active.has_unsynced_indexes or self.producers.has_unsynced_names
@@ -90,6 +92,7 @@ class DurableLog(LogBase):
 
     def flush(self, *, is_closing: bool = False) -> None:
         """Make everything durable now, blocking."""
+        self.look()
         is_whole = False
         while not is_whole:
             job = self._begin_blocking(is_closing=is_closing)

@@ -1,12 +1,12 @@
 """Reading a log by offset, in byte-limited slices, never past what may be seen."""
 
-import errno
 from enum import Enum
 
 from millstream.kernels.errors import Reason
 from millstream.model.errors import CorruptRecords, StorageFailed, TooManyOpenFiles
 from millstream.model.ids import Offset
 from millstream.model.invariant import invariant
+from millstream.runtime.disk import ShortFile
 from millstream.storage.files import PooledFile
 from millstream.storage.log_directory import is_descriptor_shortage
 from millstream.storage.segment import Segment
@@ -69,7 +69,7 @@ class ReadSlice:
             return b""
         data = self.file.open().read_at(self.position, self.size_bytes)
         if len(data) != self.size_bytes:
-            raise OSError(errno.EIO, "segment file is shorter than its batches", self.file.path)
+            raise ShortFile(self.file.path)
         return data
 
 

@@ -61,7 +61,7 @@ class ShrinkingLog(MovableLog):
             segment.truncate(end_offset=new_end, end_position=position)
             self._after_truncation(new_end)
         except OSError as error:
-            raise self._home.owner.failed(error) from error
+            raise self.failed(error) from error
         return new_end
 
     def truncate_fully(self, start_offset: Offset) -> None:
@@ -84,7 +84,7 @@ class ShrinkingLog(MovableLog):
             self._epochs.clear()
             self._after_truncation(start_offset)
         except OSError as error:
-            raise self._home.owner.failed(error) from error
+            raise self.failed(error) from error
 
     def _cut_point(self, segment: Segment, end_offset: Offset) -> tuple[Offset, int]:
         place = segment.find_offset(end_offset)
@@ -165,7 +165,7 @@ class ShrinkingLog(MovableLog):
             try:
                 self.roll()
             except OSError as error:
-                raise self._home.owner.refused(error) from error
+                raise self.refused(error) from error
         self.advance_log_start(plan.new_log_start)
 
     def remove_segments_below_start(self, count_max: int | None = None) -> int:

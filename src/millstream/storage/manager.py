@@ -24,6 +24,7 @@ from millstream.model.ids import (
     TopicPartition,
 )
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
+from millstream.runtime.disk import ShortFile
 from millstream.runtime.turns import Steps, in_parts, run_whole
 from millstream.storage import clean_shutdown, names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
@@ -257,7 +258,7 @@ class LogManager(ChangingLogs):
                 noted.note(log)
             noted.store(directory, lambda _: True)
             unopened = [path for one, path in self._places.items() if one not in self._logs]
-            if directory.path not in unopened:
+            if directory.path not in unopened and not directory.failed_partitions:
                 # Whatever was not opened was not recovered either: the next start must look.
                 clean_shutdown.write(directory.disk, directory.path, broker_epoch)
         except OSError as error:
@@ -269,14 +270,40 @@ class LogManager(ChangingLogs):
 
     @property
     def offline_partitions(self) -> list[TopicPartition]:
-        """Partitions whose directory failed."""
-        return [name for name, log in self._logs.items() if log.owner.failure is not None]
+        """Partitions that failed, or whose directory did."""
+        return [name for name, log in self._logs.items() if log.failure is not None]
 
     @property
     def directories(self) -> list[LogDirectory]:
         return list(self._directories)
 
     # -- upkeep ----------------------------------------------------------------------------
+
+    def looking(self) -> Steps[None]:
+        """Whether every directory is still what was opened, and the files that were written to
+        since are whole, in steps; what is not fails.
+        """
+        for directory in self._usable():
+            yield directory.look
+        written = [log for log in self if log.log_end != log.looked_at_end]
+        for part in in_parts(written):
+            for log in part:
+                log.look()
+            yield None
+
+    def reading_failed(self, error: OSError) -> None:
+        """A file could not be read while it was sent: its log failed, or its directory."""
+        directory = str(error.filename).rpartition("/")[0]
+        for log in [one for one in self._logs.values() if one.home.directory == directory]:
+            if isinstance(error, ShortFile):
+                log.look_at(error.filename)  # not if we cut it ourselves
+            else:
+                log.refused(error)
+
+    def expect(self, *names: str) -> None:
+        """What every directory in use has; one that loses it is not the same any more."""
+        for directory in self._directories:
+            directory.expected_names = names
 
     def store_checkpoints(self) -> None:
         """Recovery points, high watermarks and log starts of every directory to their files."""

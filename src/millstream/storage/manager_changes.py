@@ -290,6 +290,7 @@ class ChangingLogs:
             for partition, offset in part:
                 try:
                     log = self.get(partition)
+                    log.check_open()
                     if offset > log.high_watermark:
                         raise OffsetOutOfRange(
                             asked=offset, start=log.log_start, end=log.high_watermark
@@ -342,7 +343,7 @@ class ChangingLogs:
             start = log.log_start
             yield from removing_segments(log)
         except OSError as error:
-            return log.owner.failed(error)
+            return log.failed(error)
         except OperatingError as error:
             return error
         return start
@@ -365,7 +366,7 @@ class ChangingLogs:
 
     def __iter__(self) -> Iterator[Log]:
         """All logs that are online."""
-        return (log for log in list(self._logs.values()) if log.owner.failure is None)
+        return (log for log in list(self._logs.values()) if log.failure is None)
 
     def __len__(self) -> int:
         return len(self._logs)
@@ -387,7 +388,9 @@ class ChangingLogs:
         return [one for one in self._directories if one.failure is None and one.is_open]
 
     def _in(self, directory: LogDirectory) -> list[Log]:
-        return [log for log in self._logs.values() if log.owner is directory]
+        """Its logs, without those that failed."""
+        here = (log for log in self._logs.values() if log.owner is directory)
+        return [log for log in here if log.failure is None or directory.failure is not None]
 
     def _log_counts(self) -> dict[str, int]:
         counts = {directory.path: 0 for directory in self._usable()}
@@ -454,7 +457,11 @@ def _rename_all(
     disk: Disk, directory: LogDirectory, renames: Mapping[TopicPartition, tuple[str, str]]
 ) -> None:
     for source, target in renames.values():
-        disk.rename(source, target)
+        try:
+            disk.rename(source, target)
+        except FileNotFoundError:
+            directory.look()
+            directory.check_usable()  # else it is only the partition that somebody removed
     directory.sync_if_possible()
     with suppress(DiskFull, TooManyOpenFiles):  # it is tried again before a name is used again
         directory.forget(*renames)

@@ -121,7 +121,7 @@ class DirectoryMoves:
         log = self._logs.get(partition)
         if log is None:
             raise UnknownPartition(partition)
-        log.owner.check_usable()
+        log.check_open()
         current = self._of(partition)
         if current is not None:
             if current.target is directory:

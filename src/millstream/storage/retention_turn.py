@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
-from millstream.model.errors import CorruptRecords, DiskFull, TooManyOpenFiles, UnknownPartition
+from millstream.model.errors import (
+    CorruptRecords,
+    DiskFull,
+    StorageFailed,
+    TooManyOpenFiles,
+    UnknownPartition,
+)
 from millstream.model.ids import TimestampMs
 from millstream.runtime.turns import Steps, in_parts
 from millstream.storage import names
@@ -26,6 +32,9 @@ def running_retention_in(
                     moved.append(log)
             except (CorruptRecords, DiskFull, TooManyOpenFiles, UnknownPartition):
                 continue  # it keeps what it has; the others have their turn
+            except StorageFailed:
+                if log.owner.failure is not None:
+                    raise
         if len(part) == LOGS_PER_TURN:
             yield None
     moved = [log for log in moved if not log.is_released and log.owner is directory]

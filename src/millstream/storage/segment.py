@@ -24,7 +24,7 @@ from millstream.model.limits import (
     SEGMENT_OFFSET_SPAN_MAX,
     SEGMENT_POSITION_MAX,
 )
-from millstream.runtime.disk import File, ReadableBuffer
+from millstream.runtime.disk import File, ReadableBuffer, ShortFile
 from millstream.storage import names
 from millstream.storage.file_walk import FileWalk
 from millstream.storage.files import OpenFiles
@@ -333,7 +333,7 @@ class Segment:
         if self.first_batch_timestamp is None and self.size_bytes:
             header = self.log.open().read_at(0, batches.HEADER_BYTES)
             if len(header) < batches.HEADER_BYTES:
-                raise CorruptRecords(f"{self.log.path}: the file ends at byte {len(header)}")
+                raise ShortFile(self.log.path)
             self.first_batch_timestamp = TimestampMs(_INT64.unpack_from(header, 35)[0])
         return self.first_batch_timestamp
 
@@ -361,8 +361,20 @@ class Segment:
         """The bytes of one batch."""
         data = self.log.open().read_at(place.position, place.size_bytes)
         if len(data) != place.size_bytes:
-            raise OSError(errno.EIO, "segment file is shorter than its batches", self.log.path)
+            raise ShortFile(self.log.path)
         return data
+
+    def check_file(self) -> None:
+        """Raise OSError unless the file has a name and all that was written to it.
+
+        An append would not notice: beyond the end of a file that was cut it leaves zeros between,
+        and one that was removed takes everything with it when it is closed.
+        """
+        file = self.log.open()
+        if file.size() < self.size_bytes:
+            raise ShortFile(self.log.path)
+        if file.is_removed():
+            raise FileNotFoundError(errno.ENOENT, "a file in use was removed", self.log.path)
 
     # -- walking ---------------------------------------------------------------------------
 
@@ -399,6 +411,8 @@ class Segment:
                 raise CorruptRecords(f"{self.log.path}: OFFSETS at byte {at}")
             expected = Offset(step.last_offset + 1)
         if walk.valid_end != self.size_bytes:
+            if self.log.open().size() < self.size_bytes:
+                raise ShortFile(self.log.path)
             raise CorruptRecords(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
 
     def _looked_up(self, look_up: Callable[[], T]) -> T:

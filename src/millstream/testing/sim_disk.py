@@ -51,6 +51,9 @@ class SimFile:
     def size(self) -> int:
         return len(self._readable("stat").content)
 
+    def is_removed(self) -> bool:
+        return not self._readable("stat").linked
+
     def write_at(self, position: int, data: ReadableBuffer) -> None:
         node = self._writable(errno.EBADF)
         self._disk.storage.write(node, self.path, position, bytes(data))
@@ -121,13 +124,22 @@ class SimFile:
 class SimDirectoryLock:
     """The directory's lock, held by one view until released or until that process dies."""
 
-    __slots__ = ("_directory_inode", "_holders")
+    __slots__ = ("_directory_inode", "_disk", "_holders", "_path")
 
-    def __init__(self, storage: SimStorage, directory_inode: int, holder: object) -> None:
-        invariant(directory_inode not in storage.lock_holders, "a held lock was given again")
-        self._holders = storage.lock_holders
-        self._holders[directory_inode] = (self, holder)
+    def __init__(self, disk: "SimDisk", path: str, directory_inode: int) -> None:
+        holders = disk.storage.lock_holders
+        invariant(directory_inode not in holders, "a held lock was given again")
+        self._disk = disk
+        self._path = path
+        self._holders = holders
+        self._holders[directory_inode] = (self, disk)
         self._directory_inode = directory_inode
+
+    def is_in_place(self) -> bool:
+        self._disk.check("stat", self._path)
+        found = self._disk.storage.live.find(self._path)
+        is_same = found is not None and found.inode == self._directory_inode
+        return is_same and self._disk.exists(f"{self._path}/{LOCK_NAME}")
 
     def release(self) -> None:
         holding = self._holders.get(self._directory_inode)
@@ -279,7 +291,7 @@ class SimDisk:
         directory = self.storage.live.directory(path)
         if directory.inode in self.storage.lock_holders:
             raise os_error(errno.EWOULDBLOCK, path)
-        return SimDirectoryLock(self.storage, directory.inode, self)
+        return SimDirectoryLock(self, path, directory.inode)
 
     # -- Faults, marks and recordings
 

@@ -77,7 +77,7 @@ def _partition(context: Context, topic: str, index: int, pace: Pace) -> Steps[Pa
         yield None
     try:
         leader = context.services.partitions.get((topic, index))
-        leader.log.owner.check_usable()
+        leader.log.check_open()
     except OperatingError as error:
         return PartitionResponse(partition_index=index, error_code=code_of(error))
     response = PartitionResponse(partition_index=index)

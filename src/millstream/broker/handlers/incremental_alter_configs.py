@@ -12,21 +12,15 @@ keys that nobody knows; an unknown operation is INVALID_REQUEST, not UNKNOWN_SER
 of groups and client metrics are refused.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from millstream.broker.config_changes import (
-    KeyChange,
-    Operation,
-    Outcome,
-    ResourceChange,
-    alter_resources,
-)
+from millstream.broker.config_changes import KeyChange, Operation
+from millstream.broker.config_requests import all_failed, alter, changing
 from millstream.broker.context import Context
-from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
@@ -39,39 +33,15 @@ async def handle(
     context: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change single settings of topics, brokers and loggers."""
-    changes = await on_the_loop(_changes(request))
-    outcomes = await alter_resources(context, changes, validate_only=request.validate_only)
-    return await on_the_loop(_answering(request, outcomes))
+    changes = changing(request.resources, _keys_of, is_whole=False)
+    answers = await alter(
+        context, changes, AlterConfigsResourceResponse, validate_only=request.validate_only
+    )
+    return IncrementalAlterConfigsResponse(responses=answers)
 
 
-def _changes(request: IncrementalAlterConfigsRequest) -> Steps[list[ResourceChange]]:
-    changes = []
-    pace = Pace()
-    for one in request.resources:
-        keys = [_key_change(config) for config in one.configs]
-        changes.append(ResourceChange(one.resource_type, one.resource_name, keys, is_whole=False))
-        if pace.is_due(1 + len(keys)):
-            yield None
-    return changes
-
-
-def _answering(
-    request: IncrementalAlterConfigsRequest, outcomes: Sequence[Outcome]
-) -> Steps[IncrementalAlterConfigsResponse]:
-    response = IncrementalAlterConfigsResponse()
-    pace = Pace()
-    for one, outcome in zip(request.resources, outcomes, strict=True):
-        response.responses.append(
-            AlterConfigsResourceResponse(
-                error_code=outcome.code,
-                error_message=outcome.text,
-                resource_type=one.resource_type,
-                resource_name=one.resource_name,
-            )
-        )
-        if pace.is_due():
-            yield None
-    return response
+def _keys_of(resource: AlterConfigsResource) -> list[KeyChange]:
+    return [_key_change(config) for config in resource.configs]
 
 
 def _key_change(config: AlterableConfig) -> KeyChange:
@@ -85,13 +55,6 @@ def failed(
 ) -> IncrementalAlterConfigsResponse:
     """The same error for every resource."""
     del version
-    responses = [
-        AlterConfigsResourceResponse(
-            error_code=error,
-            error_message=error.text,
-            resource_type=one.resource_type,
-            resource_name=one.resource_name,
-        )
-        for one in request.resources
-    ]
-    return IncrementalAlterConfigsResponse(responses=responses)
+    return IncrementalAlterConfigsResponse(
+        responses=all_failed(request.resources, error, AlterConfigsResourceResponse)
+    )

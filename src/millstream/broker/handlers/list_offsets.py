@@ -130,7 +130,7 @@ class _Asking:
             return _nothing(index, ErrorCode.UNSUPPORTED_VERSION)
         try:
             leader = self._partitions.get((topic, index))
-            leader.log.owner.check_usable()
+            leader.log.check_open()
             leader.check_leader_epoch(asked.current_leader_epoch)
             place = yield from self._finding(leader, timestamp_ms)
         except OperatingError as error:

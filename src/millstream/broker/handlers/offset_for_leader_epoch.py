@@ -69,7 +69,7 @@ def failed(
 def _answer(context: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
         leader = context.services.partitions.get((topic, asked.partition))
-        leader.log.owner.check_usable()
+        leader.log.check_open()
         leader.check_leader_epoch(asked.current_leader_epoch)
     except OperatingError as error:
         return EpochEndOffset(partition=asked.partition, error_code=code_of(error))

@@ -42,7 +42,7 @@ from millstream.model.ids import TopicId
 from millstream.model.limits import KIB, MIB
 from millstream.replication.errors import ReplicationTimedOut
 from millstream.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition
-from millstream.runtime.turns import Steps, in_parts
+from millstream.runtime.turns import Computation, Steps, in_parts
 from millstream.storage.config import LogConfig
 from millstream.storage.ports import AppendOutcome
 from millstream.storage.producers import Origin
@@ -195,7 +195,7 @@ class _Produce:
         config = None
         while config is not leader.log.config:
             config, now_ms = leader.log.config, self._context.services.clock.wall_ms()
-            checked, self._wrong = yield partial(_check_elsewhere, view, config, now_ms)
+            checked, self._wrong = yield Computation(_check_elsewhere, view, config, now_ms)
         self._append(one, leader, records, checked)
         self._wrong = None
 

@@ -1,6 +1,7 @@
 # C layout of the classes in column_buffers.py, for the column kernels beside it.
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memcpy
 
 
 cdef extern from "Python.h":
@@ -10,6 +11,13 @@ cdef extern from "Python.h":
 
 cdef inline Py_ssize_t allocated(bytearray one) noexcept:
     return (<PyByteArrayObject*>one).ob_alloc
+
+
+cdef inline int32_t load32(const uint8_t* at) noexcept:
+    # Through memcpy: a slice of a buffer may stand at any address.
+    cdef int32_t value
+    memcpy(&value, at, 4)
+    return value
 
 
 cdef class Held:

@@ -1,4 +1,4 @@
-# C layout of the classes in column_source.py, for column_encode.py.
+# C layout of the classes in column_source.py, for column_encode.py and partitioner.py.
 from libc.stdint cimport int64_t, uint8_t
 
 from millstream.kernels._compiled.column_buffers cimport Held
@@ -15,6 +15,9 @@ cdef class Spans:
     cdef int64_t first
 
     cdef int64_t size(self, int64_t row, uint8_t** start) noexcept
+
+
+cdef Spans binary(column, rows, what)
 
 
 cdef class Source:

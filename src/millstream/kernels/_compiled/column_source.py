@@ -1,14 +1,15 @@
 """Columns read row by row as records: measured, then written. The loop inside `encode`.
 
-Not a kernel of its own: the C layout is in `column_source.pxd`, and only `column_encode` uses it.
+Not a kernel of its own: the C layout is in `column_source.pxd`, and only `column_encode`
+and `partitioner` use it.
 The caller's columns are not trusted: `measure` checks every offset against its buffer and raises
 ValueError before a byte is read, `write` then repeats what was measured.
 """
 
 import cython
-from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint64_t
+from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libc.string import memcpy
-from cython.cimports.millstream.kernels._compiled.column_buffers import Held
+from cython.cimports.millstream.kernels._compiled.column_buffers import Held, load32
 
 from millstream.kernels.column_types import flat_view
 
@@ -19,16 +20,6 @@ pp_u8 = cython.typedef(cython.pointer[p_u8])
 
 NULL_VALUE = cython.declare(int64_t, -1)
 WRONG = cython.declare(int64_t, -2)
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _load32(at: p_u8) -> int64_t:
-    # Through memcpy: a slice of a buffer may stand at any address.
-    value: int32_t
-    memcpy(cython.address(value), at, 4)
-    return value
 
 
 @cython.cfunc
@@ -109,8 +100,8 @@ class Spans:
         bit: int64_t = self.first + row
         if self.bits != cython.NULL and not (self.bits[bit >> 3] >> (bit & 7)) & 1:
             return NULL_VALUE
-        begin: int64_t = _load32(self.offsets + 4 * row)
-        end: int64_t = _load32(self.offsets + 4 * row + 4)
+        begin: int64_t = load32(self.offsets + 4 * row)
+        end: int64_t = load32(self.offsets + 4 * row + 4)
         if begin < 0 or end < begin or end > self.data_bytes:
             return WRONG
         start[0] = self.data + begin
@@ -118,7 +109,7 @@ class Spans:
 
 
 @cython.cfunc
-def _binary(column, rows, what) -> Spans:
+def binary(column, rows, what) -> Spans:
     if column is None:
         return Spans(None, None, 0, rows, what)
     spans: Spans = Spans(column.offsets, column.validity, column.first, rows, what)
@@ -137,8 +128,8 @@ class Source:
             raise ValueError(f"columns cannot have {columns.rows} rows")
         self.rows = columns.rows
         self.timestamps = Held(flat_view(columns.timestamps, 8 * columns.rows, "timestamps"))
-        self.keys = _binary(columns.keys, columns.rows, "keys")
-        self.values = _binary(columns.values, columns.rows, "values")
+        self.keys = binary(columns.keys, columns.rows, "keys")
+        self.values = binary(columns.values, columns.rows, "values")
         self.selected = self.rows
         if selection is not None:
             self.selection = Held(flat_view(selection, 0, "selection"))
@@ -148,8 +139,8 @@ class Source:
             self.lists = Spans(
                 headers.list_offsets, headers.validity, headers.first, columns.rows, "headers"
             )
-            self.header_keys = _binary(headers.keys, headers.rows, "header keys")
-            self.header_values = _binary(headers.values, headers.rows, "header values")
+            self.header_keys = binary(headers.keys, headers.rows, "header keys")
+            self.header_values = binary(headers.values, headers.rows, "header values")
             # Spans of the list column count header rows instead of bytes.
             self.lists.data_bytes = headers.rows
 

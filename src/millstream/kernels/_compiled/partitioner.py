@@ -7,8 +7,8 @@ from cython.cimports.cpython.array import array, clone
 from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t
 from cython.cimports.libc.string import memcpy
-from cython.cimports.millstream.kernels._compiled.column_buffers import Held
-from cython.cimports.millstream.kernels._compiled.column_source import Spans
+from cython.cimports.millstream.kernels._compiled.column_buffers import Held, load32
+from cython.cimports.millstream.kernels._compiled.column_source import Spans, binary
 
 from millstream.kernels.column_types import flat_view
 from millstream.kernels.partition_types import RECORD_COST
@@ -29,16 +29,6 @@ _NUMBERS = py_array("q")
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _load32(at: p_u8) -> int32_t:
-    # Through memcpy: a slice of a buffer may stand at any address.
-    value: int32_t
-    memcpy(cython.address(value), at, 4)
-    return value
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
 def _store32(at: p_u8, value: int32_t) -> cython.void:
     memcpy(at, cython.address(value), 4)
 
@@ -49,7 +39,7 @@ def _murmur2(data: p_u8, size: int64_t) -> uint32_t:
     value: uint32_t = SEED ^ cython.cast(uint32_t, size)
     block: uint32_t
     while size >= 4:
-        block = cython.cast(uint32_t, _load32(data)) * MIX
+        block = cython.cast(uint32_t, load32(data)) * MIX
         block = (block ^ (block >> 24)) * MIX
         value = (value * MIX) ^ block
         data += 4
@@ -68,17 +58,6 @@ def _murmur2(data: p_u8, size: int64_t) -> uint32_t:
 def murmur2(key):
     held: Held = Held(flat_view(key, 0, "key"))
     return cython.cast(int32_t, _murmur2(held.data, held.raw.len))
-
-
-@cython.cfunc
-def _binary(column, rows, what) -> Spans:
-    if column is None:
-        return Spans(None, None, 0, rows, what)
-    spans: Spans = Spans(column.offsets, column.validity, column.first, rows, what)
-    spans.data_held = Held(flat_view(column.data, 0, what))
-    spans.data = spans.data_held.data
-    spans.data_bytes = spans.data_held.raw.len
-    return spans
 
 
 @cython.cclass
@@ -121,7 +100,7 @@ def _topics(counts) -> array:
     total: int64_t = 0
     index: int64_t
     for index in range(count):
-        size: int64_t = _load32(held.data + 4 * index)
+        size: int64_t = load32(held.data + 4 * index)
         if size < 1:
             raise ValueError(f"a topic of {size} partitions")
         numbers[index] = size
@@ -150,7 +129,7 @@ def assign(rows, counts, *, topics=None, explicit=None, keys=None):
         topics_held: Held = Held(flat_view(topics, 4 * rows, "topics"))
         which = topics_held.data
     wanted: Numbers = None if explicit is None else Numbers(explicit, rows, "partitions")
-    by_key: Spans = _binary(keys, rows, "keys")
+    by_key: Spans = binary(keys, rows, "keys")
     made = PyByteArray_FromStringAndSize(cython.NULL, 4 * rows)
     places: p_u8 = cython.cast(p_u8, PyByteArray_AS_STRING(made))
     without: int64_t = 0
@@ -161,11 +140,11 @@ def assign(rows, counts, *, topics=None, explicit=None, keys=None):
     row: int64_t
     for row in range(row_count):
         if which != cython.NULL:
-            topic = _load32(which + 4 * row)
+            topic = load32(which + 4 * row)
             if topic < 0 or topic >= topic_count:
                 raise ValueError(f"row {row} is of topic {topic} of {topic_count}")
         if wanted is not None and not wanted.is_null(row):
-            partition = _load32(wanted.values + 4 * row)
+            partition = load32(wanted.values + 4 * row)
             if partition < 0 or partition >= sizes[topic]:
                 return made, without, row
         else:
@@ -189,8 +168,8 @@ def stick(places, columns, *, topic, place, start, bytes_max):
     held: Held = Held(flat_view(places, 4 * rows, "places"))
     if held.raw.readonly:
         raise ValueError("places cannot be written")
-    keys: Spans = _binary(columns.keys, rows, "keys")
-    values: Spans = _binary(columns.values, rows, "values")
+    keys: Spans = binary(columns.keys, rows, "keys")
+    values: Spans = binary(columns.values, rows, "values")
     row: int64_t = start
     stop: int64_t = rows
     used: int64_t = 0
@@ -201,7 +180,7 @@ def stick(places, columns, *, topic, place, start, bytes_max):
     value_size: int64_t
     at: p_u8 = cython.NULL
     while row < stop and used < limit:
-        if _load32(held.data + 4 * row) == mark:
+        if load32(held.data + 4 * row) == mark:
             key_size = keys.size(row, cython.address(at))
             value_size = values.size(row, cython.address(at))
             if key_size == WRONG or value_size == WRONG:
@@ -224,7 +203,7 @@ def group(places, rows, place_count):
     place: int64_t
     row: int64_t
     for row in range(row_count):
-        place = _load32(held.data + 4 * row)
+        place = load32(held.data + 4 * row)
         if place < 0 or place >= count:
             raise ValueError(f"row {row} has place {place} of {count}")
         ends[place + 1] += 1
@@ -236,7 +215,7 @@ def group(places, rows, place_count):
     following: array = bounds[:]
     nexts: p_i64 = cython.cast(p_i64, following.data.as_longlongs)
     for row in range(row_count):
-        place = _load32(held.data + 4 * row)
+        place = load32(held.data + 4 * row)
         # Looked at again: whoever else has the buffer may have changed it.
         if place < 0 or place >= count or nexts[place] >= ends[place + 1]:
             raise ValueError(f"row {row} has place {place} of {count}")

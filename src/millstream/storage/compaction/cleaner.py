@@ -127,7 +127,7 @@ class Cleaner:
         try:
             return work.dirty_enough(log, now_ms)
         except OSError as error:
-            if not isinstance(log.owner.refused(error), StorageFailed):
+            if not isinstance(log.refused(error), StorageFailed):
                 self._postpone(log.partition)
             return None
         except work.CORRUPT_ERRORS as error:

@@ -123,7 +123,7 @@ class Cleaning:
             try:
                 self._settle_swap()
             except OSError as error:
-                self._log.owner.refused(error)
+                self._log.refused(error)
         self._let_go()
 
     # -- steps -----------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Cleaning:
             if name in ("swap", "clear") and error.errno in OUT_OF_DESCRIPTORS:
                 self._stalled = self._repeat  # half a swap must not stay: go on later
                 return
-            self._log.owner.failed(error)
+            self._log.failed(error)
             self._fail(End.FAILED, str(error))
         except StorageFailed as error:
             self._fail(End.FAILED, str(error))

@@ -1,0 +1,30 @@
+"""Files that are not in the page cache, for what must not wait for the disk."""
+
+import os
+
+import pytest
+
+TRIES_MAX = 20
+"""The kernel keeps pages that somebody uses just now; a moment later they may go."""
+
+
+def make_cold(descriptor: int, *, position: int = 0) -> None:
+    """Out of the page cache, and no more of it comes back than is read.
+
+    On a file system that keeps what it is told to drop the test is skipped; with CI=true it fails:
+    there such tests have to run.
+    """
+    os.fsync(descriptor)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    for _ in range(TRIES_MAX):
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        try:
+            os.preadv(descriptor, [bytearray(1)], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            break  # it does not know the flag
+    reason = "this file system keeps what it is told to drop"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
