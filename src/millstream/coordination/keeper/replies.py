@@ -86,3 +86,8 @@ def multi(results: Sequence[MultiResult]) -> bytes:
         else:
             parts.append(_MULTI_HEADER.pack(result[0], 0, 0) + result[1])
     return b"".join(parts) + _MULTI_END
+
+
+def who_am_i() -> bytes:
+    """Nobody in particular."""
+    return pack_integer(0)
