@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from millstream.coordination import errors, multis, port
+from millstream.coordination import errors, port
+from millstream.coordination.checks import check_multi, check_path
 from millstream.coordination.keeper.jute import JuteReader, pack_integer, pack_text
 from millstream.coordination.keeper.protocol import PASSWORD_BYTES, PING_XID, WATCH_XID, Code, Op
 from millstream.coordination.port import (
@@ -147,9 +148,11 @@ class WireSession:
     async def create(
         self, path: str, data: bytes = b"", *, kind: NodeKind = NodeKind.PERSISTENT
     ) -> Created:
+        check_path(path, kind)
         return await self._ask(Op.CREATE2, path, wire.create(path, data, kind), wire.read_created)
 
     async def exists(self, path: str, *, watch: Watcher | None = None) -> NodeStat | None:
+        check_path(path)
         body = wire.watched(path, watch=watch is not None)
         try:
             return await self._ask(Op.EXISTS, path, body, wire.read_stat, watch)
@@ -157,22 +160,26 @@ class WireSession:
             return None
 
     async def get(self, path: str, *, watch: Watcher | None = None) -> NodeData:
+        check_path(path)
         body = wire.watched(path, watch=watch is not None)
         return await self._ask(Op.GET_DATA, path, body, wire.read_data, watch)
 
     async def children(self, path: str, *, watch: Watcher | None = None) -> NodeChildren:
+        check_path(path)
         body = wire.watched(path, watch=watch is not None)
         return await self._ask(Op.GET_CHILDREN2, path, body, wire.read_children, watch)
 
     async def set(self, path: str, data: bytes, *, version: int) -> NodeStat:
+        check_path(path)
         body = wire.set_data(path, data, version)
         return await self._ask(Op.SET_DATA, path, body, wire.read_stat)
 
     async def delete(self, path: str, *, version: int) -> None:
+        check_path(path)
         await self._ask(Op.DELETE, path, wire.versioned(path, version), wire.read_nothing)
 
     async def multi(self, operations: Sequence[port.Operation]) -> list[port.MultiResult]:
-        multis.check_size(operations)
+        check_multi(operations)
         return await self._ask(
             Op.MULTI,
             "",
@@ -181,6 +188,7 @@ class WireSession:
         )
 
     async def sync(self, path: str) -> None:
+        check_path(path)
         await self._ask(Op.SYNC, path, pack_text(path), wire.read_nothing)
 
     async def close(self) -> None:
