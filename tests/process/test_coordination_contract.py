@@ -28,6 +28,7 @@ from millstream.coordination.port import (
     Delete,
     NodeKind,
     NodeStat,
+    Operation,
     Session,
     SessionState,
     Set,
@@ -351,7 +352,7 @@ def test_of_two_candidates_one_becomes_controller(play: Play) -> None:
         await sessions[0].create(epoch_path, b"0")
 
         async def stand(session: Session) -> object:
-            operations = [
+            operations: list[Operation] = [
                 Create(path=path, kind=NodeKind.EPHEMERAL),
                 Set(path=epoch_path, data=b"1", version=0),
             ]
