@@ -12,6 +12,8 @@ from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, Kee
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.port import Session
 from millstream.runtime.clock import SystemClock
+from millstream.testing.broker_simulation_process import SimProcess
+from millstream.testing.durability import FateChooser
 from millstream.testing.sim_world import SimNode, SimWorld
 from millstream.testing.wire_session import WireCoordination
 
@@ -71,6 +73,7 @@ class SimulatedWorld:
         self.world = SimWorld(seed)
         self.root = "/story"
         self.node = self.world.node(KEEPER)
+        self.process: SimProcess
         self.server: KeeperServer
         self.sessions: list[Session] = []
 
@@ -82,14 +85,34 @@ class SimulatedWorld:
             await story(self)
             for session in self.sessions:
                 await session.close()
-            await self.server.stop()
+            await self.stop_keeper()
 
         self.world.run(main)
 
+    async def stop_keeper(self) -> None:
+        """I-42: nothing is left of it."""
+        await self.process.spawn(self.server.stop(), "stop")
+        await asyncio.sleep(0.1)
+        assert self.process.leftovers() == []
+
+    async def kill_keeper(self) -> None:
+        """The process dies and comes back; what it wrote stays."""
+        self.process.kill()
+        self.node.kill()
+        await self.start_keeper(self.node.restart())
+
+    async def crash_keeper(self, choose: FateChooser, dark_s: float) -> None:
+        """The power goes, and what was not synced with it."""
+        self.process.kill()
+        self.node.lose_power()
+        await asyncio.sleep(dark_s)
+        await self.start_keeper(self.node.restore_power(choose))
+
     async def start_keeper(self, node: SimNode | None = None) -> None:
         self.node = node or self.node
+        self.process = SimProcess(self.world.loop, KEEPER, self.node.network)
         seams = KeeperSeams(
-            network=self.node.network,
+            network=self.process.network,
             disk=self.node.disk,
             background=self.node.background,
             clock=self.node.clock,
@@ -99,8 +122,8 @@ class SimulatedWorld:
         settings = KeeperSettings(
             directory="/data/keeper", host=KEEPER, port=PORT, rules=rules, log_roll_bytes=2000
         )
-        self.server = KeeperServer(seams, settings)
-        await self.server.start()
+        self.server = self.process.run(KeeperServer, seams, settings)
+        await self.process.spawn(self.server.start(), "start")
 
     async def open(self, name: str, timeout_ms: int = SESSION_MS) -> Session:
         node = self.world.node(name)
