@@ -18,6 +18,11 @@ class KeeperProcess(NamedTuple):
     def place(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    def stop(self) -> int:
+        """SIGTERM; how it ended."""
+        self.process.terminate()
+        return self.process.wait(20)
+
     def kill(self) -> None:
         """SIGKILL, as a crash would end it."""
         self.process.send_signal(signal.SIGKILL)
@@ -44,7 +49,7 @@ def keeper_process(
         assert line.startswith("ready: "), (directory / "stderr").read_text()
         yield KeeperProcess(process, int(line.rpartition(":")[2]), directory)
         code = process.poll()
-        assert code in (None, -signal.SIGKILL), (directory / "stderr").read_text()[-4000:]
+        assert code in (None, 0, -signal.SIGKILL), (directory / "stderr").read_text()[-4000:]
     finally:
         if process.poll() is None:
             process.terminate()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KeeperState
@@ -80,7 +80,7 @@ class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
 
     def _read(self, length: int, timeout: float) -> bytes:
         if not 0 <= length <= ANSWER_BYTES_MAX:
-            raise OSError(f"an answer of {length} bytes")
+            raise ConnectionDropped(f"an answer of {length} bytes")
         data: bytes = super()._read(length, timeout)
         return data
 

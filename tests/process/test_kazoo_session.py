@@ -1,0 +1,209 @@
+"""The adapter where it differs from kazoo: hung loops, second sessions, stale requests."""
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from kazoo.protocol.states import KeeperState
+
+from coordination_kit import SHORT_SESSION_MS
+from keeper_process import KeeperProcess, keeper_process
+from lossy_proxy import LossyProxy
+from millstream.coordination import errors
+from millstream.coordination.kazoo_client import NotSent
+from millstream.coordination.kazoo_session import KazooCoordination, KazooSession
+from millstream.coordination.port import NodeKind, SessionState
+from millstream.runtime.clock import SystemClock
+from millstream.testing.peers.zookeeper import four_letters
+from waiting_for import until
+
+WAIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeeperProcess]:
+    with keeper_process(tmp_path_factory.mktemp("keeper")) as running:
+        yield running
+
+
+async def session_of(place: str, timeout_ms: int = 6000) -> KazooSession:
+    coordination = KazooCoordination(place, SystemClock())
+    return await coordination.connect(timeout_ms=timeout_ms, wait_s=WAIT_S)
+
+
+async def eventually(condition: object, what: str) -> None:
+    assert callable(condition)
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"never: {what}")
+
+
+def figure(keeper: KeeperProcess, name: str) -> int:
+    lines = four_letters(keeper.port, b"mntr").splitlines()
+    return int(next(line.split("\t")[1] for line in lines if line.startswith(f"zk_{name}\t")))
+
+
+def hang_until(condition: Callable[[], bool]) -> None:
+    """Keep the loop from running anything else."""
+    until(condition, "the watchdog acts", timeout_s=60)
+
+
+def test_a_hung_loop_loses_its_session_although_kazoo_goes_on_pinging(
+    keeper: KeeperProcess,
+) -> None:
+    """I-18. The node is gone long before the session would have expired, and the state shows it
+    before anything else can run on the loop.
+    """
+
+    async def story() -> None:
+        hung = await session_of(keeper.place, SHORT_SESSION_MS)
+        states: list[SessionState] = []
+        hung.add_listener(states.append)
+        await hung.create("/hung", kind=NodeKind.EPHEMERAL)
+        hang_until(lambda: hung.state is SessionState.LOST)
+        assert states == []
+        other = await session_of(keeper.place)
+        assert await other.exists("/hung") is None
+        with pytest.raises(errors.SessionLost, match="hangs"):
+            await hung.get("/")
+        await eventually(lambda: states == [SessionState.LOST], "the listener is told, once")
+        await hung.close()
+        await other.close()
+
+    asyncio.run(story())
+
+
+def test_a_loop_that_is_only_slow_keeps_its_session(keeper: KeeperProcess) -> None:
+    async def story() -> None:
+        slow = await session_of(keeper.place, SHORT_SESSION_MS)
+        await slow.create("/slow", kind=NodeKind.EPHEMERAL)
+        for _ in range(6):
+            time.sleep(0.1 * SHORT_SESSION_MS / 1000)  # noqa: ASYNC251 - the loop is slow
+            await asyncio.sleep(0.05)
+        assert slow.state is SessionState.CONNECTED
+        assert await slow.exists("/slow") is not None
+        await slow.close()
+
+    asyncio.run(story())
+
+
+def test_after_a_loss_no_other_session_is_opened(keeper: KeeperProcess) -> None:
+    """Kazoo's client would open one by itself."""
+
+    async def story(proxy: LossyProxy) -> None:
+        before = figure(keeper, "global_sessions")
+        lost = await session_of(proxy.place, SHORT_SESSION_MS)
+        assert figure(keeper, "global_sessions") == before + 1
+        proxy._broker = ("127.0.0.1", 1)
+        for one in list(proxy._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        await eventually(lambda: figure(keeper, "global_sessions") == before, "it expires")
+        proxy._broker = ("127.0.0.1", keeper.port)
+        with pytest.raises(errors.SessionLost):
+            await lost.connected()
+        await eventually(lambda: not lost._thread.is_alive(), "its thread ends by itself")
+        assert figure(keeper, "global_sessions") == before
+        await lost.close()
+
+    with LossyProxy(("127.0.0.1", keeper.port)) as proxy:
+        asyncio.run(story(proxy))
+
+
+def test_a_request_without_a_connection_is_not_kept_for_later(keeper: KeeperProcess) -> None:
+    """The loop has not heard yet that the connection is gone, so kazoo is asked all the same."""
+
+    async def story() -> None:
+        session = await session_of(keeper.place)
+        client = session._client
+        client._state = KeeperState.CONNECTING
+        with pytest.raises(errors.ConnectionLost) as lost:
+            await session.create("/late")
+        assert not lost.value.is_in_doubt
+        assert isinstance(lost.value, errors.ConnectionLost)
+        assert not client._queue
+        client._state = KeeperState.CONNECTED
+        assert await session.exists("/late") is None
+        await session.close()
+
+    asyncio.run(story())
+    assert issubclass(NotSent, Exception)
+
+
+def test_without_a_server_connecting_ends_in_time_and_leaves_no_thread() -> None:
+    async def story() -> None:
+        coordination = KazooCoordination("127.0.0.1:1", SystemClock())
+        with pytest.raises(errors.CannotConnect, match=r"127\.0\.0\.1:1"):
+            await coordination.connect(timeout_ms=1000, wait_s=0.5)
+
+    before = threading.active_count()
+    asyncio.run(story())
+    until(lambda: threading.active_count() == before, "its threads end")
+
+
+def test_closing_ends_the_session_at_once_and_can_be_repeated(keeper: KeeperProcess) -> None:
+    async def story() -> None:
+        before = figure(keeper, "global_sessions")
+        session = await session_of(keeper.place)
+        states: list[SessionState] = []
+        session.add_listener(states.append)
+        await session.close()
+        await session.close()
+        assert figure(keeper, "global_sessions") == before
+        assert states == [SessionState.LOST]
+
+    threads = threading.active_count()
+    asyncio.run(story())
+    until(lambda: threading.active_count() == threads, "its threads end")
+
+
+def test_a_keeper_that_restarts_suspends_and_nothing_else(tmp_path: Path) -> None:
+    async def story(keeper: KeeperProcess) -> None:
+        session = await session_of(keeper.place)
+        await session.create("/mine", b"1", kind=NodeKind.EPHEMERAL)
+        states: list[SessionState] = []
+        session.add_listener(states.append)
+        keeper.kill()
+        await eventually(lambda: states == [SessionState.SUSPENDED], "suspended")
+        with keeper_process(tmp_path, port=keeper.port):
+            await session.connected()
+            assert (await session.get("/mine")).stat.owner == session.session_id
+            assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+            await session.close()
+
+    with keeper_process(tmp_path) as keeper:
+        asyncio.run(story(keeper))
+
+
+def test_an_answer_of_an_absurd_length_is_not_believed() -> None:
+    """Kazoo would wait for, and keep, two gigabytes."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(1000)
+                    connection.sendall(b"\x7f\xff\xff\xff" + bytes(1000))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+
+    async def story() -> None:
+        place = f"127.0.0.1:{listener.getsockname()[1]}"
+        coordination = KazooCoordination(place, SystemClock())
+        with pytest.raises(errors.CannotConnect):
+            await coordination.connect(timeout_ms=3000, wait_s=1.0)
+
+    asyncio.run(story())
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
