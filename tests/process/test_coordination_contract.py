@@ -3,7 +3,7 @@ one in a process of its own, a real ZooKeeper and a real ensemble of three.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from millstream.coordination.port import (
     WatchEvent,
     WatchKind,
 )
+from millstream.coordination.proofs import create_surely, delete_surely, set_surely
 from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.peers.zookeeper import zookeeper_servers
 
@@ -492,6 +493,56 @@ def test_a_lost_answer_leaves_doubt_and_the_owner_is_the_proof(play: Play) -> No
         assert stat.owner == one.session_id
         with pytest.raises(errors.NodeExists):
             await one.create(path, kind=NodeKind.EPHEMERAL)
+
+    play(story)
+
+
+def test_a_write_whose_answer_was_lost_is_proved_and_not_made_twice(play: Play) -> None:
+    async def story(world: World) -> None:
+        one, two = await world.open("one"), await world.open("two")
+        path = f"{world.root}/p"
+
+        async def with_lost_answer(write: Awaitable[object], watched: str) -> object:
+            seen: list[WatchEvent] = []
+            await two.exists(watched, watch=seen.append)
+            world.deafen("one")
+            writing = asyncio.ensure_future(write)
+            await eventually(world, lambda: seen, "it is carried out")
+            world.cut("one")
+            await eventually(world, lambda: one.state is SessionState.SUSPENDED, "suspended")
+            world.mend("one")
+            return await writing
+
+        mine = create_surely(one, path, b"one", kind=NodeKind.EPHEMERAL)
+        created = await with_lost_answer(mine, path)
+        assert created == (path, await two.exists(path))
+        stat = await with_lost_answer(set_surely(one, path, b"more", version=0), path)
+        assert stat == await two.exists(path)
+        assert isinstance(stat, NodeStat)
+        assert stat.version == 1
+        await with_lost_answer(delete_surely(one, path, version=1), path)
+        assert await two.exists(path) is None
+
+    play(story)
+
+
+def test_a_proof_does_not_take_somebody_elses_write_for_ones_own(play: Play) -> None:
+    async def story(world: World) -> None:
+        one, two = await world.open("one"), await world.open("two")
+        path = f"{world.root}/p"
+        await two.create(path, b"two", kind=NodeKind.EPHEMERAL)
+        world.cut("one")
+        await eventually(world, lambda: one.state is SessionState.SUSPENDED, "suspended")
+        creating = asyncio.ensure_future(create_surely(one, path, b"two", kind=NodeKind.EPHEMERAL))
+        setting = asyncio.ensure_future(set_surely(one, path, b"one", version=5))
+        await world.pause()
+        world.mend("one")
+        with pytest.raises(errors.NodeExists):
+            await creating
+        with pytest.raises(errors.BadVersion):
+            await setting
+        with pytest.raises(errors.NoNode):
+            await delete_surely(one, f"{world.root}/none", version=ANY_VERSION)
 
     play(story)
 

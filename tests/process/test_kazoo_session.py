@@ -17,7 +17,7 @@ from lossy_proxy import LossyProxy
 from millstream.coordination import errors
 from millstream.coordination.kazoo_client import LoopHandler, NotSent, SessionClient
 from millstream.coordination.kazoo_session import KazooCoordination, KazooSession
-from millstream.coordination.port import NodeKind, SessionState
+from millstream.coordination.port import Create, NodeKind, SessionState, WatchEvent
 from millstream.runtime.clock import SystemClock
 from millstream.testing.peers.zookeeper import four_letters
 from waiting_for import until
@@ -157,6 +157,27 @@ def test_without_a_server_connecting_ends_in_time_and_leaves_no_thread() -> None
     before = threading.active_count()
     asyncio.run(story())
     until(lambda: threading.active_count() == before, "its threads end")
+
+
+def test_everything_may_be_below_a_node_that_is_made_first(keeper: KeeperProcess) -> None:
+    async def story() -> None:
+        coordination = KazooCoordination(f"{keeper.place}/some/where", SystemClock())
+        inside = await coordination.connect(timeout_ms=6000, wait_s=WAIT_S)
+        outside = await session_of(keeper.place)
+        created = await inside.create("/n-", kind=NodeKind.PERSISTENT_SEQUENTIAL)
+        assert created.path == "/n-0000000000"
+        seen: list[WatchEvent] = []
+        await inside.get("/n-0000000000", watch=seen.append)
+        await outside.set("/some/where/n-0000000000", b"x", version=0)
+        await eventually(lambda: seen, "the watch is called")
+        assert seen[0].path == "/n-0000000000"
+        assert await inside.multi([Create(path="/m")]) == ["/m"]
+        assert (await outside.children("/some/where")).names == ["m", "n-0000000000"]
+        again = await coordination.connect(timeout_ms=6000, wait_s=WAIT_S)
+        for session in (inside, outside, again):
+            await session.close()
+
+    asyncio.run(story())
 
 
 def test_closing_ends_the_session_at_once_and_can_be_repeated(keeper: KeeperProcess) -> None:

@@ -74,15 +74,35 @@ class KazooCoordination:
     def __init__(self, servers: str, clock: Clock) -> None:
         self._servers = servers
         self._clock = clock
+        self._has_root = "/" not in servers
 
     async def connect(self, *, timeout_ms: int, wait_s: float) -> "KazooSession":
-        session = KazooSession(self._servers, self._clock, timeout_ms=timeout_ms)
+        if not self._has_root:
+            await self._make_root(timeout_ms, wait_s)
+        return await self._connect(self._servers, timeout_ms, wait_s)
+
+    async def _make_root(self, timeout_ms: int, wait_s: float) -> None:
+        """The node under which everything is to be, as Kafka makes it."""
+        servers, _, root = self._servers.partition("/")
+        session = await self._connect(servers, timeout_ms, wait_s)
+        try:
+            path = ""
+            for name in root.strip("/").split("/"):
+                path = f"{path}/{name}"
+                with suppress(errors.NodeExists):
+                    await session.create(path)
+        finally:
+            await session.close()
+        self._has_root = True
+
+    async def _connect(self, servers: str, timeout_ms: int, wait_s: float) -> "KazooSession":
+        session = KazooSession(servers, self._clock, timeout_ms=timeout_ms)
         try:
             async with asyncio.timeout(wait_s):
                 await session.connected()
         except TimeoutError:
             await session.close()
-            reason = f"no session with {self._servers} within {wait_s} s"
+            reason = f"no session with {servers} within {wait_s} s"
             raise errors.CannotConnect(reason) from None
         return session
 
