@@ -8,7 +8,6 @@ from millstream.coordination.keeper.limits import (
     FRAME_BYTES_MAX,
     OUTPUT_BYTES_MAX,
     OUTSTANDING_PER_CONNECTION_MAX,
-    READ_BUFFER_BYTES,
 )
 from millstream.coordination.keeper.watches import ConnectionId
 from millstream.coordination.keeper.words import WORDS
@@ -19,6 +18,9 @@ _WORD_BYTES: Final = 4
 
 class Owner(Protocol):
     """The server, as its connections see it."""
+
+    chunk: memoryview
+    """Where bytes arrive, of whichever connection: they are taken out before the next ones."""
 
     def opened(self, connection: "KeeperConnection") -> None: ...
 
@@ -43,7 +45,6 @@ class KeeperConnection(asyncio.BufferedProtocol):
         self.outstanding = 0
         self.peer = ""
         self._transport: asyncio.Transport | None = None
-        self._chunk = memoryview(bytearray(READ_BUFFER_BYTES))
         self._input = bytearray()
         self._is_output_full = False
         self._output_bytes = 0
@@ -58,11 +59,11 @@ class KeeperConnection(asyncio.BufferedProtocol):
         self._owner.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - one size serves all
-        return self._chunk
+        return self._owner.chunk
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self.is_ending:
-            self._input += self._chunk[:nbytes]
+            self._input += self._owner.chunk[:nbytes]
             self._parse()
 
     def eof_received(self) -> bool:

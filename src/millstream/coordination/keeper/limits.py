@@ -32,7 +32,8 @@ OUTPUT_BYTES_MAX: Final = 32 * MIB
 LOG_ROLL_BYTES: Final = 16 * MIB
 """When a log is closed and folded into a new snapshot: a start then reads a second's worth."""
 
-READ_BUFFER_BYTES: Final = 64 * KIB
+READ_BUFFER_BYTES: Final = 256 * KIB
+"""One for all connections; more at once would keep the others waiting."""
 
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
 """A connection that has not asked for a session by then is closed."""

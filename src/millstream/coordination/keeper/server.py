@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from millstream.coordination.keeper import words
@@ -12,6 +13,7 @@ from millstream.coordination.keeper.limits import (
     CONNECTIONS_MAX,
     HANDSHAKE_TIMEOUT_MS,
     LOG_ROLL_BYTES,
+    READ_BUFFER_BYTES,
     STOP_TIMEOUT_S,
 )
 from millstream.coordination.keeper.machine import Drop, Effect, Log, Machine, Moment, Send
@@ -84,6 +86,8 @@ class KeeperServer:
         self._tick: asyncio.TimerHandle | None = None
         self._ticked_ms = 0
         self._counts = _Counts()
+        self._all_closed = asyncio.Event()
+        self.chunk = memoryview(bytearray(READ_BUFFER_BYTES))
         self.failure: BaseException | None = None
         self.ended = asyncio.Event()
         """Set by `stop`, and by a disk that failed: then `failure` says why."""
@@ -132,13 +136,24 @@ class KeeperServer:
         for connection in self._connections.values():
             connection.is_ending = True  # what is under way is answered, nothing more is taken
         is_idle = await self._commits.wait_idle(timeout_s=STOP_TIMEOUT_S)
-        for connection in list(self._connections.values()):
-            connection.close()
+        await self._close_connections()
         if is_idle:  # a thread that hangs in the disk still has the file
             self._journal.close()
         if self._listener is not None:
             await self._listener.wait_closed()
         self.ended.set()
+
+    async def _close_connections(self) -> None:
+        """Each behind its last answer, unless its client does not take that."""
+        self._all_closed.clear()
+        for connection in list(self._connections.values()):
+            connection.close()
+        if self._connections:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await self._all_closed.wait()
+        for connection in list(self._connections.values()):
+            connection.abort()
 
     # -- connections ------------------------------------------------------------------------
 
@@ -173,6 +188,8 @@ class KeeperServer:
         if self._connections.pop(connection.connection_id, None) is not None:
             self._counts.sent += connection.sent_count
             self._machine.disconnected(connection.connection_id)
+            if not self._connections:
+                self._all_closed.set()
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
