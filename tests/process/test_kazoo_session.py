@@ -1,6 +1,7 @@
 """The adapter where it differs from kazoo: hung loops, second sessions, stale requests."""
 
 import asyncio
+import signal
 import socket
 import threading
 import time
@@ -19,7 +20,8 @@ from millstream.coordination.kazoo_client import LoopHandler, NotSent, SessionCl
 from millstream.coordination.kazoo_session import KazooCoordination, KazooSession
 from millstream.coordination.port import Create, NodeKind, SessionState, WatchEvent
 from millstream.runtime.clock import SystemClock
-from millstream.testing.peers.zookeeper import four_letters
+from millstream.testing.peers.runtimes import require_runtime
+from millstream.testing.peers.zookeeper import ZooKeeperServer, four_letters, zookeeper_servers
 from waiting_for import until
 
 WAIT_S = 20.0
@@ -212,6 +214,63 @@ def test_a_keeper_that_restarts_suspends_and_nothing_else(tmp_path: Path) -> Non
 
     with keeper_process(tmp_path) as keeper:
         asyncio.run(story(keeper))
+
+
+def test_a_keeper_that_was_stopped_does_not_blame_its_clients(tmp_path: Path) -> None:
+    """SIGSTOP for longer than the session's time-out: nobody could have been heard."""
+
+    async def story(keeper: KeeperProcess) -> None:
+        session = await session_of(keeper.place, SHORT_SESSION_MS)
+        await session.create("/mine", kind=NodeKind.EPHEMERAL)
+        states: list[SessionState] = []
+        session.add_listener(states.append)
+        keeper.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(2 * SHORT_SESSION_MS / 1000)
+        keeper.process.send_signal(signal.SIGCONT)
+        await eventually(lambda: SessionState.SUSPENDED in states, "the client notices")
+        await session.connected()
+        stat = await session.exists("/mine")
+        assert stat is not None
+        assert stat.owner == session.session_id
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        await session.close()
+
+    with keeper_process(tmp_path) as keeper:
+        asyncio.run(story(keeper))
+
+
+@pytest.mark.slow
+def test_a_session_moves_to_another_server_of_an_ensemble(tmp_path: Path) -> None:
+    """The one it is connected to is killed, then a majority: suspended, and then on as before."""
+    require_runtime("java")
+
+    async def story(servers: list[ZooKeeperServer]) -> None:
+        session = await session_of(",".join(server.place for server in servers), 9000)
+        await session.create("/mine", kind=NodeKind.EPHEMERAL)
+        states: list[SessionState] = []
+        session.add_listener(states.append)
+        session_id = session.session_id
+        peer = session._client._connection._socket.getpeername()[1]
+        used = next(server for server in servers if server.port == peer)
+        used.kill()
+        await eventually(lambda: SessionState.SUSPENDED in states, "suspended")
+        await session.connected()
+        assert (await session.set("/mine", b"1", version=0)).owner == session_id
+        other = next(server for server in servers if server is not used)
+        other.kill()
+        await eventually(lambda: session.state is SessionState.SUSPENDED, "no majority")
+        with pytest.raises(errors.ConnectionLost) as lost:
+            await session.set("/mine", b"2", version=1)
+        assert not lost.value.is_in_doubt
+        used.start()
+        await session.connected()
+        data, stat = await session.get("/mine")
+        assert (data, stat.owner) == (b"1", session_id)
+        assert SessionState.LOST not in states
+        await session.close()
+
+    with zookeeper_servers(tmp_path, 3) as servers:
+        asyncio.run(story(servers))
 
 
 def test_an_answer_of_an_absurd_length_is_not_believed() -> None:
