@@ -100,8 +100,10 @@ class KazooCoordination:
         try:
             async with asyncio.timeout(wait_s):
                 await session.connected()
-        except TimeoutError:
-            await session.close()
+        except BaseException as error:
+            session.close_soon()
+            if not isinstance(error, TimeoutError):
+                raise
             reason = f"no session with {servers} within {wait_s} s"
             raise errors.CannotConnect(reason) from None
         return session
@@ -147,9 +149,13 @@ class KazooSession:
             self._changed.clear()
             await self._changed.wait()
 
-    async def close(self) -> None:
+    def close_soon(self) -> None:
+        """`close` without its wait."""
         self._lose("closed")
         self._wants_end.set()
+
+    async def close(self) -> None:
+        self.close_soon()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._ended.wait()
@@ -291,7 +297,11 @@ class KazooSession:
         self._state = state
         self._changed.set()
         for listener in list(self._listeners):
-            listener(state)
+            try:
+                listener(state)
+            except Exception as error:  # noqa: BLE001 - told, and the others hear of it all the same
+                message = "a listener for session states failed"
+                self._loop.call_exception_handler({"message": message, "exception": error})
 
     def _post(self, call: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop was closed

@@ -1,6 +1,7 @@
 """The keeper as a process: signals, the ready line, the exit code."""
 
 import asyncio
+import gc
 import signal
 import sys
 from contextlib import suppress
@@ -54,6 +55,8 @@ async def _serve(settings: KeeperSettings) -> int:
         logs.flush()
         sys.stderr.write(f"millstream: the keeper cannot start: {error}\n")
         return EXIT_FAILED
+    # What a start read stays for long: the collector need not look at it again and again.
+    gc.freeze()
     with suppress(OSError):  # nobody needs to listen
         sys.stdout.write(f"ready: {settings.host}:{server.port}\n")
         sys.stdout.flush()
