@@ -88,7 +88,8 @@ def test_the_number_of_connections_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     async def story(world: SimulatedWorld) -> None:
         kept = [await raw(world, f"kept{number}") for number in range(2)]
         refused = await raw(world, "refused")
-        await eventually(world, lambda: refused.is_lost, "the fourth is hung up on")
+        await asyncio.sleep(1)
+        assert [one.is_lost for one in (*kept, refused)] == [False, False, True]
         kept[0].transport.abort()
         await asyncio.sleep(1)
         again = await raw(world, "again")
@@ -132,8 +133,19 @@ def test_who_does_not_take_his_answers_is_dropped(monkeypatch: pytest.MonkeyPatc
         for version in range(150):
             await writer.set(path, b"", version=version)
         slow.transport.resume_reading()
-        await eventually(world, lambda: slow.is_lost, "it is dropped")
+        await asyncio.sleep(1)  # long before its session expires
+        assert slow.is_lost
         assert await writer.exists(path) is not None
+
+    play(story)
+
+
+def test_the_last_answer_leaves_before_the_connection_ends() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        closing = await raw(world, "closing")
+        closing.transport.write(HELLO + request(1, Op.CLOSE_SESSION, b""))
+        await eventually(world, lambda: closing.is_lost, "the server hangs up")
+        assert [frame[:4] for frame in closing.frames()] == [pack_integer(0), pack_integer(1)]
 
     play(story)
 
