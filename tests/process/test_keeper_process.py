@@ -29,6 +29,8 @@ from waiting_for import until
 KILLS = 4
 ACKNOWLEDGED_BETWEEN_KILLS = 300
 WRITERS = 3
+SMALL_LOGS = ("--snapshot-log-bytes", "8192")
+"""So that kills hit snapshots being made and logs being removed."""
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(tmp_path: Path) -> None:
     writers: list[Writer] = []
     sessions = []
     for kill in range(KILLS + 1):
-        with keeper_process(tmp_path, port=port) as keeper:
+        with keeper_process(tmp_path, port=port, options=SMALL_LOGS) as keeper:
             if kill == 0:
                 writers = [Writer(keeper.place, f"/w{index}") for index in range(WRITERS)]
                 sessions = [writer.client.client_id[0] for writer in writers]
@@ -124,6 +126,9 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(tmp_path: Path) -> None:
             checker.close()
             for writer in writers:
                 writer.stop()
+            names = [path.name for path in (tmp_path / "data").iterdir()]
+            assert sum(name.startswith("snapshot.") for name in names) >= 1
+            until(lambda: len(list((tmp_path / "data").iterdir())) <= 6, "old files are removed")
 
 
 def test_a_clean_stop_keeps_everything_and_ends_with_0(tmp_path: Path) -> None:

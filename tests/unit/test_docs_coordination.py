@@ -27,7 +27,7 @@ def test_the_limits_are_the_code_s() -> None:
         (limits.OUTSTANDING_PER_CONNECTION_MAX == 1_000, "1,000, more are not read"),
         (limits.OUTPUT_BYTES_MAX == 32 * MIB, "32 MiB, then it is closed"),
         (limits.HANDSHAKE_TIMEOUT_MS == 10_000, "| a connection without a session | 10 s |"),
-        (limits.LOG_ROLL_BYTES == 16 * MIB, "A log of 16 MiB is closed"),
+        (limits.LOG_ROLL_BYTES == 16 * MIB, "A log of 16 MiB is closed (`--snapshot-log-bytes`)"),
         (port.MULTI_OPERATIONS_MAX == 500, "at most 500 operations"),
         (port.MULTI_BYTES_MAX == 512 * KIB, "512 KiB"),
     ]

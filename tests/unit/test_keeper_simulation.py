@@ -5,6 +5,7 @@ a whole or not at all, sessions outlive their server, and nobody's node outlives
 """
 
 import asyncio
+import errno
 from collections import Counter
 from contextlib import suppress
 
@@ -15,6 +16,7 @@ from millstream.coordination import errors
 from millstream.coordination.port import Create, NodeKind, NodeStat, Session, SessionState, Set
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.crash_fates import random_fates
+from millstream.testing.disk_faults import DiskFault, DiskOperation
 
 SEEDS = range(1, 21)
 CLIENTS = 3
@@ -242,18 +244,57 @@ def test_a_server_that_was_held_up_does_not_blame_its_clients() -> None:
     world.play(story)
 
 
-def test_a_disk_that_fails_ends_the_server_and_nothing_is_answered() -> None:
+@pytest.mark.parametrize(
+    ("operation", "number"), [("sync", errno.EIO), ("write", errno.ENOSPC), ("write", errno.EIO)]
+)
+def test_a_disk_that_fails_ends_the_server_and_nothing_is_answered(
+    operation: DiskOperation, number: int
+) -> None:
     world = SimulatedWorld(7)
 
     async def story(_: World) -> None:
         one = await world.open("one")
         await one.create(f"{world.root}/before")
-        world.node.disk.faults.fail_next("sync", path_part="/log.")
+        world.node.disk.faults.fail_next(operation, number, path_part="/log.")
         with pytest.raises(errors.ConnectionLost):
             await one.create(f"{world.root}/after")
         assert isinstance(world.server.failure, OSError)
         assert world.server.ended.is_set()
         await world.crash_keeper(random_fates(SeededRandomness(1)), 0.1)
         assert await stat_of(one, f"{world.root}/before") is not None
+
+    world.play(story)
+
+
+def test_a_snapshot_without_room_is_made_later_and_nothing_is_lost() -> None:
+    world = SimulatedWorld(8)
+
+    async def story(_: World) -> None:
+        one = await world.open("one")
+        path = f"{world.root}/n"
+        await one.create(path)
+
+        def snapshots() -> list[str]:
+            names = world.node.disk.list_directory("/data/keeper")
+            return [name for name in names if name.startswith("snapshot.")]
+
+        async def write_for_a_while() -> None:
+            stat = await one.exists(path)
+            assert stat is not None
+            for version in range(stat.version, stat.version + 40):
+                await one.set(path, bytes(100), version=version)
+
+        world.node.disk.faults.plan(
+            DiskFault(operation="write", errno=errno.ENOSPC, path_part="/snapshot.", times=None)
+        )
+        await write_for_a_while()
+        assert snapshots() == []  # nor half of one
+        world.node.disk.faults.heal()
+        await write_for_a_while()
+        assert snapshots()
+        await world.kill_keeper()
+        stat = await stat_of(one, path)
+        assert stat is not None
+        assert stat.version == 80
 
     world.play(story)

@@ -19,6 +19,9 @@ def keeper(
             help="ZooKeeper's tickTime: sessions live 2 to 20 of them without a word.", min=10
         ),
     ] = 500,
+    snapshot_log_bytes: Annotated[
+        int, typer.Option(help="Size of the log after which a snapshot replaces it.", min=4096)
+    ] = 16 * 1024 * 1024,
 ) -> None:
     """Serve ZooKeeper clients until SIGTERM or Ctrl-C; prints `ready: host:port` before."""
     # Only here: the other commands need no server.
@@ -31,5 +34,6 @@ def keeper(
         host=host,
         port=port,
         rules=SessionRules(tick_ms=tick_ms),
+        log_roll_bytes=snapshot_log_bytes,
     )
     sys.exit(run(settings))

@@ -11,6 +11,7 @@ is not touched for it, and disk use stays near one snapshot and two logs.
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from millstream.coordination.keeper.batches import encode_batch, walk_log
@@ -153,9 +154,13 @@ class Journal:
                 self._replay(state, name, is_last=False)
         if state.last_zxid != before - 1:
             raise KeeperDataDamaged(f"{self.directory}: logs end at {state.last_zxid}")
-        write_atomically(
-            self._disk, self._path(_name(_SNAPSHOT, state.last_zxid)), encode_snapshot(state)
-        )
+        path = self._path(_name(_SNAPSHOT, state.last_zxid))
+        try:
+            write_atomically(self._disk, path, encode_snapshot(state))
+        except OSError:
+            with suppress(OSError):  # half a snapshot must not take the room of the log
+                self._disk.remove(path + _TEMPORARY)
+            raise
         for name in self._names():
             is_old = (name.startswith(_LOG) and _zxid(name) < before) or (
                 name.startswith(_SNAPSHOT) and _zxid(name) < state.last_zxid
