@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,42 @@ def test_zookeepers_own_shell_works(keeper: KeeperProcess) -> None:
         "Node does not exist: /shell",
     ):
         assert expected in said, said[-6000:]
+
+
+def test_the_java_client_comes_back_after_a_restart_with_its_watches(tmp_path: Path) -> None:
+    """It sets them anew by SET_WATCHES2, and hears at once of what it missed."""
+    require_runtime("java")
+    (port,) = free_ports(1)
+    output = tmp_path / "shell"
+    with ExitStack() as stack:
+        first = stack.enter_context(keeper_process(tmp_path, port=port))
+        client = client_of(first.place)
+        for path in ("/watched", "/missed"):
+            client.create(path, b"0")
+        shell = subprocess.Popen(
+            java_command(SHELL, "-timeout", "10000", "-server", first.place),
+            stdin=subprocess.PIPE,
+            stdout=stack.enter_context(output.open("wb")),
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        stack.callback(shell.wait, 20)
+        stack.callback(shell.kill)
+        assert shell.stdin is not None
+        shell.stdin.write("get -w /watched\nget -w /missed\ncreate -e /of-java\n")
+        shell.stdin.flush()
+        until(lambda: client.exists("/of-java"), "it watches", timeout_s=60)
+        owner = client.exists("/of-java").ephemeralOwner
+        first.kill()
+        stack.enter_context(keeper_process(tmp_path, port=port))
+        client.retry(client.set, "/missed", b"1")
+        until(lambda: "NodeDataChanged path:/missed" in output.read_text(), "missed, and told")
+        client.retry(client.set, "/watched", b"1")
+        until(lambda: "NodeDataChanged path:/watched" in output.read_text(), "told")
+        assert client.exists("/of-java").ephemeralOwner == owner
+        shell.stdin.close()
+        client.stop()
+        client.close()
 
 
 # -- four-letter words -------------------------------------------------------------------------

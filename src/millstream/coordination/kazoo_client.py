@@ -69,7 +69,8 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         """Nothing to wait for."""
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
-        options["timeout"] = min(self._connect_timeout_s, options["timeout"])
+        asked_s = options.get("timeout") or self._connect_timeout_s
+        options["timeout"] = min(self._connect_timeout_s, asked_s)
         return super().create_connection(*arguments, **options)
 
 
