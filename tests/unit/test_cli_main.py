@@ -32,7 +32,7 @@ def test_version_option_is_one_line() -> None:
 def test_help_names_every_command() -> None:
     done = millstream("--help")
     assert done.code == 0
-    for command in ("up", "broker", "topics", "produce", "consume", "log", "version"):
+    for command in ("up", "broker", "keeper", "topics", "produce", "consume", "log", "version"):
         assert f" {command} " in done.out
 
 

@@ -4,7 +4,17 @@ from typing import Annotated
 
 import typer
 
-from millstream.cli import broker, consume, log_dump, log_verify, produce, topics, up, version
+from millstream.cli import (
+    broker,
+    consume,
+    keeper,
+    log_dump,
+    log_verify,
+    produce,
+    topics,
+    up,
+    version,
+)
 
 app = typer.Typer(
     name="millstream",
@@ -23,6 +33,7 @@ app.command("consume")(consume.consume)
 app.command("version")(version.version)
 app.command("up")(up.up)
 app.command("broker")(broker.broker)
+app.command("keeper")(keeper.keeper)
 
 
 @app.callback()

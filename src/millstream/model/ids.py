@@ -13,6 +13,10 @@ TimestampMs = NewType("TimestampMs", int)
 BrokerId = NewType("BrokerId", int)
 BrokerEpoch = NewType("BrokerEpoch", int)
 TopicId = NewType("TopicId", UUID)
+SessionId = NewType("SessionId", int)
+"""Of a session with the coordination service; 0 is none."""
+Zxid = NewType("Zxid", int)
+"""The number of a change in the coordination service: later changes have larger ones."""
 
 NO_OFFSET: Final = Offset(-1)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
@@ -21,6 +25,7 @@ NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 NO_SEQUENCE: Final = Sequence(-1)
 NO_TIMESTAMP: Final = TimestampMs(-1)
 NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
+NO_SESSION: Final = SessionId(0)
 
 
 class TopicPartition(NamedTuple):

@@ -1,0 +1,158 @@
+"""kazoo's client, bent to the port's rules.
+
+kazoo gives answers, watches and states to three threads, which loses their order, keeps requests
+made while it is not connected for later, opens a new session when the old one expired, and
+believes any length that the other side sends. Here everything goes to the event loop in the order
+of the wire, requests without a connection fail, one client is one session, and lengths are bounded.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+
+from millstream.model.limits import MIB
+
+ANSWER_BYTES_MAX: Final = 64 * MIB
+"""The children of a node with a million of them; anything longer is not from a server."""
+
+RETRY_FIRST_S: Final = 0.05
+RETRY_MAX_S: Final = 1.0
+"""Between two rounds through the servers: a session of six seconds must get several chances."""
+
+CONNECT_SHARE: Final = 3
+"""A server that does not answer gets this part of the session's time, shared by all servers:
+the others must still have their turn before the session expires."""
+
+log = logging.getLogger("millstream.coordination.kazoo")
+
+
+class NotSent(ConnectionLoss):  # type: ignore[misc] # kazoo has no types
+    """There was no connection, so the request never left."""
+
+
+class _LoopQueue:
+    """Where kazoo puts what is to be called."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def put(self, work: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+            self._loop.call_soon_threadsafe(work)
+
+
+class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Everything that kazoo's thread has to say is said on the loop, in the same order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, connect_timeout_s: float) -> None:
+        super().__init__()
+        self.completion_queue = self.callback_queue = _LoopQueue(loop)
+        self._connect_timeout_s = connect_timeout_s
+
+    @property
+    def running(self) -> bool:
+        return True  # otherwise kazoo's thread would make the calls itself
+
+    def start(self) -> None:
+        """No threads of its own."""
+
+    def stop(self) -> None:
+        """Nothing to wait for."""
+
+    def create_connection(self, *arguments: Any, **options: Any) -> Any:
+        asked_s = options.get("timeout") or self._connect_timeout_s
+        options["timeout"] = min(self._connect_timeout_s, asked_s)
+        return super().create_connection(*arguments, **options)
+
+
+class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
+    """Refuses lengths that no server sends, and remembers the time-out that was granted."""
+
+    granted_ms = 0
+
+    def _read(self, length: int, timeout: float) -> bytes:
+        if not 0 <= length <= ANSWER_BYTES_MAX:
+            raise ConnectionDropped(f"an answer of {length} bytes")
+        data: bytes = super()._read(length, timeout)
+        return data
+
+    def _invoke(self, timeout: float, request: Any, xid: int | None = None) -> Any:
+        found = super()._invoke(timeout, request, xid)
+        if request.type is None:  # the first request of a connection
+            self.granted_ms = found[0].time_out
+        return found
+
+
+class SessionClient(KazooClient):  # type: ignore[misc]
+    """A client for one session. `start_async` and `end` block; `end` may take long."""
+
+    def __init__(self, hosts: str, handler: LoopHandler, *, timeout_ms: int) -> None:
+        retry = KazooRetry(
+            max_tries=-1,
+            delay=RETRY_FIRST_S,
+            max_delay=RETRY_MAX_S,
+            sleep_func=handler.sleep_func,
+        )
+        super().__init__(
+            hosts,
+            timeout=timeout_ms / 1000,
+            handler=handler,
+            connection_retry=retry,
+            logger=log,
+        )
+        self._connection = _BoundedConnection(self, self._conn_retry.copy(), logger=log)
+
+    @property
+    def granted_ms(self) -> int:
+        granted: int = self._connection.granted_ms
+        return granted
+
+    @property
+    def current_session_id(self) -> int:
+        return self._session_id or 0
+
+    def abandon(self) -> None:
+        """Open no other session. From any thread, never blocks."""
+        self._stopped.set()
+
+    def end(self, *, timeout_s: float) -> None:
+        """Close the session where there is a connection, and wait for kazoo's thread."""
+        if not self._stopped.is_set():
+            with suppress(OSError, AttributeError):
+                self.stop_soon()
+        if self._connection.connection_stopped.wait(timeout_s):
+            self._connection.stop(timeout_s)
+            self.close()
+
+    def stop_soon(self) -> None:
+        """`stop` without its wait."""
+        from kazoo.protocol.serialization import CloseInstance
+
+        self._stopped.set()
+        self._queue.append((CloseInstance, None))
+        self._connection._write_sock.send(b"\0")  # noqa: SLF001 - as kazoo's own `stop` does
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        """Queue a request only for the connection there is.
+
+        kazoo would send it whenever there is one again, long after its caller has been told that
+        nobody knows what became of it.
+        """
+        result = super()._call(request, async_object)
+        if self._state == KeeperState.CONNECTING:
+            # Gone since, or before: either the drop has failed it, or it is still in the queue.
+            try:
+                self._queue.remove((request, async_object))
+            except ValueError:
+                return result
+            async_object.set_exception(NotSent())
+        return result

@@ -1,0 +1,70 @@
+"""The keeper as a process: signals, the ready line, the exit code."""
+
+import asyncio
+import gc
+import signal
+import sys
+from contextlib import suppress
+from typing import Final
+
+from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.model.errors import OperatingError
+from millstream.observe import logs
+from millstream.runtime import descriptors, fatal
+from millstream.runtime.background import ThreadBackground
+from millstream.runtime.clock import SystemClock
+from millstream.runtime.network import LoopNetwork
+from millstream.runtime.os_disk import OsDisk
+from millstream.runtime.randomness import system_randomness
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+_WORKERS: Final = 2
+"""One for the log, one for snapshots."""
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+def system_seams() -> KeeperSeams:
+    """Of this machine and the running loop."""
+    return KeeperSeams(
+        network=LoopNetwork(),
+        disk=OsDisk(),
+        background=ThreadBackground(asyncio.get_running_loop(), workers=_WORKERS),
+        clock=SystemClock(),
+        randomness=system_randomness(),
+    )
+
+
+def run(settings: KeeperSettings, *, log_level: str = "INFO") -> int:
+    """Serve until SIGTERM or SIGINT, or until the disk fails."""
+    logs.configure(level=log_level)
+    descriptors.raise_limit()
+    with asyncio.Runner() as runner:
+        fatal.install(runner.get_loop())
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: KeeperSettings) -> int:
+    seams = system_seams()
+    server = KeeperServer(seams, settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, server.ended.set)
+    try:
+        await server.start()
+    except (OperatingError, OSError) as error:
+        logs.flush()
+        sys.stderr.write(f"millstream: the keeper cannot start: {error}\n")
+        return EXIT_FAILED
+    # What a start read stays for long: the collector need not look at it again and again.
+    gc.freeze()
+    with suppress(OSError):  # nobody needs to listen
+        sys.stdout.write(f"ready: {settings.host}:{server.port}\n")
+        sys.stdout.flush()
+    await server.ended.wait()
+    await server.stop()
+    await seams.background.close(timeout_s=_CLOSE_TIMEOUT_S)
+    logs.flush()
+    if server.failure is not None:
+        sys.stderr.write(f"millstream: the keeper's disk failed: {server.failure}\n")
+        return EXIT_FAILED
+    return EXIT_OK

@@ -1,0 +1,106 @@
+"""Which sessions are alive, until when, and on which connection.
+
+Time is handed in. As in ZooKeeper deadlines are rounded up to the next tick, every word of a
+client pushes its own further, and a restart gives every session its whole time-out again.
+"""
+
+import hmac
+from dataclasses import dataclass
+
+from millstream.coordination.keeper.protocol import PASSWORD_BYTES
+from millstream.coordination.keeper.watches import ConnectionId
+from millstream.model.ids import SessionId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRules:
+    """How long sessions may live without a word; `None` is by the tick, as in ZooKeeper."""
+
+    tick_ms: int = 500
+    timeout_min_ms: int | None = None
+    timeout_max_ms: int | None = None
+
+    def granted_ms(self, asked_ms: int) -> int:
+        low = 2 * self.tick_ms if self.timeout_min_ms is None else self.timeout_min_ms
+        high = 20 * self.tick_ms if self.timeout_max_ms is None else self.timeout_max_ms
+        return min(max(asked_ms, low), high)
+
+
+def password_of(secret: bytes, session_id: SessionId) -> bytes:
+    """Whoever has it may take the session over; known without being kept for each session."""
+    text = session_id.to_bytes(8, "big", signed=True)
+    return hmac.digest(secret, text, "sha256")[:PASSWORD_BYTES]
+
+
+@dataclass(slots=True)
+class _Live:
+    timeout_ms: int
+    deadline_ms: int
+    connection: ConnectionId | None = None
+
+
+class LiveSessions:
+    """Deadlines and connections of the sessions."""
+
+    def __init__(self, rules: SessionRules) -> None:
+        self._rules = rules
+        self._live: dict[SessionId, _Live] = {}
+        self._by_connection: dict[ConnectionId, SessionId] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def track(self, session_id: SessionId, *, timeout_ms: int, now_ms: int) -> None:
+        """A new session, or one that a restart found."""
+        self._live[session_id] = _Live(timeout_ms, self._deadline(now_ms + timeout_ms))
+
+    def attach(
+        self, session_id: SessionId, connection: ConnectionId, *, timeout_ms: int, now_ms: int
+    ) -> ConnectionId | None:
+        """The session is on this connection from now on; gives the one it was on before."""
+        live = self._live[session_id]
+        before, live.connection = live.connection, connection
+        live.timeout_ms = timeout_ms
+        live.deadline_ms = self._deadline(now_ms + timeout_ms)
+        if before is not None:
+            del self._by_connection[before]
+        self._by_connection[connection] = session_id
+        return before
+
+    def detach(self, connection: ConnectionId) -> None:
+        """The connection is gone, the session is not."""
+        session_id = self._by_connection.pop(connection, None)
+        if session_id is not None:
+            self._live[session_id].connection = None
+
+    def remove(self, session_id: SessionId) -> ConnectionId | None:
+        """The session is gone; gives its connection."""
+        live = self._live.pop(session_id)
+        if live.connection is not None:
+            del self._by_connection[live.connection]
+        return live.connection
+
+    def touch(self, session_id: SessionId, now_ms: int) -> None:
+        live = self._live[session_id]
+        live.deadline_ms = self._deadline(now_ms + live.timeout_ms)
+
+    def of(self, connection: ConnectionId) -> SessionId | None:
+        return self._by_connection.get(connection)
+
+    def connection_of(self, session_id: SessionId) -> ConnectionId | None:
+        live = self._live.get(session_id)
+        return None if live is None else live.connection
+
+    def expired(self, now_ms: int) -> list[SessionId]:
+        """Those whose time is up, oldest deadline first."""
+        late = [one for one, live in self._live.items() if live.deadline_ms <= now_ms]
+        return sorted(late, key=lambda one: (self._live[one].deadline_ms, one))
+
+    def postpone(self, by_ms: int) -> None:
+        """The server itself was asleep: nobody could have been heard."""
+        for live in self._live.values():
+            live.deadline_ms += by_ms
+
+    def _deadline(self, time_ms: int) -> int:
+        tick_ms = self._rules.tick_ms
+        return (time_ms // tick_ms + 1) * tick_ms

@@ -1,0 +1,51 @@
+"""The rules for paths of nodes, which are ZooKeeper's."""
+
+from typing import Final
+
+ROOT: Final = "/"
+
+
+def problem_of(path: str) -> str | None:
+    """Why this is no path of a node; None when it is one."""
+    if not path.startswith("/"):
+        return "does not start with /"
+    if path == ROOT:
+        return None
+    if path.endswith("/"):
+        return "ends with /"
+    for name in path[1:].split("/"):
+        if not name:
+            return "has an empty name"
+        if name in (".", ".."):
+            return "is relative"
+        is_plain = name.isascii() and name.isprintable()
+        if not is_plain and any(map(_is_forbidden, name)):
+            return "has a character that is not allowed"
+    return None
+
+
+def _is_forbidden(character: str) -> bool:
+    code = ord(character)
+    return (
+        code <= 0x1F
+        or 0x7F <= code <= 0x9F
+        or 0xD800 <= code <= 0xF8FF
+        or 0xFFF0 <= code <= 0xFFFF
+        # Java sees such a character as two halves, both of which are in a forbidden range.
+        or code > 0xFFFF
+    )
+
+
+def parent_of(path: str) -> str:
+    """The parent's path; of the root the root."""
+    return path.rpartition("/")[0] or ROOT
+
+
+def name_of(path: str) -> str:
+    """The last name of the path."""
+    return path.rpartition("/")[2]
+
+
+def child_of(path: str, name: str) -> str:
+    """The path of the node's child."""
+    return f"/{name}" if path == ROOT else f"{path}/{name}"
