@@ -45,7 +45,7 @@ demo: $(KERNELS) ## the main job end to end, checks itself
 	@$(BIN)/python examples/log_tour.py
 
 test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not interop" tests
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not interop" tests
 
 check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, docs
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
