@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.testing.chaos_spark_steps import Sink
+from millstream.testing.spark_sessions import SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,6 +16,7 @@ SINK_ROWS_PER_BATCH: Final = 40
 """Few, so that a task's write has a middle."""
 SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(SINK_ROWS_PER_BATCH),
+    "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
     # Every batch stays in the checkpoint, to be compared.
     "spark.sql.streaming.minBatchesToRetain": "10000",
 }

@@ -42,6 +42,8 @@ class SparkWorld:
         self._running: set[str] = set()
         self._failures_seen: Counter[str] = Counter()
         self.runner: QueryRunner | None = None
+        self.successor: QueryRunner | None = None
+        """Takes over the queries of a killed driver; without it a new driver does."""
         self.broker = KillableBroker(root / "broker", _BROKER).start()
         self.desk = Desk()
 
@@ -83,7 +85,7 @@ class SparkWorld:
         self.desk.let_go()
         driver.wait_for_workers_to_end()
         driver.close()
-        self.runner = None
+        self.runner = self.successor
         self._running.clear()
         self._failures_seen.clear()
 

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from millstream.testing.chaos_reader import ChaosFailed
 from millstream.testing.peers.kafka import free_ports
+from millstream.testing.spark_sessions import SHORT_LIVED_JVM
 from millstream.testing.wait_until import wait_until
 
 START_MAX_S: Final = 120.0
@@ -36,6 +37,8 @@ class StandaloneCluster:
         """For the session that uses it: one executor on each worker."""
         return {
             "spark.executor.memory": EXECUTOR_MEMORY,
+            "spark.executor.extraJavaOptions": SHORT_LIVED_JVM,
+            "spark.driver.extraJavaOptions": SHORT_LIVED_JVM,
             "spark.executor.cores": str(self._cores),
             "spark.cores.max": str(self._cores * self._workers),
         }
@@ -81,6 +84,7 @@ class StandaloneCluster:
             **os.environ,
             "SPARK_HOME": str(home),
             "SPARK_DAEMON_MEMORY": DAEMON_MEMORY,
+            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED_JVM,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }

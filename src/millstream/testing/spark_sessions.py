@@ -21,6 +21,9 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+SHORT_LIVED_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for a minute: compiling what is run little costs more than it saves."""
+
 # The connector and what it needs beyond what is in Spark itself.
 _CONNECTOR_JARS: Final = (
     "spark-sql-kafka-0-10_",
