@@ -8,7 +8,6 @@ gone, which only a task can notice: between planning and reading there can be ho
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from warnings import warn
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -34,6 +33,7 @@ from millstream.pipelines.options import ReadOptions
 from millstream.pipelines.ranges import OffsetRange
 from millstream.pipelines.schema import ReadColumn
 from millstream.pipelines.spark.columns import columns_to_read
+from millstream.pipelines.spark.notices import client_settings, tell_all
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -75,7 +75,7 @@ class TaskRules:
     @classmethod
     def of(cls, options: ReadOptions, schema: "StructType") -> "TaskRules":
         return cls(
-            client_settings=options.client_settings,
+            client_settings=client_settings(options),
             columns=columns_to_read(schema, include_headers=options.include_headers),
             schema=schema,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -131,8 +131,7 @@ class _Reading:
             raise error
         resumed, loss = self._resumed(error, position)
         if loss is not None:
-            for told in judge([loss], fail_on_data_loss=self._rules.fail_on_data_loss):
-                warn(told, stacklevel=2)
+            tell_all(judge([loss], fail_on_data_loss=self._rules.fail_on_data_loss))
         return resumed
 
     def _resumed(self, error: ClientError, position: Offset) -> tuple[Offset, Loss | None]:
