@@ -4,50 +4,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from crash_kit import SessionRunner, session_runner
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos_spark_kill import Kill
-from millstream.testing.chaos_spark_query import SETTINGS, QuerySpec, register_hooks, start_query
 from millstream.testing.chaos_spark_steps import Cell, Sink, Step, Victim
 from millstream.testing.chaos_spark_world import SparkWorld
 
 SEED = 20_240_101
-SINK_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 
-class SessionRunner:
-    """Runs the queries in the session that all tests share."""
-
-    retries_tasks = False
-
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
-        self._started: dict[str, list[StreamingQuery]] = {}
-
-    def start(self, spec: QuerySpec) -> None:
-        query = start_query(self._session, spec)
-        self._started.setdefault(spec.name, []).append(query)
-
-    def stop(self, query: str) -> None:
-        for one in self._started[query]:
-            one.stop()
-
-    def failures(self, query: str) -> list[str]:
-        ended = [one.exception() for one in self._started[query] if not one.isActive]
-        return [str(one) for one in ended if one is not None]
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def runner(spark: SparkSession) -> Iterator[SessionRunner]:
-    register_hooks(spark)
-    before = spark.conf.get(SINK_ROWS)
-    spark.conf.set(SINK_ROWS, SETTINGS[SINK_ROWS])
-    yield SessionRunner(spark)
-    for query in spark.streams.active:
-        query.stop()
-    spark.conf.set(SINK_ROWS, before)
+    with session_runner(spark) as made:
+        yield made
 
 
 @pytest.fixture

@@ -99,6 +99,11 @@ class Desk:
             self._catch = Catch(fits)
             return self._catch
 
+    @property
+    def current(self) -> Catch | None:
+        """What was armed last."""
+        return self._catch
+
     def let_go(self) -> None:
         """Whoever is held, or would be."""
         with self._lock:

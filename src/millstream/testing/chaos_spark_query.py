@@ -36,7 +36,7 @@ class QuerySpec:
     desk: str
     """Where it tells what it does."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the source."""
+    """Of the source; what is for the client counts for the sink too."""
 
     def encoded(self) -> dict[str, Any]:
         return asdict(self) | {"sink": self.sink.value}
@@ -66,7 +66,8 @@ def start_query(session: "SparkSession", spec: QuerySpec) -> "StreamingQuery":
     rows = reader.option("subscribe", spec.source).load()
     if spec.sink is Sink.TOPIC:
         writer = rows.select("key", "value").writeStream.format(FORMAT)
-        writer = writer.options(**own).option("topic", spec.target)
+        client = {name: value for name, value in spec.options.items() if name.startswith("kafka.")}
+        writer = writer.options(**own, **client).option("topic", spec.target)
     else:
         writer = rows.select("partition", "offset", "value").writeStream.format("parquet")
         writer = writer.option("path", spec.target)
