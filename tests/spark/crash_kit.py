@@ -51,7 +51,7 @@ def session_runner(spark: SparkSession) -> Iterator[SessionRunner]:
     finally:
         for query in spark.streams.active:
             query.stop()
-        spark.conf.set(name, before)
+        spark.conf.set(name, before or "")
 
 
 def started(world: SparkWorld, sink: Sink, **options: str) -> Pipeline:

@@ -127,7 +127,12 @@ def test_who_fits_is_held_until_it_may_go() -> None:
         catch = desk.arm(lambda told: told.what == "here")
         hook = Hook(str(desk.path), "q")
         hook.tell("there", batch=1, task=2, more=3)  # not held
-        held = threading.Thread(target=lambda: (hook.tell("here"), gone.set()))
+
+        def wait() -> None:
+            hook.tell("here")
+            gone.set()
+
+        held = threading.Thread(target=wait)
         held.start()
         wait_until(catch.is_caught.is_set, "it is caught", timeout_s=10)
         assert not gone.is_set()
