@@ -58,7 +58,8 @@ def test_a_batch_whose_worker_was_killed_is_run_again(world: SparkWorld) -> None
 
 @pytest.mark.slow
 def test_a_query_does_not_notice_that_its_broker_was_killed(world: SparkWorld) -> None:
-    cell = Cell(victim=Victim.BROKER, sink=Sink.TOPIC, step=Step.UNFLUSHED)
+    """And a task does not tell that rows are stored while there is nobody to store them."""
+    cell = Cell(victim=Victim.BROKER, sink=Sink.TOPIC, step=Step.WRITING)
     kill, compared = killed(world, cell)
     assert not kill.counts["queries failed and started again"]
     assert compared["rows written again"] == 0

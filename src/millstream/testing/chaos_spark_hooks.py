@@ -33,6 +33,9 @@ PLAN: Final = "plan"
 TASK_READ: Final = "task read"
 TASK_WRITES: Final = "task writes"
 
+SECOND: Final = 2
+"""The first batch of rows was handed to the writer, the others are yet to come."""
+
 
 class HookedDataSource(DataSource):
     """`format("millstream-hooked")`, with the two options that say where to tell."""
@@ -130,9 +133,9 @@ class HookedWriter(StreamWriter):
     ) -> "Iterator[pa.RecordBatch]":
         number = 0
         for number, batch in enumerate(batches, start=1):
-            yield batch
-            if number == 1:
+            if number == SECOND:
                 self._hook.tell(Step.WRITING.value, **place)
+            yield batch
         if number:
             self._hook.tell(Step.UNFLUSHED.value, **place)
 

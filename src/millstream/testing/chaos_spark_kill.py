@@ -165,11 +165,20 @@ class Kill:
     def _strike_broker(self, catch: Catch | None) -> None:
         """The query goes on while there is no broker, or finds a new one."""
         self._world.broker.kill()
-        if self._chance.chance(0.7):
+        if self._cell.step is Step.WRITING or self._chance.chance(0.7):
+            before = self._tasks_stored(catch)
             self._let_go(catch)
             self.counts["the query went on without a broker"] += 1
-            time.sleep(self._chance.between(0, DOWN_MAX_S))
+            time.sleep(self._chance.between(DOWN_MAX_S / 2, DOWN_MAX_S))
+            if self._cell.step is Step.WRITING and self._tasks_stored(catch) > before:
+                raise ChaosFailed("I-43 a task told that its rows are stored, without a broker")
         self._world.broker.start()
+
+    def _tasks_stored(self, catch: Catch | None) -> int:
+        """How often the task that is held has told that all its rows are stored."""
+        held = None if catch is None else catch.told
+        told = self._world.desk.heard(self._pipeline.name, Step.WRITTEN.value)
+        return sum(held is not None and one.task == held.task for one in told)
 
     def _let_go(self, catch: Catch | None) -> None:
         if catch is not None:

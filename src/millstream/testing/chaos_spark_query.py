@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 TRIGGER: Final = "50 milliseconds"
-SINK_ROWS_PER_BATCH: Final = 40
+SINK_ROWS_PER_BATCH: Final = 10
 """Few, so that a task's write has a middle."""
 SETTINGS: Final = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(SINK_ROWS_PER_BATCH),
