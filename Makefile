@@ -9,7 +9,8 @@ BIN := $(VENV)/bin
 SEEDS ?= 100
 FROM ?= 0
 STEPS ?= 200
-ROUNDS ?= 10
+ROUNDS ?=
+CELLS ?=
 SEED ?=
 HOURS ?= 1
 PART ?= all
@@ -45,7 +46,7 @@ demo: $(KERNELS) ## the main job end to end, checks itself
 	@$(BIN)/python examples/log_tour.py
 
 test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
-	@$(BIN)/python -m pytest -n $(WORKERS) -m "not interop" tests
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not interop" tests
 
 check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, docs
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
@@ -61,8 +62,11 @@ interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Sp
 sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker or all
 	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS)
 
-chaos: $(KERNELS) ## ROUNDS of a real process killed while it writes: PART log, broker or all
-	@$(BIN)/python -m millstream.testing.chaos --part $(PART) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+# Without ROUNDS 10 of each, but of Spark the whole matrix: every kill once (CELLS='driver / topic'
+# chooses some by name).
+chaos: $(KERNELS) ## ROUNDS of a real process killed while it works: PART log, broker, spark or all
+	@$(BIN)/python -m millstream.testing.chaos --part $(PART) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)")
 
 soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or all
 	@$(BIN)/python -m millstream.testing.soak --part $(PART) --hours $(HOURS) $(if $(SEED),--seed $(SEED))

@@ -30,9 +30,12 @@ T = TypeVar("T")
 class ColumnWriter:
     """Made by `BlockingClient.column_writer`. Calls from several threads take turns."""
 
-    def __init__(self, client: "BlockingClient", *, topic: str | None = None) -> None:
+    def __init__(
+        self, client: "BlockingClient", *, topic: str | None = None, creates_topics: bool = False
+    ) -> None:
         self._client = client
         self._topic = topic
+        self._creates_topics = creates_topics
         self._lock = threading.Lock()
         self._is_closed = False
         self._pid = os.getpid()
@@ -45,7 +48,7 @@ class ColumnWriter:
         self._warning = weakref.finalize(self, _warn_of_unsent, self._producer, self._pid)
 
     async def _make(self, cluster: Cluster) -> ColumnProducer:
-        return ColumnProducer(cluster, topic=self._topic)
+        return ColumnProducer(cluster, topic=self._topic, creates_topics=self._creates_topics)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
         """On the loop that the producer is of: a client that was closed meanwhile has another."""
@@ -64,6 +67,11 @@ class ColumnWriter:
     @property
     def _delivery_s(self) -> float:
         return self._client.settings.delivery_timeout_ms / 1000
+
+    @property
+    def write_count(self) -> int:
+        """Batches written so far; errors name a row by the number of its write."""
+        return self._producer.write_count
 
     def write(self, rows: pa.RecordBatch | pa.Table, *, topic: str | None = None) -> None:
         """See `ColumnProducer.send`; blocks while there is no room.

@@ -1,8 +1,9 @@
 """A real process on a real disk, killed in the middle of its writes; its files damaged on top.
 
-    python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log|broker]
+    python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log|broker|spark]
 
-Without a part it runs all of them, one after the other; `chaos_broker.py` has the broker's.
+Without a part it runs all of them, one after the other; `chaos_broker.py` has the broker's, and
+`chaos_spark.py` that of Spark's queries.
 
 Every round of the log: a writer goes on with the log of the round before and is killed with
 SIGKILL at a random moment, its files may be damaged, then the log is opened and everything in it
@@ -22,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from shutil import rmtree
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.os_disk import OsDisk
@@ -30,12 +31,16 @@ from millstream.runtime.randomness import SeededRandomness, system_randomness
 from millstream.testing.chaos_broker import BrokerChaos
 from millstream.testing.chaos_damage import Damage, LogFiles, damage, look
 from millstream.testing.chaos_reader import ChaosFailed, Expected, check_log
+from millstream.testing.chaos_spark_steps import matrix
 from millstream.testing.chaos_writer import PARTITION
 from millstream.testing.reporting import replay_lines
 from millstream.testing.simulate import ALL, LOG, PARTS
 
 ROUNDS_PER_LOG_MAX: Final = 1_000
 """Lives are also producer epochs, which are 16-bit numbers: then a new log begins."""
+ROUNDS_DEFAULT: Final = 10
+SPARK: Final = "spark"
+CHAOS_PARTS: Final = (*PARTS, SPARK)
 SILENCE_MAX_S: Final = 60
 """A writer that tells nothing for so long hangs."""
 
@@ -166,6 +171,27 @@ class Chaos:
         return done
 
 
+class Rounds(Protocol):
+    """What every part has."""
+
+    counts: Counter[str]
+
+    def run_round(self) -> str: ...
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def begin(directory: str, seed: int, *, part: str, cells: str = "") -> Rounds:
+    """Rounds of a part on an empty directory; `cells` chooses kills of Spark's by their names."""
+    if part == SPARK:
+        from millstream.testing.chaos_spark import SparkChaos
+
+        return SparkChaos(directory, seed, only=cells)
+    return (Chaos if part == LOG else BrokerChaos)(directory, seed)
+
+
 class ChaosRun(NamedTuple):
     """How some rounds went."""
 
@@ -175,13 +201,14 @@ class ChaosRun(NamedTuple):
     """What was wrong and how to see it again."""
 
 
-def run_chaos(rounds: int, seed: int, tell: Callable[[str], None], *, part: str = LOG) -> ChaosRun:
+def run_chaos(
+    rounds: int, seed: int, tell: Callable[[str], None], *, part: str = LOG, cells: str = ""
+) -> ChaosRun:
     """Rounds on fresh data in a temporary directory, which stays when one fails."""
     counts: Counter[str] = Counter()
     for first in range(0, rounds, ROUNDS_PER_LOG_MAX):
         directory = tempfile.mkdtemp(prefix="millstream-chaos-")
-        chaos = (Chaos if part == LOG else BrokerChaos)(directory, seed + first)
-        with closing(chaos):
+        with closing(begin(directory, seed + first, part=part, cells=cells)) as chaos:
             for number in range(first, min(first + ROUNDS_PER_LOG_MAX, rounds)):
                 try:
                     tell(chaos.run_round())
@@ -190,7 +217,8 @@ def run_chaos(rounds: int, seed: int, tell: Callable[[str], None], *, part: str 
                 except (Exception, InvariantViolated) as error:  # noqa: BLE001 - told, and the end
                     command = f"make chaos ROUNDS={number - first + 1} SEED={seed + first}"
                     note = "content and damage repeat, the moments of the kills do not"
-                    command = f"{command} PART={part}  # {note}"
+                    chosen = f" CELLS='{cells}'" if cells else ""
+                    command = f"{command} PART={part}{chosen}  # {note}"
                     lines = replay_lines(error, seed=seed + first, command=command)
                     return ChaosRun(number, counts + chaos.counts, f"{lines}\nfiles: {directory}")
         counts += chaos.counts
@@ -201,16 +229,20 @@ def run_chaos(rounds: int, seed: int, tell: Callable[[str], None], *, part: str 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 1 when a round failed."""
     parser = argparse.ArgumentParser(prog="python -m millstream.testing.chaos", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--part", choices=[ALL, *PARTS], default=ALL)
+    parser.add_argument("--part", choices=[ALL, *CHAOS_PARTS], default=ALL)
+    parser.add_argument("--cells", default="", help="kills of Spark's, by a part of their names")
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
+    if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
     seed = options.seed if options.seed is not None else system_randomness().integer(0, 2**31)
-    for part in PARTS if options.part == ALL else (options.part,):
-        _say(f"{part}: chaos with seed {seed}")
-        run = run_chaos(options.rounds, seed, lambda line: _say(f"  {line}"), part=part)
+    for part in CHAOS_PARTS if options.part == ALL else (options.part,):
+        rounds = options.rounds or _rounds_of(part, options.cells)
+        _say(f"{part}: chaos with seed {seed}, {rounds} rounds")
+        run = run_chaos(
+            rounds, seed, lambda line: _say(f"  {line}"), part=part, cells=options.cells
+        )
         for name, count in sorted(run.counts.items()):
             _say(f"{count:>10,}  {name}")
         if run.failure is not None:
@@ -218,6 +250,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         _say(f"{part}: {run.rounds} rounds, everything acknowledged was there")
     return 0
+
+
+def _rounds_of(part: str, cells: str) -> int:
+    """Unless told otherwise; Spark's have an end, which is when everything was killed once."""
+    if part != SPARK:
+        return ROUNDS_DEFAULT
+    return max(1, sum(cells in str(cell) for cell in matrix()))
 
 
 def _say(line: str) -> None:
