@@ -21,8 +21,9 @@ class Batch(NamedTuple):
     rows: int
     read: int
     """Records of the topic that this and all batches before have taken."""
-    lag: int
-    """Records that were there and not taken, when the batch began."""
+    lag: int | None
+    """Records that were there and not taken, when the batch began. Not known of the first batch
+    after a restart, which is as it was planned before."""
     watermark: datetime | None
     late_rows: int
     """Left out of the sums because they came too late."""
@@ -49,7 +50,7 @@ def _batch(progress: Mapping[str, Any]) -> Batch:
         duration_s=duration_s,
         rows=progress["numInputRows"],
         read=_records_before(source["endOffset"]),
-        lag=lag.total_offsets if lag else 0,
+        lag=lag.total_offsets if lag else None,
         watermark=datetime.fromisoformat(watermark) if watermark else None,
         late_rows=sum(one["numRowsDroppedByWatermark"] for one in progress["stateOperators"]),
     )

@@ -103,5 +103,5 @@ def _cells(batch: Batch | None) -> tuple[str, str, str, str, str]:
         f"{batch.rows:,}",
         f"{batch.rows_per_s:,.0f}",
         f"{batch.duration_s:.1f} s",
-        f"{batch.lag:,}",
+        "-" if batch.lag is None else f"{batch.lag:,}",
     )
