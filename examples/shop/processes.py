@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
@@ -33,12 +33,14 @@ class DemoFailed(Exception):
     """Something that the demo needs did not work; the text is for the user."""
 
 
-def require_java() -> None:
+def require_java(say: Callable[[str], None]) -> None:
     """Spark needs one: found, or installed as root on Debian. Raises DemoFailed."""
     home = os.environ.get("JAVA_HOME")
+    if not home and shutil.which("java") is None:
+        say("no Java here; installing it, if that is allowed ...")
     try:
         java = Path(home) / "bin" / "java" if home else find_runtime("java")
-        # "openjdk version "17.0.12" 2024-07-16" on standard error
+        # Its first line is like: openjdk version "17.0.12" 2024-07-16
         done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     except (MissingRuntimeError, OSError) as error:
         raise DemoFailed(f"Spark needs Java {JAVA_VERSION_MIN} or newer: {error}") from None

@@ -52,7 +52,7 @@ class Plan:
 
 def run(plan: Plan, console: Console) -> bool:
     """Whether everything matched. Raises DemoFailed when that could not be found out."""
-    require_java()
+    require_java(console.print)
     with only_here(plan.directory), ExitStack() as stack:
         begun_s = time.monotonic()
         servers = stack.enter_context(running_broker(plan.directory / "broker"))

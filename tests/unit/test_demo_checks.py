@@ -153,8 +153,8 @@ def test_the_exit_code_is_0_only_if_everything_matched(
         return outcome
 
     monkeypatch.setattr(command, "run", run)
-    monkeypatch.setattr(command.sys, "argv", ["shop", "--events", "5"])
-    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["shop", "--events", "5"])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     monkeypatch.setenv("MPLCONFIGDIR", "kept")
     assert command.main() == code
     assert capsys.readouterr().out == said

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,9 +97,9 @@ def test_what_is_expected_is_what_a_reader_of_the_bytes_finds() -> None:
             dead[DeadLetter(reason, value)] += 1
             continue
         assert isinstance(order, dict)
-        slot = Slot(window_of(str(order["ordered_at"])), category_of[order["product"]])
+        slot = Slot(window_of(order["ordered_at"]), category_of[order["product"]])
         known = totals.get(slot, Total(0, 0, 0))
-        quantity, price = int(order["quantity"]), int(order["price_cents"])
+        quantity, price = order["quantity"], order["price_cents"]
         totals[slot] = Total(
             known.orders + 1, known.units + quantity, known.revenue_cents + quantity * price
         )
@@ -109,7 +110,7 @@ def test_what_is_expected_is_what_a_reader_of_the_bytes_finds() -> None:
 
 
 def categories_from_records() -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for change in catalogue.changes(DAY.seed):
         if change.value is None:
             del found[change.key.decode()]
@@ -118,7 +119,7 @@ def categories_from_records() -> dict[str, str]:
     return found
 
 
-def order_of(value: Value) -> dict[str, object] | str:
+def order_of(value: Value) -> dict[str, Any] | str:
     """The order, or why it is none."""
     try:
         order = json.loads(value or b"")
