@@ -35,8 +35,9 @@ PLACE: Final = "topic STRING, partition INT, offset BIGINT"
 PRODUCT: Final = "name STRING, category STRING"
 
 WINDOW: Final = "15 minutes"
-LATE: Final = "30 minutes"
-"""How late an order may come. A window is summed up when one is seen that is this much newer."""
+LATE: Final = "1 hour"
+"""How late an order may come. A window is summed up when one is seen that is this much newer. It
+must allow for partitions that are read at different speeds while the query catches up."""
 ROWS_PER_BATCH_MAX: Final = 100_000
 """After a long stop the query catches up in pieces of this size, not in one of any size."""
 TRIGGER: Final = "1 second"

@@ -23,7 +23,7 @@ from examples.shop.terminal import View
 
 DAY_END: Final = DAY_START + timedelta(days=1)
 POLL_S: Final = 0.2
-STALLED_S: Final = 120.0
+STALLED_S: Final = 300.0
 """When no order is written and no batch done for this long, something hangs."""
 
 

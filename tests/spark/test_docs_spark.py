@@ -15,7 +15,8 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
 def test_the_programs_print_what_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```\n+It prints ((?:`[^`]+`(?: and )?)+)", PAGE, re.DOTALL)
+    program = r"```python\n(.*?)```\n+It prints ((?:`[^`]+`(?: and )?)+)"
+    blocks = re.findall(program, PAGE, re.DOTALL)
     assert len(blocks) == PAGE.count("```python") == 3
     names: dict[str, object] = {}
     with BrokerThread() as broker:
