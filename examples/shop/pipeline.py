@@ -12,6 +12,7 @@ It runs alone, against Millstream or Apache Kafka, once the four topics are ther
     python examples/shop/pipeline.py localhost:9092 build/shop
 """
 
+import os
 import sys
 from functools import reduce
 from operator import or_
@@ -182,6 +183,8 @@ def dead_letters(broken: DataFrame) -> DataFrame:
 def main() -> None:
     """Both queries until one fails, or Ctrl-C."""
     servers, directory = sys.argv[1:]
+    # Otherwise Spark's workers run the `python3` of the path, which may have other packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.appName("shop").getOrCreate()
     Pipeline(spark, servers, Path(directory).absolute()).start()
     spark.streams.awaitAnyTermination()
