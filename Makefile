@@ -43,7 +43,7 @@ $(KERNELS): $(STAMP) $(wildcard src/millstream/kernels/_compiled/*.p*)
 	@touch $@
 
 demo: $(KERNELS) ## the main job end to end, checks itself
-	@$(BIN)/python examples/log_tour.py
+	@$(BIN)/python -m examples.shop
 
 test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not interop" tests

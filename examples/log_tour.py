@@ -1,6 +1,6 @@
 """A tour of the log: a million records on a real disk, a kill -9 in the middle, nothing lost.
 
-    python examples/log_tour.py        (or: make demo)
+    python examples/log_tour.py
 
 Two partitions in a temporary directory: `events`, plain records that retention shortens, and
 `profiles`, upserts that compaction thins out to the newest of each user. What a record holds

@@ -143,10 +143,11 @@ def test_lag_in_bytes_only_where_it_is_known() -> None:
     assert unknown.estimated_bytes is None
 
 
-@pytest.mark.parametrize("latest", [None, ""])
+@pytest.mark.parametrize("latest", [None, "", "null", "None"])
 def test_lag_from_progress(latest: str | None) -> None:
     end = '{"a": {"0": 5}, "#millstream {\\"v\\":1}": {}}'
     found = lag_from_progress(end, '{"a":{"0":7}}')
     assert found is not None
     assert found.max_offsets == 2
     assert lag_from_progress(end, latest) is None
+    assert lag_from_progress(latest, end) is None

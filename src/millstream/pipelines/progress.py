@@ -8,11 +8,14 @@ listener or a notebook can show them.
 import json
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 from millstream.model.ids import TopicPartition
 from millstream.pipelines.admission import Positions
 from millstream.pipelines.byte_estimate import ByteEstimate
 from millstream.pipelines.source_offset import source_offset_from_document
+
+_NOT_KNOWN: Final = ("", "null", "None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +62,19 @@ def lag(
 
 
 def lag_from_progress(end_offset: str | None, latest_offset: str | None) -> Lag | None:
-    """From `sources[i].endOffset` and `.latestOffset` of a query's progress."""
-    if not end_offset or not latest_offset:
+    """From `sources[i].endOffset` and `.latestOffset` of a query's progress.
+
+    None when one of them is not known: the first batch after a restart was planned before it, so
+    Spark has not asked for the latest offset, and says so with a word of Java, JSON or Python.
+    """
+    end, latest = _positions(end_offset), _positions(latest_offset)
+    return None if end is None or latest is None else lag(end, latest)
+
+
+def _positions(offset: str | None) -> Positions | None:
+    if offset is None or offset in _NOT_KNOWN:
         return None
-    end = source_offset_from_document(json.loads(end_offset))
-    latest = source_offset_from_document(json.loads(latest_offset))
-    return lag(end.positions, latest.positions)
+    return source_offset_from_document(json.loads(offset)).positions
 
 
 def _bytes(behind: dict[TopicPartition, int], estimate: ByteEstimate) -> int | None:

@@ -1,0 +1,1 @@
+"""Programs to start from. Each says at its top how it is run."""
