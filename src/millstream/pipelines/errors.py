@@ -56,3 +56,18 @@ class RangeInvalid(PipelineError):
 
 class DataLost(PipelineError):
     """Records that the query should have read are gone, and `failOnDataLoss` is true."""
+
+
+class ReadStalled(PipelineError):
+    """Records that are there did not come."""
+
+    def __init__(self, partition: str, offset: int, within_ms: int) -> None:
+        super().__init__(partition, offset, within_ms)
+        self.partition, self.offset, self.within_ms = partition, offset, within_ms
+
+    def __str__(self) -> str:
+        return (
+            f"nothing of {self.partition} came from offset {self.offset} on within "
+            f"{self.within_ms} ms, although there are records; see whether the brokers are well, "
+            "or allow more time with the option kafkaConsumer.pollTimeoutMs"
+        )

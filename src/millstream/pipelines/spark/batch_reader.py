@@ -1,0 +1,91 @@
+"""`spark.read`: all offsets are found on the driver, before the first task begins."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from millstream.model.ids import Offset, TopicPartition
+from millstream.pipelines.bounds import AtOffsets, AtTimestamps, Bound, NoMatch
+from millstream.pipelines.errors import RangeInvalid
+from millstream.pipelines.offsets_json import LATEST_OFFSET
+from millstream.pipelines.options import ReadOptions, batch_read_options
+from millstream.pipelines.ranges import split_ranges
+from millstream.pipelines.resolution import Wanted, batch_ranges, settled, unmatched, wanted
+from millstream.pipelines.spark.cluster_look import ClusterLook, Selection
+from millstream.pipelines.spark.notices import tell
+from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+def resolved(
+    look: ClusterLook, asked: Wanted, *, no_match: NoMatch
+) -> dict[TopicPartition, Offset]:
+    """What a bound means in offsets; times that no record reaches are looked up once more."""
+    answers = look.offsets(asked.lookups)
+    late = dict.fromkeys(unmatched(asked, answers), LATEST_OFFSET)
+    needs_latest = no_match is NoMatch.LATEST and late
+    latest = look.offsets(late) if needs_latest else {}
+    return settled(asked, answers, latest=latest, no_match=no_match)
+
+
+def start_wanted(options: ReadOptions, selection: Selection) -> Wanted:
+    """What to ask for the start of a query."""
+    return wanted(options.start, selection.partitions, name=_option_name(options.start, "starting"))
+
+
+def _option_name(bound: Bound, side: str) -> str:
+    match bound:
+        case AtTimestamps():
+            return f"{side}OffsetsByTimestamp"
+        case _:
+            return f"{side}Offsets"
+
+
+class BatchReader(DataSourceReader):
+    """Made by Spark when it plans a query, and pickled to the tasks."""
+
+    def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
+        self._options: Final = batch_read_options(options)
+        self._rules: Final = TaskRules.of(self._options.read, schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """One for each task."""
+        read = self._options.read
+        tell(read)
+        look = ClusterLook(read)
+        selection = look.selection()
+        first = start_wanted(read, selection)
+        last = wanted(
+            self._options.end,
+            selection.partitions,
+            name=_option_name(self._options.end, "ending"),
+        )
+        ends = resolved(look, last, no_match=NoMatch.LATEST)
+        starts = resolved(look, first, no_match=read.no_match)
+        self._check_ends(look, ends)
+        ranges = batch_ranges(starts, ends, at_earliest=first.at_earliest)
+        pieces = split_ranges(
+            ranges,
+            min_partitions=read.min_partitions,
+            max_records_per_partition=read.max_records_per_partition,
+        )
+        return [ReadTask(one, selection.topic_ids.get(one.topic)) for one in pieces]
+
+    def _check_ends(self, look: ClusterLook, ends: Mapping[TopicPartition, Offset]) -> None:
+        """Tasks would wait for records that nobody has written yet."""
+        if not isinstance(self._options.end, AtOffsets):
+            return
+        latest = look.offsets(dict.fromkeys(ends, LATEST_OFFSET))
+        for partition, end in sorted(ends.items()):
+            if end > latest[partition]:
+                raise RangeInvalid(
+                    f"option 'endingOffsets': {partition} ends at offset {end}, beyond its latest "
+                    f"offset {latest[partition]}; -1 is whatever is latest"
+                )
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return self._rules.read(partition)

@@ -1,0 +1,179 @@
+"""`spark.readStream`: where a micro-batch ends is decided here, on the driver.
+
+Spark keeps one of these in a process of its own for as long as a query runs, and asks it trigger
+by trigger; others are made only to be pickled to tasks. So what is remembered between triggers
+lives in the instance, and whatever a replay needs is in the offsets themselves.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from millstream.client.errors import ClientError
+from millstream.model.ids import Offset, TimestampMs
+from millstream.pipelines.admission import AdmissionLimits, Positions, TriggerTimes
+from millstream.pipelines.byte_estimate import ByteEstimate
+from millstream.pipelines.data_loss import ClusterView, check_available_now
+from millstream.pipelines.errors import PipelineError
+from millstream.pipelines.micro_batch import (
+    BatchRules,
+    batch_plan,
+    initial_offset,
+    next_end,
+    unresolved_partitions,
+)
+from millstream.pipelines.offsets_json import EARLIEST_OFFSET, Document, document_from_offsets
+from millstream.pipelines.options import stream_read_options
+from millstream.pipelines.source_offset import (
+    SourceOffset,
+    document_from_source_offset,
+    source_offset_from_document,
+)
+from millstream.pipelines.spark.batch_reader import resolved, start_wanted
+from millstream.pipelines.spark.cluster_look import ClusterLook
+from millstream.pipelines.spark.notices import tell, tell_all
+from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
+from millstream.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source of one streaming query."""
+
+    def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
+        self._options: Final = stream_read_options(options)
+        self._rules: Final = TaskRules.of(self._options.read, schema)
+        self._look: Final = ClusterLook(self._options.read)
+        self._clock: Final = SystemClock()
+        self._initial: SourceOffset | None = None
+        self._start_failure: Exception | None = None
+        self._last_trigger: TimestampMs | None = None
+        self._frozen: Positions | None = None
+        """The end of an AvailableNow query."""
+        self._latest: Positions | None = None
+        """Of the last trigger, for the query's progress."""
+
+    # -- where to begin
+
+    def initialOffset(self) -> Document:  # noqa: N802
+        """Asked for twice when a query is new, and again when its first batch is replayed.
+
+        Only a new query needs the answer. A start that cannot be resolved is therefore told by the
+        first `latestOffset`, which a replay does not ask for: its batch has its begin in its end.
+        """
+        if self._initial is None:
+            tell(self._options.read)
+            try:
+                self._initial = self._resolved_start()
+            except (PipelineError, ClientError) as error:
+                self._start_failure = error
+                return document_from_source_offset(SourceOffset(positions={}, is_initial=True))
+        return document_from_source_offset(self._initial)
+
+    def _resolved_start(self) -> SourceOffset:
+        read = self._options.read
+        selection = self._look.selection()
+        asked = start_wanted(read, selection)
+        positions = resolved(self._look, asked, no_match=read.no_match)
+        view = ClusterView(earliest={}, latest={}, topic_ids=selection.topic_ids)
+        return initial_offset(positions, view)
+
+    # -- where to end
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Spark knows one limit and hands it back; which ones count is decided by the options."""
+        limits = self._options.limits
+        if limits.max_offsets is not None:
+            return ReadMaxRows(limits.max_offsets)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_offsets is not None:
+            return ReadMinRows(limits.min_offsets)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; `start` itself when there is nothing to do."""
+        begin = source_offset_from_document(start)
+        if begin.is_initial and self._start_failure is not None:
+            raise self._start_failure
+        view = self._look.view(begin)
+        self._latest = view.latest
+        is_unlimited = isinstance(limit, ReadAllAvailable)
+        limits = AdmissionLimits() if is_unlimited else self._options.limits
+        found = next_end(
+            begin,
+            self._cut(view, begin),
+            BatchRules(
+                limits=limits,
+                fail_on_data_loss=self._options.read.fail_on_data_loss,
+                is_available_now=self._frozen is not None,
+            ),
+            TriggerTimes(now=self._now(), last=self._last_trigger),
+            estimate=ByteEstimate(),
+        )
+        self._last_trigger = found.last_trigger
+        tell_all(found.warnings)
+        return start if found.offset == begin else document_from_source_offset(found.offset)
+
+    def _now(self) -> TimestampMs:
+        """Only differences count, and the wall clock may jump."""
+        return TimestampMs(int(self._clock.monotonic_s() * 1000))
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._frozen = self._look.view().latest
+
+    def _cut(self, view: ClusterView, begin: SourceOffset) -> ClusterView:
+        """Under AvailableNow there is nothing behind the end that was fixed at the start."""
+        frozen = self._frozen
+        if frozen is None:
+            return view
+        if self._options.read.fail_on_data_loss:
+            check_available_now(frozen=frozen, end=frozen, latest=view.latest)
+        latest = {}
+        for partition, offset in view.latest.items():
+            stands_at = begin.positions.get(partition)
+            end = frozen.get(partition, stands_at)
+            if end is not None:
+                latest[partition] = Offset(min(offset, max(end, stands_at or 0)))
+        return replace(view, latest=latest)
+
+    def reportLatestOffset(self) -> Document | None:  # noqa: N802
+        """For the query's progress."""
+        return None if self._latest is None else document_from_offsets(self._latest)
+
+    # -- what to read
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """A function of the two offsets alone, so that a replay has the same tasks."""
+        begin, finish = source_offset_from_document(start), source_offset_from_document(end)
+        unresolved = unresolved_partitions(begin, finish)
+        ranges = batch_plan(
+            begin,
+            finish,
+            min_partitions=self._options.read.min_partitions,
+            max_records_per_partition=self._options.read.max_records_per_partition,
+            earliest=self._look.offsets(dict.fromkeys(unresolved, EARLIEST_OFFSET)),
+        )
+        return [ReadTask(one, finish.topic_ids.get(one.topic)) for one in ranges]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return self._rules.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to let go of: what was read is in the checkpoint alone."""
+
+    def stop(self) -> None:
+        """Nothing to stop: the process ends with the query, and its connections with it."""
