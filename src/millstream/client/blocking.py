@@ -304,11 +304,16 @@ class BlockingClient:
 
         return read_many(self, ranges, columns, options)
 
-    def column_writer(self, *, topic: str | None = None) -> "ColumnWriter":
-        """A writer of Arrow batches; to be closed. Without `topic` the batches have a column."""
+    def column_writer(
+        self, *, topic: str | None = None, creates_topics: bool = False
+    ) -> "ColumnWriter":
+        """A writer of Arrow batches; to be closed. Without `topic` the batches have a column.
+
+        With `creates_topics` brokers that create topics by themselves do so.
+        """
         from millstream.client.column_writer import ColumnWriter
 
-        return ColumnWriter(self, topic=topic)
+        return ColumnWriter(self, topic=topic, creates_topics=creates_topics)
 
     # -- admin; see `Admin` for each
 

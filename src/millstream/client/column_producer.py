@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import pyarrow as pa
 
 from millstream.client.arrow_write import Rows, rows_of
-from millstream.client.cluster import Cluster
+from millstream.client.cluster import Cluster, or_raise
 from millstream.client.errors import ClientClosed, ClientError
 from millstream.client.metadata import TopicInfo
 from millstream.client.producing.batches import Batch, Source
@@ -41,6 +41,10 @@ PIECE_BYTES: Final = 4 * 1024 * 1024
 """A larger Arrow batch is encoded and sent in pieces of this: they overlap, and the memory that
 waits is bounded by pieces instead of batches."""
 
+CREATION_S: Final = 5.0
+"""How long a topic that brokers may create can be unknown before it is said to be: the first answer
+after a creation began says that it is, and a cluster takes a moment to agree on it."""
+
 
 class Piece(NamedTuple):
     """Rows that are encoded together."""
@@ -57,12 +61,15 @@ class ColumnProducer:
         cluster: Cluster,
         *,
         topic: str | None = None,
+        creates_topics: bool = False,
         randomness: Randomness | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """With `creates_topics` a broker may make a topic that is not there, as Kafka's do."""
         self.settings = settings = cluster.settings
         self._cluster = cluster
         self._topic = topic
+        self._creates_topics = creates_topics
         self._clock = clock if clock is not None else SystemClock()
         randomness = randomness if randomness is not None else system_randomness()
         options = batch_options(settings)
@@ -164,7 +171,12 @@ class ColumnProducer:
         deadline = self._cluster.deadline(
             "metadata of topics to write to", self.settings.max_block_ms / 1000
         )
-        return await self._cluster.topics(rows.topics.names, deadline=deadline)
+        if not self._creates_topics:
+            return await self._cluster.topics(rows.topics.names, deadline=deadline)
+        each = await self._cluster.topics_each(
+            rows.topics.names, deadline=deadline, unknown_grace_s=CREATION_S, creates=True
+        )
+        return {name: or_raise(one) for name, one in each.items()}
 
     def encode(self, piece: Piece, rows: Rows, topics: dict[str, TopicInfo]) -> list[Batch]:
         try:

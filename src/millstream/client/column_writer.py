@@ -30,9 +30,12 @@ T = TypeVar("T")
 class ColumnWriter:
     """Made by `BlockingClient.column_writer`. Calls from several threads take turns."""
 
-    def __init__(self, client: "BlockingClient", *, topic: str | None = None) -> None:
+    def __init__(
+        self, client: "BlockingClient", *, topic: str | None = None, creates_topics: bool = False
+    ) -> None:
         self._client = client
         self._topic = topic
+        self._creates_topics = creates_topics
         self._lock = threading.Lock()
         self._is_closed = False
         self._pid = os.getpid()
@@ -45,7 +48,7 @@ class ColumnWriter:
         self._warning = weakref.finalize(self, _warn_of_unsent, self._producer, self._pid)
 
     async def _make(self, cluster: Cluster) -> ColumnProducer:
-        return ColumnProducer(cluster, topic=self._topic)
+        return ColumnProducer(cluster, topic=self._topic, creates_topics=self._creates_topics)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]], timeout_s: float) -> T:
         """On the loop that the producer is of: a client that was closed meanwhile has another."""

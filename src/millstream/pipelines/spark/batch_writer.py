@@ -1,0 +1,29 @@
+"""`df.write.format("millstream")`: rows of a batch query to topics."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from millstream.pipelines.spark.sink_plan import sink_plan
+from millstream.pipelines.spark.task_writing import TaskWritten, write_task
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Checks everything when it is made, on the driver; opens nothing but in a task's `write`."""
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, *, is_overwrite: bool
+    ) -> None:
+        self._plan = sink_plan(options, schema, is_overwrite=is_overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        """In a task."""
+        return write_task(self._plan, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: every row was acknowledged before its task reported."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """On the driver: a task failed for good. What was stored stays, as a log has no undo."""

@@ -1,0 +1,37 @@
+"""`df.writeStream.format("millstream")`: rows of every micro-batch to topics."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from millstream.pipelines.spark.sink_plan import sink_plan
+from millstream.pipelines.spark.task_writing import TaskWritten, write_task
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Spark makes one for each micro-batch, and another one to commit it, in another process."""
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, *, is_overwrite: bool
+    ) -> None:
+        self._plan = sink_plan(options, schema, is_overwrite=is_overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+        """In a task."""
+        return write_task(self._plan, iterator)
+
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
+        """On the driver: all rows are stored. An exactly-once sink ends its transactions here."""
+
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
+        """On the driver: the batch is run again when the query restarts. What was stored stays."""

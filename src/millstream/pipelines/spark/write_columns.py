@@ -1,0 +1,43 @@
+"""Rows as Spark hands them to a sink, seen as the columns that a writer of records takes."""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from millstream.pipelines.schema import Column, WriteColumns
+
+
+class Projection(NamedTuple):
+    """Which columns of a batch are written, and as what.
+
+    They are found by position: a name may be there twice, and the first of them counts.
+    """
+
+    positions: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Nothing is copied."""
+        columns = [batch.column(position) for position in self.positions]
+        return pa.RecordBatch.from_arrays(columns, names=list(self.names))
+
+
+def columns_of(schema: StructType) -> tuple[Column, ...]:
+    """Spark's schema in plain words."""
+    return tuple(
+        Column(field.name, field.dataType.simpleString(), field.nullable) for field in schema.fields
+    )
+
+
+def projection_of(columns: WriteColumns) -> Projection:
+    """Without the columns that nothing is written of."""
+    found = {
+        "value": columns.value,
+        "key": columns.key,
+        "headers": columns.headers,
+        "topic": columns.topic,
+        "partition": columns.partition,
+    }
+    there = {name: column.position for name, column in found.items() if column is not None}
+    return Projection(tuple(there.values()), tuple(there))

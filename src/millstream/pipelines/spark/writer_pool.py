@@ -1,0 +1,53 @@
+"""Writers that outlive the task which made them.
+
+A Python worker of Spark is used for task after task, and a stream has tasks many times a second. A
+writer for each would ask for a producer id for each, which every broker remembers for a day and
+for each partition. So a worker keeps its writers, and a task takes one over.
+"""
+
+import os
+from collections import OrderedDict
+from typing import Final
+
+from millstream.client.blocking import client_for
+from millstream.client.column_writer import ColumnWriter
+from millstream.client.settings import ClientSettings
+
+IDLE_MAX: Final = 8
+"""Writers that wait for a task, per process: a worker serves one task at a time, so more means
+that it serves queries with different settings."""
+
+
+class WriterPool:
+    """Of one process; a forked child begins with an empty one."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._idle: OrderedDict[ClientSettings, ColumnWriter] = OrderedDict()
+
+    def take(self, settings: ClientSettings) -> ColumnWriter:
+        """A writer that nobody else has, with nothing unsent."""
+        self._notice_fork()
+        writer = self._idle.pop(settings, None)
+        if writer is not None:
+            return writer
+        return client_for(settings).column_writer(creates_topics=True)
+
+    def give_back(self, settings: ClientSettings, writer: ColumnWriter) -> None:
+        """Only after a flush; one that met an error is aborted instead."""
+        self._notice_fork()
+        surplus = [self._idle.pop(settings, None)]
+        self._idle[settings] = writer
+        if len(self._idle) > IDLE_MAX:
+            surplus.append(self._idle.popitem(last=False)[1])
+        for one in surplus:
+            if one is not None:
+                one.abort()
+
+    def _notice_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._idle.clear()
+
+
+POOL: Final = WriterPool()
