@@ -27,9 +27,9 @@ from millstream.model.ids import NO_OFFSET, Offset, TopicId, TopicPartition
 from millstream.pipelines.data_loss import ClusterView, behind
 from millstream.pipelines.errors import RangeInvalid
 from millstream.pipelines.offsets_json import EARLIEST_OFFSET, LATEST_OFFSET
-from millstream.pipelines.option_rules import IsolationLevel
 from millstream.pipelines.options import ReadOptions
 from millstream.pipelines.source_offset import SourceOffset
+from millstream.pipelines.spark.notices import client_settings
 from millstream.pipelines.subscription import (
     Assign,
     Subscribe,
@@ -60,13 +60,14 @@ class ClusterLook:
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
+        self._settings = client_settings(options)
         self._clock = clock if clock is not None else SystemClock()
         self._cached: Selection | None = None
         self._cached_at_s = 0.0
 
     @property
     def client(self) -> BlockingClient:
-        return client_for(self._options.client_settings)
+        return client_for(self._settings)
 
     # -- looks
 
@@ -149,10 +150,8 @@ class ClusterLook:
         self, cluster: Cluster, lookups: Mapping[TopicPartition, int], deadline: Deadline
     ) -> dict[TopicPartition, Offset | ClientError]:
         specs = {partition: OffsetSpec(asked) for partition, asked in lookups.items()}
-        is_committed = self._options.isolation is IsolationLevel.READ_COMMITTED
-        found = await list_offsets_each(
-            cluster, specs, is_committed=is_committed, deadline=deadline
-        )
+        # With read_committed, latest is the last stable offset.
+        found = await list_offsets_each(cluster, specs, deadline=deadline)
         return {partition: _offset(one) for partition, one in found.items()}
 
     # -- attempts

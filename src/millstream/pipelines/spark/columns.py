@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from millstream.pipelines.errors import OptionsInvalid
+from millstream.pipelines.errors import OptionsInvalid, SchemaInvalid
 from millstream.pipelines.option_values import OptionTexts
 from millstream.pipelines.options import batch_read_options, stream_read_options
 from millstream.pipelines.schema import (
@@ -64,6 +64,11 @@ def columns_of(schema: StructType) -> tuple[Column, ...]:
 
 def columns_to_read(schema: StructType, *, include_headers: bool) -> tuple[ReadColumn, ...]:
     """What fills the columns of a schema, which is the user's or ours."""
+    for one in schema.fields:
+        # Its short notation does not tell, and Arrow does not take the one for the other.
+        is_alike = one.dataType.simpleString() == HEADERS_TYPE
+        if is_alike and one.dataType != ArrayType(_HEADER):
+            raise SchemaInvalid(f"what is in column '{one.name}' is nullable; leave out NOT NULL")
     return chosen_columns(columns_of(schema), include_headers=include_headers)
 
 

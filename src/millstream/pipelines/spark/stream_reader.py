@@ -22,8 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from millstream.client.errors import ClientError
 from millstream.model.ids import Offset, TimestampMs
 from millstream.pipelines.admission import AdmissionLimits, Positions, TriggerTimes
-from millstream.pipelines.byte_estimate import ByteEstimate
-from millstream.pipelines.data_loss import ClusterView, check_available_now
+from millstream.pipelines.data_loss import ClusterView, check_available_now, survey
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.micro_batch import (
     BatchRules,
@@ -40,6 +39,7 @@ from millstream.pipelines.source_offset import (
     source_offset_from_document,
 )
 from millstream.pipelines.spark.batch_reader import resolved, start_wanted
+from millstream.pipelines.spark.byte_samples import ByteSamples
 from millstream.pipelines.spark.cluster_look import ClusterLook
 from millstream.pipelines.spark.notices import tell, tell_all
 from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
@@ -65,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of an AvailableNow query."""
         self._latest: Positions | None = None
         """Of the last trigger, for the query's progress."""
+        self._bytes: Final = ByteSamples()
 
     # -- where to begin
 
@@ -80,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._initial = self._resolved_start()
             except (PipelineError, ClientError) as error:
                 self._start_failure = error
-                return document_from_source_offset(SourceOffset(positions={}, is_initial=True))
+                self._initial = SourceOffset(positions={}, is_initial=True)
         return document_from_source_offset(self._initial)
 
     def _resolved_start(self) -> SourceOffset:
@@ -111,19 +112,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise self._start_failure
         view = self._look.view(begin)
         self._latest = view.latest
+        view = self._cut(view, begin)
         is_unlimited = isinstance(limit, ReadAllAvailable)
         limits = AdmissionLimits() if is_unlimited else self._options.limits
+        if limits.max_bytes is not None:
+            self._bytes.refresh(self._look.client, view, survey(begin, view).begins)
         found = next_end(
             begin,
-            self._cut(view, begin),
+            view,
             BatchRules(
                 limits=limits,
                 fail_on_data_loss=self._options.read.fail_on_data_loss,
                 is_available_now=self._frozen is not None,
             ),
             TriggerTimes(now=self._now(), last=self._last_trigger),
-            estimate=ByteEstimate(),
+            estimate=self._bytes.estimate,
         )
+        self._check_frozen()
         self._last_trigger = found.last_trigger
         tell_all(found.warnings)
         return start if found.offset == begin else document_from_source_offset(found.offset)
@@ -140,8 +145,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         frozen = self._frozen
         if frozen is None:
             return view
-        if self._options.read.fail_on_data_loss:
-            check_available_now(frozen=frozen, end=frozen, latest=view.latest)
         latest = {}
         for partition, offset in view.latest.items():
             stands_at = begin.positions.get(partition)
@@ -149,6 +152,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end is not None:
                 latest[partition] = Offset(min(offset, max(end, stands_at or 0)))
         return replace(view, latest=latest)
+
+    def _check_frozen(self) -> None:
+        """A log that was cut since would end the query early, with records unread."""
+        if self._frozen is not None and self._options.read.fail_on_data_loss:
+            check_available_now(frozen=self._frozen, end=self._frozen, latest=self._latest or {})
 
     def reportLatestOffset(self) -> Document | None:  # noqa: N802
         """For the query's progress."""

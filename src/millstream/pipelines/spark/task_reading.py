@@ -8,7 +8,6 @@ gone, which only a task can notice: between planning and reading there can be ho
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from warnings import warn
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -27,15 +26,23 @@ from millstream.client.reading.arrow import schema_of
 from millstream.client.reading.chunks import ReadRange
 from millstream.client.reading.options import ReadOptions as ClientReadOptions
 from millstream.model.ids import Offset, TopicId
+from millstream.model.limits import MIB
 from millstream.pipelines.data_loss import Loss, LossKind, judge, resume_position
 from millstream.pipelines.errors import ReadStalled
 from millstream.pipelines.options import ReadOptions
 from millstream.pipelines.ranges import OffsetRange
 from millstream.pipelines.schema import ReadColumn
 from millstream.pipelines.spark.columns import columns_to_read
+from millstream.pipelines.spark.notices import client_settings, tell_all
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+_FETCH_BYTES: Final = 4 * MIB
+"""What a task asks for at once, unless `kafka.max.partition.fetch.bytes` says otherwise: a task
+reads a single partition, so Kafka's 1 MiB would be a small answer. For records of 1 KB it costs a
+third more CPU than this, and Arrow batches of 1 000 rows, which Spark is slow with."""
+_FETCH_BYTES_KEY: Final = "max.partition.fetch.bytes"
 
 _TRIES_WITHOUT_PROGRESS_MAX: Final = 3
 """A broker may have stale limits for a moment; one that contradicts itself for ever is an error."""
@@ -68,11 +75,19 @@ class TaskRules:
     @classmethod
     def of(cls, options: ReadOptions, schema: "StructType") -> "TaskRules":
         return cls(
-            client_settings=options.client_settings,
+            client_settings=client_settings(options),
             columns=columns_to_read(schema, include_headers=options.include_headers),
             schema=schema,
             fail_on_data_loss=options.fail_on_data_loss,
             poll_timeout_ms=options.poll_timeout_ms,
+        )
+
+    @property
+    def client_options(self) -> ClientReadOptions:
+        is_set = _FETCH_BYTES_KEY in self.client_settings
+        return ClientReadOptions(
+            timeout_s=self.poll_timeout_ms / 1000,
+            partition_bytes_max=None if is_set else _FETCH_BYTES,
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -96,7 +111,7 @@ class _Reading:
     def batches(self) -> Iterator[pa.RecordBatch]:
         position, end = self._wanted.start, self._wanted.end
         partition = self._wanted.topic_partition
-        options = ClientReadOptions(timeout_s=self._rules.poll_timeout_ms / 1000)
+        options = self._rules.client_options
         while position < end:
             wanted = ReadRange(partition, position, end, self._topic_id)
             reading = self._client.read_many([wanted], columns=self._fit.sources, options=options)
@@ -116,8 +131,7 @@ class _Reading:
             raise error
         resumed, loss = self._resumed(error, position)
         if loss is not None:
-            for told in judge([loss], fail_on_data_loss=self._rules.fail_on_data_loss):
-                warn(told, stacklevel=2)
+            tell_all(judge([loss], fail_on_data_loss=self._rules.fail_on_data_loss))
         return resumed
 
     def _resumed(self, error: ClientError, position: Offset) -> tuple[Offset, Loss | None]:
