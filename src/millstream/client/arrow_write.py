@@ -157,7 +157,9 @@ def _topics(column: Any, topic: str | None) -> Topics:
     if column is None:
         raise ColumnInvalid("topic", "is missing, and no topic was named for all rows")
     if column.null_count:
-        raise RowInvalid(_first(pc.is_null(column)), "has no topic")
+        raise RowInvalid(
+            _first(pc.is_null(column)), "has no topic; give it one, or name one for all rows"
+        )
     kind, types = column.type, pa.types
     if types.is_large_string(kind) or types.is_string_view(kind):
         column = _cast("topic", column, pa.string())

@@ -135,6 +135,11 @@ class ColumnProducer:
         self._writes += 1
         await self._send_gathered()
 
+    @property
+    def write_count(self) -> int:
+        """Writes so far; errors name a row by the number of its write."""
+        return self._writes
+
     def is_small(self, batch: pa.RecordBatch) -> bool:
         return self._gatherer.takes(batch.nbytes)
 

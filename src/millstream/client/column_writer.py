@@ -68,6 +68,11 @@ class ColumnWriter:
     def _delivery_s(self) -> float:
         return self._client.settings.delivery_timeout_ms / 1000
 
+    @property
+    def write_count(self) -> int:
+        """Batches written so far; errors name a row by the number of its write."""
+        return self._producer.write_count
+
     def write(self, rows: pa.RecordBatch | pa.Table, *, topic: str | None = None) -> None:
         """See `ColumnProducer.send`; blocks while there is no room.
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from millstream.client.errors import ConfigInvalid
 from millstream.client.settings import ClientSettings
-from millstream.pipelines.errors import OptionsInvalid, PipelineError
+from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.option_rules import CLIENT_PREFIX, DeliveryGuarantee
 from millstream.pipelines.options import write_options
 from millstream.pipelines.schema import write_columns
@@ -23,8 +23,16 @@ class ModeRefused(PipelineError):
     """A way of writing that a log does not have."""
 
 
+class ClientOptionInvalid(PipelineError):
+    """A setting of the client that cannot be."""
+
+
 class SinkWarning(UserWarning):
     """Legal, and surely not meant."""
+
+
+_told: dict[str | tuple[str, type[Warning], int], int] = {}
+"""Where the warnings module notes what it has shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +74,14 @@ def _settings(given: Mapping[str, str]) -> ClientSettings:
     try:
         settings = ClientSettings.from_configs(given)
     except ConfigInvalid as error:
-        raise OptionsInvalid(f"{CLIENT_PREFIX}*", ", ".join(given), str(error)) from None
+        raise ClientOptionInvalid(f"options {CLIENT_PREFIX}*: {error}") from None
     for name, _ in settings.others:
         _warn(f"option '{CLIENT_PREFIX}{name}' is ignored: the client has no such setting")
     return settings
 
 
 def _warn(told: str) -> None:
-    warnings.warn(told, SinkWarning, stacklevel=2)
+    """Spark shows it on the driver's standard error, once per process that plans queries."""
+    # Where it is raised says nothing to who wrote the query: a line of the user's is not on the
+    # stack, which is that of a process of Spark's.
+    warnings.warn_explicit(told, SinkWarning, 'format("millstream")', 0, registry=_told)
