@@ -72,8 +72,9 @@ soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or a
 	@$(BIN)/python -m millstream.testing.soak --part $(PART) --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 # For the broker: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1 for a
-# short run, CELLS=requests,produce for some groups only. Both reach the program as environment.
-bench: $(KERNELS) ## one PART (kernels, log, broker) or all, ours and the peer in one run
+# short run, CELLS=requests,produce for some groups only. Both reach the program as environment. For
+# Spark the same, with Java and its connector from Maven Central.
+bench: $(KERNELS) ## one PART (kernels, log, broker, spark) or all, ours and the peer in one run
 	@$(if $(filter all broker,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench.measure import Row, save
 
-PARTS = ("kernels", "log", "broker")
+PARTS = ("kernels", "log", "broker", "spark")
 RESULTS = Path("build/bench")
 
 

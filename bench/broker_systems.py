@@ -86,7 +86,7 @@ class Millstream:
         program = Path(sys.executable).parent / "millstream"
         with (self._directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [*_dies_with_us(), str(program), "broker", "--config", str(config)],
+                [*dies_with_us(), str(program), "broker", "--config", str(config)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -215,6 +215,6 @@ def wait_seconds(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _dies_with_us() -> list[str]:
+def dies_with_us() -> list[str]:
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

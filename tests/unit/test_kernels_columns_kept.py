@@ -3,11 +3,12 @@
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from column_batches import Record, batch_of
-from kernel_twins import twins
+from kernel_twins import compiled, needs_compiled, twins
 from millstream.client.reading.arrow import BatchMaker
 from millstream.model.ids import TopicPartition
 
@@ -56,3 +57,26 @@ def test_a_batch_that_is_held_does_not_change(kernel: Any) -> None:
     for part, copy in held:
         part.validate(full=True)
         assert part == copy
+
+
+@needs_compiled("column_decode")
+@pytest.mark.parametrize("batch_rows", [50, 1100])
+@pytest.mark.parametrize("key_bytes", [0, 16, 900])
+def test_memory_that_was_let_go_is_used_for_the_next_batch(batch_rows: int, key_bytes: int) -> None:
+    """One large batch, or many: every fetch is about as long as the last one, and one is held."""
+    kernel = compiled("column_decode")
+    assert kernel is not None
+    rng = random.Random(1)
+    addresses: set[int] = set()
+    held: Any = None
+    for _ in range(40):
+        data = bytearray()
+        for index in range(1100 // batch_rows):
+            rows = batch_rows - rng.randrange(3)
+            one = Record(bytes(key_bytes), bytes(900), 0)
+            data += batch_of([one] * rows, base_offset=index * batch_rows)
+        held = kernel.decode(data, 0, len(data)).columns
+        for column in (held.keys, held.values):
+            if len(column.data) >= 64 * 1024:
+                addresses.add(np.frombuffer(column.data, np.uint8).ctypes.data)
+    assert len(addresses) <= 6

@@ -24,6 +24,7 @@ from millstream.client.reading.chunks import ReadRange
 from millstream.client.reading.faces import Batches, read_many
 from millstream.client.reading.options import ReadOptions
 from millstream.model.ids import Offset, TopicPartition
+from millstream.rpc.connection import Connection
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import MetadataRequest
 
@@ -319,3 +320,29 @@ def test_the_last_offset_that_can_be_is_asked_for() -> None:
     for one in brokers.brokers:
         one.offsets["events", 0] = 20
     brokers.play(scenario)
+
+
+def test_buffers_wait_for_the_next_read_and_then_go() -> None:
+    """Kept while one read follows another, given back when none does."""
+    brokers = fake()
+    trimmed: list[float] = []
+
+    async def scenario(cluster: Cluster) -> None:
+        now_s = asyncio.get_running_loop().time
+        for _ in range(4):
+            assert await offsets_of(reading(cluster, whole())) == list(range(20))
+            await asyncio.sleep(0.7 * fetching.KEPT_S)
+        assert trimmed == []
+        await asyncio.sleep(fetching.KEPT_S)
+        (at_s,) = trimmed
+        assert now_s() - at_s < fetching.KEPT_S
+
+    original = Connection.trim
+
+    def trim(connection: Connection) -> None:
+        trimmed.append(asyncio.get_running_loop().time())
+        original(connection)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "trim", trim)
+        brokers.play(scenario)

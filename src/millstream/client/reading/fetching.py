@@ -41,6 +41,10 @@ LATE_S: Final = 1.0
 """Who looks for a leader says what is wrong when its time is up; who waits for records says so
 only this much later."""
 
+KEPT_S: Final = 5.0
+"""How long a connection keeps its buffers for the next read: one range after another, as the tasks
+of a query, would pay for fresh memory again and again."""
+
 Deliver = Callable[[Chunk], None]
 
 PURPOSE: Final = "fetch"
@@ -211,11 +215,18 @@ class Fetching:
 
     def _give_back_slot(self) -> None:
         """Not before the last answer came: the next read would have to wait for it."""
-        if self._slot >= 0 and not self._under_way:
-            for connection in self._connections.values():
-                connection.trim()
-            self._cluster.fetch_slots.give_back(self._slot)
-            self._slot = -1
+        if self._slot < 0 or self._under_way:
+            return
+        slots, slot, self._slot = self._cluster.fetch_slots, self._slot, -1
+        slots.give_back(slot)
+        uses, connections = slots.uses(slot), list(self._connections.values())
+
+        def trim() -> None:
+            if slots.uses(slot) == uses:
+                for connection in connections:
+                    connection.trim()
+
+        asyncio.get_running_loop().call_later(KEPT_S, trim)
 
     # -- leaders
 

@@ -9,13 +9,20 @@ class FetchSlots:
 
     def __init__(self) -> None:
         self._free: list[int] = []
-        self._made = 0
+        self._uses: list[int] = []
 
     def take(self) -> int:
         if self._free:
-            return self._free.pop()
-        self._made += 1
-        return self._made - 1
+            slot = self._free.pop()
+        else:
+            slot = len(self._uses)
+            self._uses.append(0)
+        self._uses[slot] += 1
+        return slot
+
+    def uses(self, slot: int) -> int:
+        """How often it was taken: who finds the same number later knows that nobody came."""
+        return self._uses[slot]
 
     def give_back(self, slot: int) -> None:
         self._free.append(slot)

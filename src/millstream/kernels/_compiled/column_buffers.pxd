@@ -36,6 +36,7 @@ cdef class Growing:
     cdef bint change(self, Py_ssize_t size) except -1
     cdef int fit_bits(self, Py_ssize_t rows) except -1
     cdef object take(self, Py_ssize_t size)
+    cdef object copied(self, Py_ssize_t size)
     cdef object take_bits(self, Py_ssize_t rows, int64_t nulls)
 
 

@@ -28,12 +28,24 @@ __all__ = ["Binary", "Growing", "Held"]
 p_u8 = cython.typedef(cython.pointer[uint8_t])
 p_i32 = cython.typedef(cython.pointer[int32_t])
 
-KEPT_BYTES_MIN = cython.declare(cython.Py_ssize_t, 128 * 1024)
-"""Of a buffer that is kept; smaller ones come from memory that malloc has kept itself."""
-KEPT_BYTES_MAX = cython.declare(cython.Py_ssize_t, 16 * 1024 * 1024)
-"""Of all of them: two or three Arrow batches. The oldest are let go first."""
+KEPT_BYTES_MIN = cython.declare(cython.Py_ssize_t, 16 * 1024)
+"""Of a buffer that is kept. malloc gives smaller ones back to the machine and asks for them again
+rarely enough."""
+KEPT_BYTES_MAX = cython.declare(cython.Py_ssize_t, 32 * 1024 * 1024)
+"""Of all of them: two or three Arrow batches, and what keys might have needed. The oldest are let
+go first."""
+STEP_BYTES = cython.declare(cython.Py_ssize_t, 16 * 1024)
+LARGE_STEP_BYTES = cython.declare(cython.Py_ssize_t, 256 * 1024)
+"""Sizes are rounded up, so that a need of nearly the same size finds the buffer of the last."""
 
 _kept = cython.declare(object, deque())
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _rounded(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    step: cython.Py_ssize_t = LARGE_STEP_BYTES if size > LARGE_STEP_BYTES else STEP_BYTES
+    return (size + step - 1) // step * step
 
 
 @cython.cfunc
@@ -42,7 +54,7 @@ def _unused(size: cython.Py_ssize_t):
     one: bytearray
     for one in _kept:
         # The deque's reference and our own.
-        if Py_REFCNT(one) <= 2 and size < allocated(one) <= 4 * size:
+        if Py_REFCNT(one) <= 2 and size < allocated(one) <= 2 * size + STEP_BYTES:
             return one
     return None
 
@@ -86,21 +98,28 @@ class Growing:
     def fit(self, size):
         if size > self.capacity:
             size = max(size, 2 * self.capacity)
-            if size < KEPT_BYTES_MIN or not self.change(size):
+            if size < KEPT_BYTES_MIN:
                 PyByteArray_Resize(self.held, size)
-            self.capacity = size
+                self.capacity = size
+            else:
+                size = _rounded(size)
+                if not self.change(size):
+                    PyByteArray_Resize(self.held, size)
+                    self.capacity = size
             self.at = cython.cast(p_u8, PyByteArray_AS_STRING(self.held))
         return 0
 
     def change(self, size):
-        # Go on in a kept buffer, if one fits.
+        # Go on in a kept buffer, if one fits: in all of it, so that it is never made smaller.
         other: bytearray = _unused(size)
         if other is None:
             return False
+        size = allocated(other) - 1
         PyByteArray_Resize(other, size)
         if self.capacity > 0:
-            memcpy(PyByteArray_AS_STRING(other), self.at, self.capacity)
+            memcpy(PyByteArray_AS_STRING(other), self.at, self.used or self.capacity)
         self.held = other
+        self.capacity = size
         self.is_kept = True
         return True
 
@@ -113,10 +132,24 @@ class Growing:
         return 0
 
     def take(self, size):
-        PyByteArray_Resize(self.held, size)
-        if size >= KEPT_BYTES_MIN and not self.is_kept:
+        if self.capacity < KEPT_BYTES_MIN:
+            PyByteArray_Resize(self.held, size)
+            return self.held
+        if not self.is_kept:
+            self.is_kept = True
             _keep(self.held)
+        if size < allocated(self.held) // 2:
+            # Far more was reserved than came: a bytearray would move to make itself smaller, and
+            # the large one would be lost for the next time.
+            return self.copied(size)
+        PyByteArray_Resize(self.held, size)
         return self.held
+
+    def copied(self, size):
+        small: Growing = Growing()
+        small.fit(size)
+        memcpy(small.at, self.at, size)
+        return small.take(size)
 
     def take_bits(self, rows, nulls):
         if nulls == 0:

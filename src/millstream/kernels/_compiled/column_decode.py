@@ -141,6 +141,10 @@ class Run:
         if self.spent + cost > self.bytes_max and len(self.batches) > 0:
             return FULL
         self.spent += cost
+        if codec == 0 and len(self.batches) == 0:
+            # All values to come are among the bytes that are there.
+            rest: int64_t = self.stop - self.position
+            sink.values.data.fit(min(rest, max(self.bytes_max, size)))
         sink.fit(sink.count, size)
         row_start: cython.Py_ssize_t = sink.rows
         reason: cython.int = sink.add_records(data, size)
@@ -168,11 +172,14 @@ class Run:
         """
         sink: Sink = self.sink
         rest: cython.Py_ssize_t = self.stop - self.position
-        times: cython.Py_ssize_t = min(rest, self.bytes_max) // self.batch_bytes + 1
+        rest = min(rest, self.bytes_max)
+        times: cython.Py_ssize_t = (rest + self.batch_bytes - 1) // self.batch_bytes
         times = min(times, min(bytes_max, self.bytes_max) // (size + 1) + 1)
+        if times < 2:
+            return 0
         sink.fit_rows(sink.rows * times)
         sink.keys.data.fit(sink.keys.data.used * times + size)
-        sink.values.data.fit(sink.values.data.used * times + size)
+        sink.values.data.fit(sink.values.data.used * times)
         return 0
 
     @cython.cfunc
