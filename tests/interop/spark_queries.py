@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 
 CONNECTOR: Final = "kafka"
 OURS: Final = "millstream"
-QUERY_TIMEOUT_S: Final = 120.0
+QUERY_TIMEOUT_S: Final = 120
 
 
 class TopicRow(NamedTuple):
