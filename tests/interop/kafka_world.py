@@ -91,8 +91,8 @@ def _build(building: Path, jars: Path) -> None:
         first.create_topics(admin)
         first.write_everything()
         first.delete_records(admin)
-        wait_until("deleted segments gone", lambda: _is_deleted(kafka.data_directory))
-        wait_until("cleaner done", lambda: _is_cleaned(kafka.data_directory))
+        wait_until("deleted segments gone", lambda: is_deleted(kafka.data_directory))
+        wait_until("cleaner done", lambda: is_cleaned(kafka.data_directory))
         reference = read_reference(kafka.bootstrap_servers, TOPICS)
         kafka.stop()
         _keep(building / "clean", kafka, reference)
@@ -110,7 +110,7 @@ def _keep(target: Path, kafka: ApacheKafka, reference: Reference) -> None:
     save_reference(target / "reference.json", reference)
 
 
-def _is_deleted(data: Path) -> bool:
+def is_deleted(data: Path) -> bool:
     """Whether the files below the new start are gone, and the checkpoint knows the start."""
     names = [path.name for path in (data / "deleted-0").iterdir()]
     is_gone = f"{0:020}.log" not in names and not any(n.endswith(".deleted") for n in names)
@@ -120,7 +120,7 @@ def _is_deleted(data: Path) -> bool:
     )
 
 
-def _is_cleaned(data: Path) -> bool:
+def is_cleaned(data: Path) -> bool:
     """Whether the cleaner reached the active segment of every compacted topic."""
     cleaned = (data / "cleaner-offset-checkpoint").read_text().splitlines()[2:]
     return all(
