@@ -1,16 +1,23 @@
 """What tests of the sink share: topics, frames, and how rows get back out."""
 
 from pathlib import Path
-from typing import Any
+from struct import Struct
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from millstream.client.offsets import LATEST
+from millstream.model.ids import Offset, TopicPartition
+from millstream.testing import BrokerThread
 from our_client import created, has_leaders
 from our_writer import Seen, client_of, read_all
 from waiting_for import until
 
-__all__ = ["Seen", "append", "client_of", "frame", "made", "read_all", "values_of"]
+__all__ = ["Seen", "client_of", "read_all"]
 
+_LENGTH = Struct(">8xi")
+_ATTRIBUTES = Struct(">21xh")
+_PRODUCER_ID = Struct(">43xq")
 HEADERS = "headers array<struct<key:string,value:binary>>"
 
 
@@ -41,6 +48,38 @@ def values_of(servers: str, topic: str, partitions: int, count: int) -> list[byt
     """Of all partitions, sorted."""
     found = read_all(servers, topic, partitions, count)
     return sorted((one.value for part in found for one in part), key=lambda one: one or b"")
+
+
+def all_values(servers: str, topic: str) -> list[bytes | None]:
+    """Of partition 0, however many there are."""
+    partition = TopicPartition(topic, 0)
+    with client_of(servers) as client:
+        end = client.list_offsets({partition: LATEST})[partition].offset
+        assert end is not None
+        batches = client.read_columns(partition, Offset(0), end, columns=["value"])
+        return [value for batch in batches for value in batch.column(0).to_pylist()]
+
+
+class StoredBatch(NamedTuple):
+    """What the header of a batch on disk says."""
+
+    codec: int
+    producer_id: int
+
+
+def stored_batches(broker: BrokerThread, topic: str) -> list[StoredBatch]:
+    """Of partition 0."""
+    (path,) = (broker.data_directory / f"{topic}-0").glob("*.log")
+    data = path.read_bytes()
+    found, at = [], 0
+    while at < len(data):
+        (attributes,), (producer,) = (
+            _ATTRIBUTES.unpack_from(data, at),
+            _PRODUCER_ID.unpack_from(data, at),
+        )
+        found.append(StoredBatch(attributes & 7, producer))
+        at += 12 + int(_LENGTH.unpack_from(data, at)[0])
+    return found
 
 
 def parquet_file(spark: SparkSession, directory: Path, first: int, last: int) -> None:

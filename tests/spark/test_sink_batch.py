@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from sink_kit import HEADERS, append, frame, made, read_all
+from sink_kit import HEADERS, append, frame, made, read_all, stored_batches
 
 from millstream.testing import BrokerThread
 from our_writer import CODECS, Seen, java_partition
@@ -64,9 +64,7 @@ def test_batches_are_packed_as_asked(spark: SparkSession, broker: BrokerThread, 
     append(rows, broker.bootstrap_servers, topic, kafka__compression__type=codec)
     (found,) = read_all(broker.bootstrap_servers, topic, 1, 2000)
     assert {one.value for one in found} == {b"%d" % one * 20 for one in range(2000)}
-    (path,) = (broker.data_directory / f"{topic}-0").glob("*.log")
-    attributes = int.from_bytes(path.read_bytes()[21:23], "big")
-    assert CODECS[attributes & 7] == codec
+    assert {CODECS[one.codec] for one in stored_batches(broker, topic)} == {codec}
 
 
 def test_keys_go_where_javas_producer_sends_them(spark: SparkSession, servers: str) -> None:
