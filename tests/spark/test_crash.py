@@ -15,7 +15,7 @@ from millstream.testing.chaos_spark_world import SparkWorld
 SEED = 20_240_101
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def runner(spark: SparkSession) -> Iterator[SessionRunner]:
     with session_runner(spark) as made:
         yield made

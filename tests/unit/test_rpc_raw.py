@@ -5,7 +5,8 @@ from functools import partial
 
 import pytest
 
-from millstream.rpc.connection import connect
+from millstream.rpc import connection as connection_module
+from millstream.rpc.connection import LARGE_PART_BYTES, connect
 from millstream.rpc.errors import (
     ConnectionLost,
     RequestTimedOut,
@@ -17,8 +18,11 @@ from millstream.wire.api_keys import ApiKey
 from millstream.wire.messages.metadata import MetadataRequest, MetadataResponse
 from rpc_kit import QUICK, Held, Pair, settle
 from rpc_server import (
+    Asked,
     Server,
+    Session,
     echo,
+    frame_of,
     name_of,
     question,
 )
@@ -198,3 +202,30 @@ def test_writers_go_on_when_the_peer_reads_again() -> None:
         assert [int((name or "").rstrip("x")) for name in names] == list(range(60))
 
     pair.play(scenario)
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["apart", "together"])
+def test_small_and_large_parts_leave_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, joins: bool
+) -> None:
+    """Whichever way the parts of a request reach the transport, the peer sees one request."""
+    monkeypatch.setattr(connection_module, "JOINS_PARTS", joins)
+    large = LARGE_PART_BYTES
+    sizes = [3, 0, large, large - 1, 5, 7, large + 9, large, 1]
+    parts = [bytearray([number + 1]) * size for number, size in enumerate(sizes)]
+    asked: list[bytes] = []
+
+    def keep(session: Session, one: Asked) -> None:
+        asked.append(bytes(one.body))
+        session.transport.write(frame_of(one, b""))
+
+    pair = Pair(Server(keep))
+
+    async def scenario() -> None:
+        connection = await pair.connect()
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        connection.send_raw(ApiKey.METADATA, 1, parts, done.set_result)
+        await done
+
+    pair.play(scenario)
+    assert asked == [b"".join(parts)]

@@ -217,7 +217,7 @@ def run_chaos(
                 except (Exception, InvariantViolated) as error:  # noqa: BLE001 - told, and the end
                     command = f"make chaos ROUNDS={number - first + 1} SEED={seed + first}"
                     note = "content and damage repeat, the moments of the kills do not"
-                    chosen = f" CELLS='{cells}'" if cells else ""
+                    chosen = f' CELLS="{cells}"' if cells else ""
                     command = f"{command} PART={part}{chosen}  # {note}"
                     lines = replay_lines(error, seed=seed + first, command=command)
                     return ChaosRun(number, counts + chaos.counts, f"{lines}\nfiles: {directory}")

@@ -46,7 +46,8 @@ class SparkChaos:
             self._pipelines[cell.sink] = pipeline
             found = pipeline.check()
         except ChaosFailed as failure:
-            raise ChaosFailed(f"{cell}: {failure}") from failure
+            alone = f'make chaos PART=spark CELLS="{cell}"'
+            raise ChaosFailed(f"{cell}: {failure} (alone: {alone})") from failure
         self._kills[pipeline.name] += 1
         self.counts[f"kills: {cell}"] += 1
         self.counts += kill.counts
