@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import BinaryType, StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from millstream.pipelines.spark.batch_writer import BatchWriter
 from millstream.pipelines.spark.task_writing import WriteFailed
@@ -143,6 +143,19 @@ def test_a_task_that_failed_is_run_again_without_loss(servers: str) -> None:
     found = all_values(servers, topic)
     assert set(found) == {b"%d" % number for number in range(2000)}
     assert found[-2000:] == [b"%d" % number for number in range(2000)]
+
+
+def test_a_row_is_counted_in_the_task(servers: str) -> None:
+    """Spark hands rows over in batches, which the user never sees."""
+    topic = made(servers, "sink-counted")
+    schema = StructType().add("topic", StringType()).add("value", StringType())
+    options = CaseInsensitiveDict({"kafka.bootstrap.servers": servers})
+    writer = BatchWriter(options, schema, is_overwrite=False)
+    names = [topic] * 10
+    first = pa.record_batch({"topic": names, "value": ["v"] * 10})
+    second = pa.record_batch({"topic": [*names[:3], None, *names[4:]], "value": ["v"] * 10})
+    with pytest.raises(WriteFailed, match=r"^row 13 of task 0: has no topic; give it one"):
+        writer.write(iter([first, second]))
 
 
 def test_tasks_of_one_worker_are_one_producer() -> None:
