@@ -6,43 +6,20 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from millstream.model.ids import Offset, TopicPartition
-from millstream.pipelines.bounds import AtOffsets, AtTimestamps, Bound, NoMatch
+from millstream.pipelines.bounds import AtOffsets, NoMatch
 from millstream.pipelines.errors import RangeInvalid
 from millstream.pipelines.offsets_json import LATEST_OFFSET
-from millstream.pipelines.options import ReadOptions, batch_read_options
+from millstream.pipelines.options import batch_read_options
 from millstream.pipelines.ranges import split_ranges
-from millstream.pipelines.resolution import Wanted, batch_ranges, settled, unmatched, wanted
-from millstream.pipelines.spark.cluster_look import ClusterLook, Selection
+from millstream.pipelines.resolution import batch_ranges
+from millstream.pipelines.spark.cluster_look import ClusterLook
 from millstream.pipelines.spark.notices import tell
+from millstream.pipelines.spark.resolving import end_wanted, resolved, start_wanted
 from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-
-def resolved(
-    look: ClusterLook, asked: Wanted, *, no_match: NoMatch
-) -> dict[TopicPartition, Offset]:
-    """What a bound means in offsets; times that no record reaches are looked up once more."""
-    answers = look.offsets(asked.lookups)
-    late = dict.fromkeys(unmatched(asked, answers), LATEST_OFFSET)
-    needs_latest = no_match is NoMatch.LATEST and late
-    latest = look.offsets(late) if needs_latest else {}
-    return settled(asked, answers, latest=latest, no_match=no_match)
-
-
-def start_wanted(options: ReadOptions, selection: Selection) -> Wanted:
-    """What to ask for the start of a query."""
-    return wanted(options.start, selection.partitions, name=_option_name(options.start, "starting"))
-
-
-def _option_name(bound: Bound, side: str) -> str:
-    match bound:
-        case AtTimestamps():
-            return f"{side}OffsetsByTimestamp"
-        case _:
-            return f"{side}Offsets"
 
 
 class BatchReader(DataSourceReader):
@@ -59,11 +36,7 @@ class BatchReader(DataSourceReader):
         look = ClusterLook(read)
         selection = look.selection()
         first = start_wanted(read, selection)
-        last = wanted(
-            self._options.end,
-            selection.partitions,
-            name=_option_name(self._options.end, "ending"),
-        )
+        last = end_wanted(self._options.end, selection)
         ends = resolved(look, last, no_match=NoMatch.LATEST)
         starts = resolved(look, first, no_match=read.no_match)
         self._check_ends(look, ends)
