@@ -64,3 +64,26 @@ def test_a_buffer_cannot_shrink_while_it_is_summed_up(kernel: Any) -> None:
         except BufferError:
             continue
     assert found[0] in (expected, kernel.crc32c(bytes(len(data) + 1)))
+
+
+@pytest.mark.parametrize("kernel", twins("crc"))
+def test_a_checksum_follows_a_change_without_the_rest_of_the_bytes(kernel: Any) -> None:
+    source = random.Random(7)
+    for size in [*SIZES[1:], 524_288]:
+        data = source.randbytes(size)
+        start = source.randrange(size)
+        end = source.randrange(start, min(size, start + 40)) + 1
+        changed = data[:start] + source.randbytes(end - start) + data[end:]
+        difference = kernel.crc32c(data[start:end]) ^ kernel.crc32c(changed[start:end])
+        moved = kernel.moved_difference(difference, size - end)
+        assert kernel.crc32c(data) ^ moved == package.crc32c(changed), (size, start, end)
+
+
+@pytest.mark.parametrize("kernel", twins("crc"))
+def test_differences_move_over_any_number_of_bytes(kernel: Any) -> None:
+    assert kernel.moved_difference(0x1234, 0) == 0x1234
+    assert kernel.moved_difference(0, 1 << 40) == 0
+    halves = kernel.moved_difference(kernel.moved_difference(0x89ABCDEF, 1 << 40), 123_456_789)
+    assert kernel.moved_difference(0x89ABCDEF, (1 << 40) + 123_456_789) == halves
+    with pytest.raises(ValueError, match="below zero"):
+        kernel.moved_difference(1, -1)

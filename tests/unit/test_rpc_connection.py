@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from millstream.rpc.connection import Connection, connect
+from millstream.rpc import connection as connection_module
+from millstream.rpc.connection import LARGE_PART_BYTES, Connection, connect
 from millstream.rpc.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -800,3 +801,30 @@ def test_an_answer_above_the_limit_ends_the_connection_before_it_is_read() -> No
             await connection.send(question("x"))
 
     pair.play(scenario)
+
+
+@pytest.mark.parametrize("joins", [True, False], ids=["apart", "together"])
+def test_small_and_large_parts_leave_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, joins: bool
+) -> None:
+    """Whichever way the parts of a request reach the transport, the peer sees one request."""
+    monkeypatch.setattr(connection_module, "JOINS_PARTS", joins)
+    large = LARGE_PART_BYTES
+    sizes = [3, 0, large, large - 1, 5, 7, large + 9, large, 1]
+    parts = [bytearray([number + 1]) * size for number, size in enumerate(sizes)]
+    asked: list[bytes] = []
+
+    def keep(session: Session, one: Asked) -> None:
+        asked.append(bytes(one.body))
+        session.transport.write(frame_of(one, b""))
+
+    pair = Pair(Server(keep))
+
+    async def scenario() -> None:
+        connection = await pair.connect()
+        done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        connection.send_raw(ApiKey.METADATA, 1, parts, done.set_result)
+        await done
+
+    pair.play(scenario)
+    assert asked == [b"".join(parts)]

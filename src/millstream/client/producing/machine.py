@@ -85,6 +85,8 @@ class ProduceMachine:
         self.open_bytes = 0
         """Of batches that have not ended."""
         self.open_batches = 0
+        self._expiry_s = float("inf")
+        """No batch ends before that; looked at often, so all deadlines are not."""
         self.delivered: dict[TopicPartition, Delivered] = {}
         self.errors: list[ClientError] = []
         """Of batches that failed, in the order of failing."""
@@ -96,6 +98,7 @@ class ProduceMachine:
         """Take them in; each ends by `delivery_timeout_s` from now."""
         for batch in batches:
             batch.deadline_s = now_s + self._rules.delivery_timeout_s
+            self._expiry_s = min(self._expiry_s, batch.deadline_s)
             self.open_bytes += batch.size
             self.open_batches += 1
             self._queue(batch.partition).append(batch)
@@ -298,10 +301,17 @@ class ProduceMachine:
 
     def expire(self, now_s: float) -> None:
         """End what has reached its deadline; the answer of one under way is not waited for."""
+        if now_s < self._expiry_s:
+            return
+        self._expiry_s = float("inf")
         for queue in list(self._queues.values()):
             for batch in list(queue):
-                if batch.deadline_s <= now_s and not batch.is_done:
+                if batch.is_done:
+                    continue
+                if batch.deadline_s <= now_s:
                     self._give_up(queue, batch, self._too_late(queue, batch))
+                else:
+                    self._expiry_s = min(self._expiry_s, batch.deadline_s)
 
     def _give_up(self, queue: PartitionQueue, batch: Batch, error: ClientError) -> None:
         if batch in queue.waiting:

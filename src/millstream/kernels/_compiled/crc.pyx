@@ -9,7 +9,7 @@ moves a CRC over a block of zeros, built at import from the polynomial.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
-__all__ = ["crc32c"]
+__all__ = ["crc32c", "moved_difference"]
 
 cdef extern from *:
     """
@@ -19,6 +19,7 @@ cdef extern from *:
     #define MS_BLOCK 1024  /* bytes of each of the three streams */
     static uint32_t ms_tables[8][256];
     static uint32_t ms_over_block[4][256];
+    static uint32_t ms_over_bytes[63][32];  /* operators "2**n zero bytes" */
     static int ms_has_sse42;
 
     static uint32_t ms_times(const uint32_t *matrix, uint32_t vector) {
@@ -46,10 +47,24 @@ cdef extern from *:
         }
         for (uint32_t n = 0; n < 256; n++)
             for (int t = 0; t < 4; t++) ms_over_block[t][n] = ms_times(odd, n << (8 * t));
+        /* Eight zero bits are the first of the operators for any number of bytes. */
+        odd[0] = MS_POLYNOMIAL;
+        for (int n = 1; n < 32; n++) odd[n] = 1u << (n - 1);
+        for (int power = -3; power < 63; power++) {
+            if (power >= 0) memcpy(ms_over_bytes[power], odd, sizeof odd);
+            for (int n = 0; n < 32; n++) even[n] = ms_times(odd, odd[n]);
+            memcpy(odd, even, sizeof odd);
+        }
     #if defined(__x86_64__)
         __builtin_cpu_init();
         ms_has_sse42 = __builtin_cpu_supports("sse4.2") != 0;
     #endif
+    }
+
+    static uint32_t ms_moved(uint32_t difference, uint64_t size) {
+        for (int power = 0; size; size >>= 1, power++)
+            if (size & 1) difference = ms_times(ms_over_bytes[power], difference);
+        return difference;
     }
 
     static uint32_t ms_crc_tables(uint32_t crc, const unsigned char *data, size_t size) {
@@ -110,6 +125,7 @@ cdef extern from *:
     void ms_make_tables() noexcept nogil
     unsigned int ms_crc_tables(
         unsigned int crc, const unsigned char* data, size_t size) noexcept nogil
+    unsigned int ms_moved(unsigned int difference, unsigned long long size) noexcept nogil
     unsigned int ms_crc32c(
         unsigned int crc, const unsigned char* data, size_t size) noexcept nogil
 
@@ -140,6 +156,12 @@ def crc32c(data, unsigned int value=0):
         return value
     finally:
         PyBuffer_Release(&view)
+
+
+def moved_difference(unsigned int difference, Py_ssize_t size):
+    if size < 0:
+        raise ValueError("a size below zero")
+    return ms_moved(difference, size)
 
 
 def crc32c_by_tables(const unsigned char[::1] data, unsigned int value=0):

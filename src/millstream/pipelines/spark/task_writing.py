@@ -22,6 +22,7 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.option_rules import DeliveryGuarantee
 from millstream.pipelines.spark.sink_plan import SinkPlan
 from millstream.pipelines.spark.writer_pool import POOL
+from millstream.runtime.garbage import spare_modules
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -74,7 +75,10 @@ def task_place() -> TaskPlace:
 
 def write_task(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
     """Returns when every row is stored; otherwise raises, and some may be."""
-    return _DELIVERIES[plan.guarantee](plan, task_place(), batches)
+    written = _DELIVERIES[plan.guarantee](plan, task_place(), batches)
+    if TaskContext.get() is not None:
+        spare_modules()  # a worker of Spark's, and nobody's own process
+    return written
 
 
 def _at_least_once(
