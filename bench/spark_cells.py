@@ -27,6 +27,8 @@ from bench.spark_data import Check
 from bench.spark_drivers import Driver, Drivers, tree_cpu_seconds
 
 RUNS = 3
+WARM_UPS = 2
+"""The JVM's compiler is not done with a kind of job after one run of a few seconds."""
 MILLION = 1_000_000
 Answer = dict[str, Any]
 
@@ -88,7 +90,7 @@ def verify(what: str, job: Callable[[Driver], Answer], expected: Check, drivers:
 
 
 def compare(what: str, job: Job, bench: Bench) -> Found:
-    """One warm-up each, then A B B A; all of it again when others were busy."""
+    """Warm-ups, then A B B A; all of it again when others were busy."""
     for _ in range(ATTEMPTS_HERE):
         found = _series(what, job, bench)
         if found.others_cores <= OTHERS_MAX_CORES:
@@ -98,7 +100,7 @@ def compare(what: str, job: Job, bench: Bench) -> Found:
 
 
 def _series(what: str, job: Job, bench: Bench) -> Found:
-    for driver in bench.drivers:
+    for driver in bench.drivers * WARM_UPS:
         sample(what, job, driver, bench)
     found: dict[str, list[Sample]] = {driver.name: [] for driver in bench.drivers}
     for run in range(RUNS):

@@ -25,6 +25,8 @@ BLOCKS = 5
 """Different blocks."""
 KEY_BYTES = 16
 FILL_SETTINGS = {
+    # Batches as large as this, not as our writer likes them: as busy producers make them.
+    "max.request.size": 128 * 1024,
     "batch.size": 128 * 1024,
     "linger.ms": 50,
     # The default level packs harder than anybody who wants throughput would.

@@ -3,7 +3,7 @@
 from itertools import product
 
 from bench.broker_cells import QUICK
-from bench.measure import Row, fact
+from bench.measure import Row, fact, spread
 from bench.spark_cells import Bench, Found, Job, compare, rows_of, verify
 from bench.spark_data import Topic
 from bench.spark_drivers import DEFAULT_MASTER
@@ -48,7 +48,9 @@ def _growth(alone: Found, most: Found) -> list[Row]:
     """Of each connector on its own: most tasks on most cores against one on one."""
     rows = []
     for name, one, many in (("ours", alone.ours, most.ours), ("peer", alone.peer, most.peer)):
-        grown = max(run.speed for run in many) / max(run.speed for run in one)
+        grown = (
+            spread([run.speed for run in many]).median / spread([run.speed for run in one]).median
+        )
         what = f"PF9 growth from 1 task on 1 core to {PARTITIONS[-1]} on 2, {name}"
         rows.append(fact(f"spark.tasks.growth.{name}", what, grown))
     return rows

@@ -1,8 +1,7 @@
 """The client's settings with Kafka's names, types, rules and defaults (those of Kafka 4.3).
 
 Where Kafka's consumer, producer and admin have different defaults for one name, it is the
-consumer's. One differs: `max.partition.fetch.bytes` is twice Kafka's, as requests and Arrow batches
-of 1 MiB cost a third more processor time for records of 1 KB, in the broker and here.
+consumer's.
 """
 
 from typing import Final
@@ -114,7 +113,7 @@ _ROWS: Final = (
     ConfigKey(
         "max.partition.fetch.bytes",
         _INT,
-        "2097152",
+        "1048576",
         "What a fetch brings of one partition at most; one batch comes in any case.",
         at_least(0),
     ),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
 from millstream.client.blocking import BlockingClient, client_for
@@ -34,6 +35,7 @@ from millstream.pipelines.ranges import OffsetRange
 from millstream.pipelines.schema import ReadColumn
 from millstream.pipelines.spark.columns import columns_to_read
 from millstream.pipelines.spark.notices import client_settings, tell_all
+from millstream.runtime.garbage import spare_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -119,6 +121,8 @@ class _Reading:
                 with reading:
                     for one in reading:
                         yield self._fit.fitted(one.batch)
+                if TaskContext.get() is not None:
+                    spare_modules()  # a worker of Spark's, and nobody's own process
                 return
             except ClientError as error:
                 reached = reading.positions[partition]
