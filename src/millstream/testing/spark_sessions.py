@@ -17,6 +17,8 @@ _SETTINGS: Final = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
+    # A worker that dies tells where it was.
+    "spark.python.worker.faulthandler.enabled": "true",
     # No test may depend on where it runs.
     "spark.sql.session.timeZone": "UTC",
 }
