@@ -199,9 +199,15 @@ def serve(program: Program, requests: TextIO, answers: TextIO) -> None:
         try:
             answer = job(**asked)
         except Exception:  # noqa: BLE001 - the other process tells it
-            answer = {"error": traceback.format_exc()[-4000:]}
+            answer = {"error": _shortened(traceback.format_exc())}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+
+
+def _shortened(trace: str) -> str:
+    """Python's part is at the start, and each cause of Java's begins a line."""
+    causes = [line for line in trace.splitlines() if line.startswith("Caused by:")]
+    return "\n".join([trace[:3000], "...", *causes])
 
 
 def main() -> None:
