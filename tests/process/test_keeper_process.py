@@ -83,8 +83,7 @@ class Writer:
             number += 20
             results = [(path, self.client.create_async(path, path.encode())) for path in paths]
             for path, result in results:
-                result.wait(20)
-                if result.exception is None:
+                if result.wait(20) and result.successful():
                     self.acknowledged.add(path)
 
     def stop(self) -> None:
@@ -102,34 +101,40 @@ def wait_for_more(writers: list[Writer]) -> None:
     until(lambda: count() >= enough, "writes are acknowledged", timeout_s=60)
 
 
+def check(writer: Writer, session_id: int, checker: Any) -> None:
+    acknowledged = set(writer.acknowledged)  # which goes on growing
+    found = {f"{writer.root}/{name}" for name in checker.get_children(writer.root)}
+    assert acknowledged <= found
+    _, stat = checker.get(f"{writer.root}/alive")
+    assert stat.ephemeralOwner == session_id  # the session came through all of it
+    sample = sorted(acknowledged)[:: 1 + len(acknowledged) // 20]
+    assert all(checker.get(path)[0] == path.encode() for path in sample)
+
+
 def test_nothing_acknowledged_is_lost_when_it_is_killed(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     writers: list[Writer] = []
-    sessions = []
-    for kill in range(KILLS + 1):
-        with keeper_process(tmp_path, port=port, options=SMALL_LOGS) as keeper:
+    with ExitStack() as keepers, ExitStack() as stack:
+        for kill in range(KILLS + 1):
+            keeper = keepers.enter_context(keeper_process(tmp_path, port=port, options=SMALL_LOGS))
             if kill == 0:
-                writers = [Writer(keeper.place, f"/w{index}") for index in range(WRITERS)]
+                for index in range(WRITERS):
+                    writers.append(Writer(keeper.place, f"/w{index}"))
+                    stack.callback(writers[-1].stop)
                 sessions = [writer.client.client_id[0] for writer in writers]
             wait_for_more(writers)
             if kill < KILLS:
                 keeper.kill()
-                continue
-            checker = client_of(keeper.place)
-            for writer, session_id in zip(writers, sessions, strict=True):
-                found = {f"{writer.root}/{name}" for name in checker.get_children(writer.root)}
-                assert writer.acknowledged <= found
-                _, stat = checker.get(f"{writer.root}/alive")
-                assert stat.ephemeralOwner == session_id  # the session came through all of it
-                sample = sorted(writer.acknowledged)[:: 1 + len(writer.acknowledged) // 20]
-                assert all(checker.get(path)[0] == path.encode() for path in sample)
-            checker.stop()
-            checker.close()
-            for writer in writers:
-                writer.stop()
-            names = [path.name for path in (tmp_path / "data").iterdir()]
-            assert sum(name.startswith("snapshot.") for name in names) >= 1
-            until(lambda: len(list((tmp_path / "data").iterdir())) <= 6, "old files are removed")
+        checker = client_of(keeper.place)
+        stack.callback(checker.close)
+        stack.callback(checker.stop)
+        for writer, session_id in zip(writers, sessions, strict=True):
+            check(writer, session_id, checker)
+        names = [path.name for path in (tmp_path / "data").iterdir()]
+        assert sum(name.startswith("snapshot.") for name in names) >= 1
+        for writer in writers:
+            writer.stop()
+        until(lambda: len(list((tmp_path / "data").iterdir())) <= 6, "old files are removed")
 
 
 def test_a_clean_stop_keeps_everything_and_ends_with_0(tmp_path: Path) -> None:
