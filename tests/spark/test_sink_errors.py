@@ -8,12 +8,12 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.types import BinaryType, StructType
-from sink_kit import all_values, append, frame, made, stored_batches, values_of
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from millstream.pipelines.spark.batch_writer import BatchWriter
 from millstream.pipelines.spark.task_writing import WriteFailed
 from millstream.testing import BrokerThread
+from sink_kit import all_values, append, client_of, frame, made, stored_batches, values_of
 
 NOBODY = "127.0.0.1:1"
 
@@ -145,6 +145,19 @@ def test_a_task_that_failed_is_run_again_without_loss(servers: str) -> None:
     assert found[-2000:] == [b"%d" % number for number in range(2000)]
 
 
+def test_a_row_is_counted_in_the_task(servers: str) -> None:
+    """Spark hands rows over in batches, which the user never sees."""
+    topic = made(servers, "sink-counted")
+    schema = StructType().add("topic", StringType()).add("value", StringType())
+    options = CaseInsensitiveDict({"kafka.bootstrap.servers": servers})
+    writer = BatchWriter(options, schema, is_overwrite=False)
+    names = [topic] * 10
+    first = pa.record_batch({"topic": names, "value": ["v"] * 10})
+    second = pa.record_batch({"topic": [*names[:3], None, *names[4:]], "value": ["v"] * 10})
+    with pytest.raises(WriteFailed, match=r"^row 13 of task 0: has no topic; give it one"):
+        writer.write(iter([first, second]))
+
+
 def test_tasks_of_one_worker_are_one_producer() -> None:
     """Brokers remember a producer for a day: a stream must not make one for every task."""
     with BrokerThread() as broker:
@@ -159,3 +172,28 @@ def test_tasks_of_one_worker_are_one_producer() -> None:
         assert batches[0].producer_id >= 0
         found = all_values(broker.bootstrap_servers, topic)
     assert found == [b"%d" % number for number in range(50)]
+
+
+def test_a_topic_that_was_made_again_between_tasks_is_written_to(servers: str) -> None:
+    """The worker's writer knows the old topic's id and counts on in its sequences."""
+    topic = made(servers, "sink-again")
+    writer = writer_of(servers, topic)
+    writer.write(iter([batch_of(range(10))]))
+    with client_of(servers) as client:
+        assert client.delete_topics([topic]) == {topic: True}
+    made(servers, topic)
+    assert writer.write(iter([batch_of(range(10, 20))])).record_count == 10
+    assert all_values(servers, topic) == [b"%d" % number for number in range(10, 20)]
+
+
+def test_a_topic_that_was_deleted_between_tasks_is_told_soon(strict: str) -> None:
+    topic = made(strict, "sink-deleted")
+    limits = {"kafka__delivery__timeout__ms": "3000", "kafka__request__timeout__ms": "1000"}
+    writer = writer_of(strict, topic, **limits)
+    writer.write(iter([batch_of(range(10))]))
+    with client_of(strict) as client:
+        assert client.delete_topics([topic]) == {topic: True}
+    begun_s = time.monotonic()
+    with pytest.raises(WriteFailed, match=f"task 0: .*{topic}"):
+        writer.write(iter([batch_of(range(10))]))
+    assert time.monotonic() - begun_s < 15

@@ -1,19 +1,16 @@
 """A streaming query writes its micro-batches to topics; restarts and failures lose nothing."""
 
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from sink_kit import all_values, append, frame, made, parquet_file, values_of
 
-from broker_process import BrokerProcess, broker_process
+from broker_process import broker_process
 from millstream.testing import BrokerThread
-from waiting_for import until
+from sink_kit import made, parquet_file, values_of, write_through_a_kill
 
 MINUTE_S = 60
 
@@ -84,52 +81,16 @@ def test_a_batch_that_failed_is_written_by_the_restart(spark: SparkSession, tmp_
         assert values_of(servers, topic, 1, 200) == numbers(200)
 
 
-@contextmanager
-def killable(directory: Path) -> Iterator[tuple[str, list[BrokerProcess], ExitStack]]:
-    """A broker's process and where its followers on the same port and directory go."""
-    with ExitStack() as stack:
-        first = stack.enter_context(broker_process(directory))
-        yield first.place, [first], stack
-
-
 def test_a_broker_that_is_killed_in_mid_write_costs_no_row_and_doubles_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """SIGKILL while tasks write; one attempt is idempotent over it."""
-    count = 300_000
-    with killable(tmp_path / "broker") as (servers, running, stack):
-        topic = made(servers, "sink-killed")
-        rows = spark.range(count).selectExpr("CAST(id AS STRING) AS value", "repeat('x', 200) AS h")
-        rows = rows.selectExpr("concat(value, '-', h) AS value")
-        failures: list[BaseException] = []
+    with ExitStack() as stack:
+        first = stack.enter_context(broker_process(tmp_path))
 
-        def write() -> None:
-            try:
-                # Makes the session that of this thread: Spark finds no Python source without.
-                frame(spark, "value string", ("",))
-                append(rows, servers, topic, kafka__buffer__memory="4000000")
-            except BaseException as error:  # noqa: BLE001 - told by the test
-                failures.append(error)
+        def kill_and_restart() -> None:
+            first.kill()
+            port = int(first.place.rpartition(":")[2])
+            stack.enter_context(broker_process(tmp_path, port=port))
 
-        writing = threading.Thread(target=write)
-        writing.start()
-        until(
-            lambda: failures or size_of(tmp_path, topic) > 5_000_000,
-            "a part is written",
-            timeout_s=60,
-        )
-        assert not failures
-        running[-1].kill()
-        assert writing.is_alive()
-        port = int(servers.rpartition(":")[2])
-        stack.enter_context(broker_process(tmp_path / "broker", port=port))
-        writing.join(MINUTE_S)
-        assert not failures
-        assert not writing.is_alive()
-        found = [(value or b"").partition(b"-")[0] for value in all_values(servers, topic)]
-    assert sorted(found) == numbers(count)
-
-
-def size_of(directory: Path, topic: str) -> int:
-    logs = (directory / "broker" / "data" / f"{topic}-0").glob("*.log")
-    return sum(path.stat().st_size for path in logs)
+        write_through_a_kill(spark, first.place, "sink-killed", kill_and_restart)

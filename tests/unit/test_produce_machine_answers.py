@@ -280,3 +280,17 @@ def test_bytes_that_a_transport_may_hold_are_not_changed() -> None:
     bench.send()
     assert bytes(sent) == before
     assert bytes(batch.data) != before
+
+
+def test_each_batch_ends_at_its_own_deadline() -> None:
+    """Also one that came before the last look and was too young for it."""
+    bench = Bench(delivery_timeout_s=10.0)
+    ends = []
+    for _ in range(3):
+        ends.append((bench.append(), bench.now_s + 10))
+        bench.now_s += 4
+    while bench.now_s <= 20:
+        bench.machine.expire(bench.now_s)
+        assert [one.is_done for one, _ in ends] == [at_s <= bench.now_s for _, at_s in ends]
+        bench.now_s += 0.5
+    assert bench.machine.open_batches == 0

@@ -1,5 +1,7 @@
 """What tests of the sink share: topics, frames, and how rows get back out."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
@@ -80,6 +82,41 @@ def stored_batches(broker: BrokerThread, topic: str) -> list[StoredBatch]:
         found.append(StoredBatch(attributes & 7, producer))
         at += 12 + int(_LENGTH.unpack_from(data, at)[0])
     return found
+
+
+def end_of(servers: str, topic: str) -> int:
+    """Of partition 0."""
+    partition = TopicPartition(topic, 0)
+    with client_of(servers) as client:
+        return client.list_offsets({partition: LATEST})[partition].offset or 0
+
+
+def write_through_a_kill(
+    spark: SparkSession, servers: str, topic: str, kill_and_restart: Callable[[], None]
+) -> None:
+    """The broker is killed while tasks write; nothing is missing after, and nothing there twice."""
+    count = 300_000
+    made(servers, topic)
+    rows = spark.range(count).selectExpr("concat(id, '-', repeat('x', 200)) AS value")
+    failures: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            # Makes the session that of this thread: Spark finds no Python source without.
+            frame(spark, "value string", ("",))
+            append(rows, servers, topic, kafka__buffer__memory="4000000")
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            failures.append(error)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    until(lambda: failures or end_of(servers, topic) > 20_000, "a part is written", timeout_s=60)
+    kill_and_restart()
+    writing.join(60)
+    assert not failures
+    assert not writing.is_alive()
+    found = [(value or b"").partition(b"-")[0] for value in all_values(servers, topic)]
+    assert sorted(found) == sorted(b"%d" % number for number in range(count))
 
 
 def parquet_file(spark: SparkSession, directory: Path, first: int, last: int) -> None:
