@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from crash_kit import SessionRunner, session_runner
 from pyspark.sql import SparkSession
 
+from crash_kit import SessionRunner, session_runner
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos_spark_kill import Kill
 from millstream.testing.chaos_spark_steps import Cell, Sink, Step, Victim

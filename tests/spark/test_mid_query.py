@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from crash_kit import SessionRunner, brought_to, session_runner, started
 from pyspark.sql import SparkSession
 
+from crash_kit import SessionRunner, brought_to, session_runner, started
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos_spark_pipeline import Pipeline
 from millstream.testing.chaos_spark_steps import Sink, Step
