@@ -31,7 +31,7 @@ from bench.spark_data import (
 from bench.spark_drivers import Driver
 from bench.spark_read import Topics
 
-ROWS = {100: 3_000_000, 1_000: 600_000}
+ROWS = {100: 3_000_000, 1_000: 960_000}
 FILES = 12
 FILES_PER_BATCH = 4
 TASKS = 4
