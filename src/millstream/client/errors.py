@@ -71,8 +71,14 @@ class DeadlinePassed(ClientError):
     """Not done in the time that was given; it may still have happened, or happen later."""
 
     def __init__(
-        self, what: str, *, within_s: float | None = None, last_error: object = None
+        self,
+        what: str,
+        *,
+        within_s: float | None = None,
+        last_error: object = None,
+        setting: str = "default.api.timeout.ms",
     ) -> None:
+        """`setting`: which one gives more time."""
         self.what, self.within_s = what, within_s
         self.last_error = last_error
         """What the last attempt met: an error or an ErrorCode; None when nothing failed."""
@@ -80,7 +86,7 @@ class DeadlinePassed(ClientError):
         last = f"; the last attempt met: {told(last_error)}" if last_error is not None else ""
         super().__init__(
             f"{what}: not done{time}{last}; see whether the brokers are well, or allow more time"
-            " (default.api.timeout.ms)"
+            f" ({setting})"
         )
 
 

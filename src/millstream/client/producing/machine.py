@@ -326,7 +326,9 @@ class ProduceMachine:
         within_s = self._rules.delivery_timeout_s
         if batch.may_be_stored or batch in queue.in_flight:
             return OutcomeOpen(what, within_s=within_s, last_error=last)
-        return DeadlinePassed(what, within_s=within_s, last_error=last)
+        return DeadlinePassed(
+            what, within_s=within_s, last_error=last, setting="delivery.timeout.ms"
+        )
 
     def fail_partition(self, partition: TopicPartition, error: ClientError) -> None:
         """Nothing that waits there can ever be sent."""
