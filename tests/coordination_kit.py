@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Protocol
 
-from lossy_proxy import LossyProxy, _end
+from lossy_proxy import LossyProxy
 from millstream.coordination.kazoo_session import KazooCoordination
 from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
@@ -183,13 +183,11 @@ class RealWorld:
 
     def cut(self, name: str) -> None:
         for proxy in self._proxies[name]:
-            proxy._broker = ("127.0.0.1", 1)  # nobody listens there
-            for one in list(proxy._open):
-                _end(one)
+            proxy.lead_to(("127.0.0.1", 1))  # nobody listens there
 
     def mend(self, name: str) -> None:
         for proxy, server in zip(self._proxies[name], self._servers, strict=True):
-            proxy._broker = server
+            proxy.lead_to(server)
             proxy.is_deaf = False
 
     def deafen(self, name: str) -> None:

@@ -18,6 +18,7 @@ class LossyProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.is_deaf = False
+        self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
@@ -25,6 +26,16 @@ class LossyProxy:
     @property
     def place(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def lead_to(self, broker: tuple[str, int]) -> None:
+        """From now on; connections to another place end, also one that is just being made."""
+        with self._lock:
+            if broker == self._broker:
+                return
+            self._broker = broker
+            opened = list(self._open)
+        for one in opened:
+            _end(one)
 
     def __enter__(self) -> Self:
         return self
@@ -53,12 +64,18 @@ class LossyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            place = self._broker
             try:
-                broker = socket.create_connection(self._broker)
+                broker = socket.create_connection(place)
             except OSError:  # there is none at the moment
                 client.close()
                 continue
-            self._open += [client, broker]
+            with self._lock:
+                if place != self._broker:
+                    _end(client)
+                    _end(broker)
+                    continue
+                self._open += [client, broker]
             self._start(self._pump, client, broker)
             self._start(self._pump_answers, broker, client)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from millstream.testing import BrokerThread
+from broker_process import broker_process
 from millstream.testing.peers.kafka import free_ports
 from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.spark_sessions import SHORT_LIVED_JVM, local_session
@@ -47,7 +47,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, connect_port: int) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[str]:
-    """Where a real broker of ours listens; tests take topics of their own."""
-    with BrokerThread() as broker:
-        yield broker.bootstrap_servers
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a real broker of ours listens; tests take topics of their own.
+
+    In a process of its own: it stays when this process goes on with other tests.
+    """
+    with broker_process(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.place
