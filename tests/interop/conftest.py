@@ -8,9 +8,12 @@ import pytest
 from client_kit import KINDS, Client, ClientKind, ConnectedClient, new_topic_name
 from client_targets import PEERS, TARGET_NAMES, Target, running
 from kafka_world import KafkaWorld, kafka_world
+from pyspark.sql import SparkSession
 
+from millstream.testing.peers.java_programs import spark_jars
 from millstream.testing.peers.kafka import kafka_jars
 from millstream.testing.peers.runtimes import require_runtime
+from millstream.testing.spark_sessions import connector_jars, local_session
 
 ByName = Callable[[str], ConnectedClient]
 
@@ -80,3 +83,13 @@ def new_topic(client_of: ByName) -> Callable[..., str]:
         )
 
     return create
+
+
+@pytest.fixture(scope="session")
+def pyspark_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """For all tests of this process: its JVM stays, so it has Spark's connector from the start."""
+    require_runtime("java", "mvn")
+    jars = connector_jars(spark_jars(PEERS))
+    session = local_session(tmp_path_factory.mktemp("pyspark"), jars=jars)
+    yield session
+    session.stop()

@@ -7,23 +7,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from millstream.testing.peers.kafka import ApacheKafka
-from millstream.testing.peers.runtimes import require_runtime
-from millstream.testing.spark_sessions import local_session
 from our_writer import CODECS, java_partition, read_all
 from sink_kit import HEADERS, append, frame, made, write_through_a_kill
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("pyspark")]
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this process: a JVM has one, and others may use it, too."""
-    require_runtime("java")
-    found = SparkSession.getActiveSession()
-    session = found or local_session(tmp_path_factory.mktemp("spark"))
-    yield session
-    if found is None:
-        session.stop()
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +22,14 @@ def kafka(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apac
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_rows_arrive_as_they_are_in_a_topic_that_kafka_creates(
-    session: SparkSession, kafka: ApacheKafka, codec: str
+    pyspark_session: SparkSession, kafka: ApacheKafka, codec: str
 ) -> None:
     topic = f"sink-{codec}"
     rows = [
         (f"key {number % 50}", None if number % 7 == 0 else b"%d" % number, [("h", None)])
         for number in range(500)
     ]
-    written = frame(session, f"key string, value binary, {HEADERS}", *rows)
+    written = frame(pyspark_session, f"key string, value binary, {HEADERS}", *rows)
     append(written, kafka.bootstrap_servers, topic, kafka__compression__type=codec)
     found = read_all(kafka.bootstrap_servers, topic, 3, 500)
     seen = [(one.key, one.value, one.headers) for part in found for one in part]
@@ -53,7 +40,7 @@ def test_rows_arrive_as_they_are_in_a_topic_that_kafka_creates(
 
 
 def test_nothing_is_lost_or_doubled_when_kafka_is_killed_in_mid_write(
-    session: SparkSession, jars: Path, tmp_path: Path
+    pyspark_session: SparkSession, jars: Path, tmp_path: Path
 ) -> None:
     with ApacheKafka(tmp_path / "kafka", jars=jars) as kafka:
 
@@ -61,14 +48,19 @@ def test_nothing_is_lost_or_doubled_when_kafka_is_killed_in_mid_write(
             kafka.kill()
             kafka.start()
 
-        write_through_a_kill(session, kafka.bootstrap_servers, "sink-killed", kill_and_restart)
+        write_through_a_kill(
+            pyspark_session, kafka.bootstrap_servers, "sink-killed", kill_and_restart
+        )
 
 
-def test_several_topics_and_a_partition_column(session: SparkSession, kafka: ApacheKafka) -> None:
+def test_several_topics_and_a_partition_column(
+    pyspark_session: SparkSession, kafka: ApacheKafka
+) -> None:
     topics = [made(kafka.bootstrap_servers, f"sink-several-{number}", 2) for number in range(2)]
     rows = [(topics[number % 2], number // 2 % 2, f"{number}") for number in range(40)]
     append(
-        frame(session, "topic string, partition int, value string", *rows), kafka.bootstrap_servers
+        frame(pyspark_session, "topic string, partition int, value string", *rows),
+        kafka.bootstrap_servers,
     )
     for index, topic in enumerate(topics):
         found = read_all(kafka.bootstrap_servers, topic, 2, 20)

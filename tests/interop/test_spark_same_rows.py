@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from client_kit import new_topic_name
-from client_targets import PEERS, running
+from client_targets import running
 from confluent_kafka.admin import AdminClient
 from kafka_workload import TOPICS, Workload
 from kafka_world import SETTINGS, KafkaWorld, is_cleaned, is_deleted
@@ -20,10 +20,7 @@ from spark_queries import CONNECTOR, OURS, Stream, TopicRow, assert_same, read
 from waiting import wait_until
 
 from millstream.testing import BrokerThread
-from millstream.testing.peers.java_programs import spark_jars
 from millstream.testing.peers.kafka import ApacheKafka
-from millstream.testing.peers.runtimes import require_runtime
-from millstream.testing.spark_sessions import connector_jars, local_session
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("pyspark")]
 
@@ -32,13 +29,9 @@ QUERIES_PER_SEED = 6
 
 
 @pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that has the connector's jars."""
-    require_runtime("java", "mvn")
-    jars = connector_jars(spark_jars(PEERS))
-    session = local_session(tmp_path_factory.mktemp("spark"), jars=jars)
-    yield session
-    session.stop()
+def spark(pyspark_session: SparkSession) -> SparkSession:
+    """It has the connector's jars."""
+    return pyspark_session
 
 
 @pytest.fixture(scope="module")
