@@ -42,7 +42,7 @@ def test_rows_arrive_as_they_are_in_a_topic_that_kafka_creates(
 def test_nothing_is_lost_when_kafka_is_killed_in_mid_write(
     pyspark_session: SparkSession, jars: Path, tmp_path: Path
 ) -> None:
-    """Kafka was seen to answer OUT_OF_ORDER_SEQUENCE to a batch that it had stored before a kill."""
+    """Kafka answers OUT_OF_ORDER_SEQUENCE to some batches that it had stored before a kill."""
     with ApacheKafka(tmp_path / "kafka", jars=jars) as kafka:
 
         def kill_and_restart() -> None:
