@@ -97,14 +97,8 @@ def write_through_a_kill(
     servers: str,
     topic: str,
     kill_and_restart: Callable[[], None],
-    *,
-    is_forgetful: bool = False,
 ) -> None:
-    """The broker is killed while tasks write; nothing is missing after, and nothing there twice.
-
-    `is_forgetful`: the broker remembers only the last batch of a producer after a kill, so that of
-    several whose answers were lost it cannot tell all again.
-    """
+    """The broker is killed while tasks write; nothing is missing after, and nothing there twice."""
     count = 300_000
     made(servers, topic)
     rows = spark.range(count).selectExpr("concat(id, '-', repeat('x', 200)) AS value")
@@ -136,7 +130,7 @@ def write_through_a_kill(
         for name, one in (("missing", missing), ("twice", doubled))
     ]
     assert not missing, told
-    assert is_forgetful or not doubled, told
+    assert not doubled, told
 
 
 def parquet_file(spark: SparkSession, directory: Path, first: int, last: int) -> None:
