@@ -1,8 +1,11 @@
 """Starts the pipeline, looks on until the day is over, and stops it."""
 
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -46,20 +49,59 @@ class Listener(StreamingQueryListener):
         """`watch` sees it, and asks for the reason."""
 
 
+class Interruption:
+    """Notes Ctrl-C, for when nothing is in progress.
+
+    Raised in the middle of a call to Java it would break the connection to it, and Spark would
+    print that, not stop. What comes after the first is ignored: stopping is under way.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+
+    def note(self, _number: int, _frame: FrameType | None) -> None:
+        self._came = True
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt."""
+        if self._came:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def noted_interruption() -> Iterator[Interruption]:
+    """For SIGINT and SIGTERM."""
+    interruption = Interruption()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, interruption.note) for number in numbers]
+    try:
+        yield interruption
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 def play(spark: SparkSession, pipeline: Pipeline, shop: Shop, story: Story, view: View) -> None:
     """The whole day. Raises DemoFailed."""
     listener = Listener(story)
-    spark.streams.addListener(listener)
-    queries = pipeline.start()
-    try:
-        watch(queries, shop, story, view)
-    finally:
-        for query in queries:
-            query.stop()
-        spark.streams.removeListener(listener)
+    with noted_interruption() as interruption:
+        spark.streams.addListener(listener)
+        queries = pipeline.start()
+        try:
+            watch(queries, shop, story, view, interruption)
+        finally:
+            for query in queries:
+                query.stop()
+            spark.streams.removeListener(listener)
 
 
-def watch(queries: Sequence[StreamingQuery], shop: Shop, story: Story, view: View) -> None:
+def watch(
+    queries: Sequence[StreamingQuery],
+    shop: Shop,
+    story: Story,
+    view: View,
+    interruption: Interruption,
+) -> None:
     """Until every order is read and the last total of the day is written. Raises DemoFailed.
 
     A window's total is written when a newer order is seen. So the last ones of the day wait for the
@@ -69,6 +111,7 @@ def watch(queries: Sequence[StreamingQuery], shop: Shop, story: Story, view: Vie
     is_morning = False
     seen, seen_s = (0, 0), time.monotonic()
     while not (is_morning and story.is_read(story.event_count + 1) and story.has_passed(DAY_END)):
+        interruption.check()
         view.show(story, time.time())
         shop.check()
         _check(queries)

@@ -1,5 +1,6 @@
 """The demo says in one line what is missing, what has ended, and that nothing goes on."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -102,12 +103,24 @@ def query(*, is_active: bool, reason: str | None = None) -> StreamingQuery:
 
 def watch(one: StreamingQuery, shop: Shop) -> None:
     story = Story(("totals",), 10, 0.0)
-    watching.watch([one], shop, story, Lines(Console(quiet=True)))
+    with watching.noted_interruption() as interruption:
+        watching.watch([one], shop, story, Lines(Console(quiet=True)), interruption)
 
 
 def test_a_query_that_ends_is_named_with_its_reason() -> None:
     with pytest.raises(DemoFailed, match="query totals has ended: TOPIC_RECREATED"):
         watch(query(is_active=False, reason="TOPIC_RECREATED"), shop_that_sleeps())
+
+
+def test_ctrl_c_ends_it_between_two_looks() -> None:
+    """Not in the middle of a call to Java; the second one is ignored, and handlers come back."""
+    before = signal.getsignal(signal.SIGINT)
+    with watching.noted_interruption() as interruption:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            interruption.check()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_it_does_not_hang_when_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,6 +183,64 @@ def test_what_is_missing_before_something_stored_is_stored() -> None:
     assert bench.machine.delivered[HERE].records == 3
 
 
+def test_a_broker_that_remembers_only_the_last_is_asked_for_the_last() -> None:
+    """As Kafka after a crash: the others get the answer of a gap, and are stored all the same."""
+    bench = Bench()
+    bench.stored()
+    batches = [bench.append() for _ in range(3)]
+    for _ in batches:
+        bench.send()
+    for batch in batches:
+        bench.answer(batch, LOST)
+    bench.now_s += LINGERING_S
+    assert bench.send() == batches[:1]
+    bench.answer(batches[0], OUT_OF_ORDER)
+    bench.now_s += 1
+    assert bench.send() == batches[1:2]
+    bench.answer(batches[1], OUT_OF_ORDER)
+    bench.now_s += 1
+    assert bench.send() == batches[2:]
+    bench.answer(batches[2], ErrorCode.NONE, 3)
+    for batch in batches[:2]:
+        assert bench.send() == [batch]
+        assert bench.answer(batch, OUT_OF_ORDER) is Verdict.STORED
+    assert bench.machine.delivered[HERE].records == 4
+
+
+def test_what_nobody_can_tell_is_not_written_again() -> None:
+    """The batch that would have proved that it is stored was given up, and may be stored."""
+    bench = Bench()
+    bench.stored()
+    first, second = bench.append(), bench.append()
+    bench.send(), bench.send()
+    bench.answer(first, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    bench.answer(second, ErrorCode.UNKNOWN_SERVER_ERROR)
+    bench.now_s += 1
+    assert bench.send() == [first]
+    bench.answer(first, OUT_OF_ORDER)
+    assert isinstance(first.error, OutcomeOpen)
+    assert "may be stored" in str(first.error)
+
+
+def test_a_gap_that_one_sees_behind_another_that_expires_is_seen_again() -> None:
+    bench = Bench(delivery_timeout_s=10.0)
+    bench.stored()
+    first = bench.append()
+    bench.now_s += 5
+    second = bench.append()
+    bench.send(), bench.send()
+    bench.answer(first, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    bench.answer(second, OUT_OF_ORDER)
+    bench.now_s += 6
+    bench.machine.expire(bench.now_s)
+    assert isinstance(first.error, OutcomeOpen)
+    assert bench.send() == [second]
+    bench.answer(second, OUT_OF_ORDER)
+    bench.now_s += 1
+    bench.send()
+    assert bench.state(second) == (7, 1, 0)
+
+
 def test_an_answer_after_the_deadline_changes_nothing_that_was_told() -> None:
     bench = Bench(delivery_timeout_s=10.0)
     bench.stored()

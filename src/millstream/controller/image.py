@@ -7,7 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from millstream.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from millstream.model.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
 from millstream.model.invariant import invariant
 
 
@@ -28,6 +35,8 @@ class BrokerImage(NamedTuple):
     rack: str | None = None
     is_fenced: bool = False
     """Registered but not to be used: it is not alive, or not ready."""
+    epoch: BrokerEpoch = NO_BROKER_EPOCH
+    """Of its registration; a broker that was restarted has a larger one (I-17)."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Its address on the listener."""
@@ -50,6 +59,14 @@ class PartitionImage(NamedTuple):
     leader_epoch: LeaderEpoch
     partition_epoch: int
     """Counts every change of this partition; a change based on an older one is refused."""
+    elr: tuple[BrokerId, ...] = ()
+    """Not in sync any more, and yet with everything below the high watermark (KIP-966)."""
+    last_known_leader: BrokerId = NO_LEADER
+    """Who led last, where neither `isr` nor `elr` has anybody."""
+    adding: tuple[BrokerId, ...] = ()
+    """Of `replicas`, those that a reassignment adds."""
+    removing: tuple[BrokerId, ...] = ()
+    """Of `replicas`, those that go when the reassignment is done."""
 
 
 class TopicImage(NamedTuple):
@@ -72,15 +89,29 @@ class GrownTopic(NamedTuple):
     first_new_partition: int
 
 
+class MovedPartition(NamedTuple):
+    """A partition, as it is now, whose leader, in-sync set or replicas changed."""
+
+    topic: TopicImage
+    partition: PartitionImage
+
+
 @dataclass(frozen=True, slots=True)
 class ImageChange:
-    """What differs between two images; `deleted` are the topics as they were."""
+    """What differs between two images; `deleted` are the topics as they were.
+
+    A topic that was created or grown is not under `moved` for its new partitions. A topic that was
+    deleted and created anew between two images is both, with different ids.
+    """
 
     created: list[TopicImage] = field(default_factory=list)
     deleted: list[TopicImage] = field(default_factory=list)
     grown: list[GrownTopic] = field(default_factory=list)
     reconfigured: list[TopicImage] = field(default_factory=list)
     brokers_reconfigured: bool = False
+    moved: list[MovedPartition] = field(default_factory=list)
+    brokers_changed: bool = False
+    """Brokers came, went or can be reached elsewhere."""
 
 
 class ClusterImage:

@@ -28,6 +28,9 @@ class PartitionFacts(Protocol):
     @property
     def leader_epoch(self) -> LeaderEpoch: ...
 
+    @property
+    def partition_epoch(self) -> int: ...
+
 
 class TopicFacts(Protocol):
     """One topic."""
@@ -55,6 +58,16 @@ class GrowthFacts(Protocol):
     def first_new_partition(self) -> int: ...
 
 
+class MoveFacts(Protocol):
+    """A partition whose leader, in-sync set or replicas changed, as it is now."""
+
+    @property
+    def topic(self) -> TopicFacts: ...
+
+    @property
+    def partition(self) -> PartitionFacts: ...
+
+
 class ChangeFacts(Protocol):
     """What differs between two moments."""
 
@@ -72,6 +85,9 @@ class ChangeFacts(Protocol):
 
     @property
     def brokers_reconfigured(self) -> bool: ...
+
+    @property
+    def moved(self) -> Sequence[MoveFacts]: ...
 
 
 class ImageFacts(Protocol):

@@ -159,11 +159,15 @@ class ProduceMachine:
             queue = self._queues.get(partition)
             if queue is None or not queue.may_send(destination, now_s):
                 continue
-            size = queue.waiting[0].size
+            following = queue.next_to_send()
+            size = following.size if following is not None else 0
             if taken and used + size > self._rules.request_bytes_max:
                 continue
-            if queue.needs_identity(self.identity, now_s) and not self._give_identity(queue):
-                break
+            if queue.needs_identity(self.identity, now_s):
+                if queue.must_wait_for_lingering(self.identity, now_s):
+                    continue
+                if not self._give_identity(queue):
+                    break
             taken.append(queue.take(destination, now_s))
             used += size
             self._queues[partition] = self._queues.pop(partition)
@@ -226,12 +230,11 @@ class ProduceMachine:
     ) -> None:
         verdict = verdict_on(answer.failure)
         if verdict is Verdict.OUT_OF_ORDER and self._rules.is_idempotent:
-            # With something open before it the gap closes by itself.
-            is_first = queue.is_first(batch)
             queue.again(batch)
             self._pause(queue, now_s)
-            if is_first:
-                queue.missed(batch)
+            untold = queue.missed(batch)
+            if untold is not None:
+                self._give_up(queue, untold, self._too_late(queue, untold))
         elif verdict in (Verdict.AGAIN, Verdict.OUT_OF_ORDER):
             queue.again(batch)
             self._pause(queue, now_s)
@@ -292,6 +295,8 @@ class ProduceMachine:
             else:
                 self.errors.append(error)
                 self.undelivered_records += batch.row_count
+                if batch.may_be_stored or batch in queue.in_flight:
+                    queue.ended_open(batch)
         self._rest(queue)
 
     def _rest(self, queue: PartitionQueue) -> None:

@@ -9,7 +9,9 @@ one, and answers a repetition of the last five with success. What follows from i
   it can have been stored, and all of that is numbered anew under a new epoch (KIP-360), once
   everything before it has ended and nothing is under way any more. That a broker misses something
   is believed only when no request can linger: one whose connection was lost may still be stored,
-  and what it brings is not missing then.
+  and what it brings is not missing then. And only when it misses every batch that was sent: after
+  a crash Kafka remembers a producer's last batch alone, refuses the four before it as it refuses
+  a gap, and only its answer to the last tells that they are stored.
 - A broker that knows nothing of a producer takes any sequence. So until a first batch is stored
   under an epoch only one is under way: the second could be taken without the first.
 - A broker remembers the last five batches. So nothing is sent for the first time that would be the
@@ -24,7 +26,7 @@ from typing import Final
 
 from millstream.client.producing.batches import NO_IDENTITY, Batch, Identity, sequence_after
 from millstream.client.retrying import Failure
-from millstream.model.ids import NO_SEQUENCE, Sequence, TopicPartition
+from millstream.model.ids import NO_PRODUCER_ID, NO_SEQUENCE, Sequence, TopicPartition
 from millstream.model.invariant import invariant
 from millstream.model.limits import PRODUCER_BATCHES_KEPT
 
@@ -46,7 +48,9 @@ class PartitionQueue:
     """Decides alone; `ProduceMachine` owns one for each partition."""
 
     __slots__ = (
+        "_missed",
         "_next_order",
+        "_open_to",
         "_stored_to",
         "_window",
         "destination",
@@ -91,6 +95,10 @@ class PartitionQueue:
         """Of batches that were sent under this identity, from the oldest open one on."""
         self._stored_to: Order = (-1, 0)
         """Of the last one that was stored under this identity."""
+        self._open_to: Order = (-1, 0)
+        """Of the last one that ended, under this identity, without anybody knowing how."""
+        self._missed: set[Order] = set()
+        """Of those that the broker refused last because it misses what comes before them."""
 
     def __iter__(self) -> Iterator[Batch]:
         yield from self.in_flight
@@ -107,15 +115,29 @@ class PartitionQueue:
 
     # -- sending
 
+    def next_to_send(self) -> Batch | None:
+        """The first that waits; when the broker misses it, the next one that was sent too."""
+        first = self.waiting[0]
+        is_behind = bool(self.in_flight) and self.in_flight[0].order < first.order
+        if first.order not in self._missed or is_behind:
+            return first
+        following = next((one for one in self.waiting if one.order not in self._missed), None)
+        if following is not None and following.sequence >= 0:
+            return following
+        return None if self.in_flight else first
+
     def may_send(self, destination: Hashable, now_s: float) -> bool:
-        """Whether the first that waits may go there now, identity aside."""
+        """Whether the next may go there now, identity aside."""
         if not self.waiting or now_s < self.not_before_s:
+            return False
+        batch = self.next_to_send()
+        if batch is None:
             return False
         if not self.in_flight:
             return True
         if self._is_behind_hole or destination != self.destination or not self.is_proven:
             return False
-        return self._fits_window(self.waiting[0].order)
+        return self._fits_window(batch.order)
 
     def _fits_window(self, order: Order) -> bool:
         oldest = min(self.in_flight[0].order, self.waiting[0].order)
@@ -137,6 +159,19 @@ class PartitionQueue:
             return False
         return not self.in_flight and self.waiting[0].sequence < 0
 
+    def must_wait_for_lingering(self, current: Identity, now_s: float) -> bool:
+        """Whether another producer id may not be used yet.
+
+        A higher epoch fences what lingers of the older; another id does not, and what was given
+        up could be stored behind what is sent under it.
+        """
+        settled_s = self.lost_s + LINGERING_S
+        is_other = self.identity.producer_id not in (NO_PRODUCER_ID, current.producer_id)
+        if not is_other or now_s >= settled_s:
+            return False
+        self.not_before_s = max(self.not_before_s, settled_s)
+        return True
+
     def adopt(self, identity: Identity) -> None:
         """Begin anew with sequence 0. Nothing is under way, and nothing that waits is stored."""
         invariant(not self.in_flight, "renumbered under way", partition=self.partition)
@@ -149,14 +184,18 @@ class PartitionQueue:
         self.is_proven = False
         self.hole_at = _NOWHERE
         self._window = []
-        self._stored_to = (-1, 0)
+        self._missed.clear()
+        self._stored_to = self._open_to = (-1, 0)
         for batch in self.waiting:
             batch.sequence = NO_SEQUENCE
             batch.may_be_stored = False
 
     def take(self, destination: Hashable, now_s: float) -> Batch:
-        """The first that waits, now under way; `may_send` was true."""
-        batch = self.waiting.pop(0)
+        """The next, now under way; `may_send` was true."""
+        batch = self.next_to_send()
+        invariant(batch is not None, "nothing to send", partition=self.partition)
+        self.waiting.remove(batch)
+        self._missed.discard(batch.order)
         batch.sent_s = now_s
         if self.is_idempotent and batch.sequence < 0:
             batch.give(self.identity, self.next_sequence)
@@ -180,6 +219,7 @@ class PartitionQueue:
         if batch.identity == self.identity:
             self.is_proven = self.is_idempotent
             self._stored_to = max(self._stored_to, batch.order)
+            self._missed.clear()
         self.failures = 0
         self.not_before_s = float("-inf")
 
@@ -187,21 +227,36 @@ class PartitionQueue:
         """It waits in its place."""
         insort(self.waiting, batch, key=_order)
 
-    def is_first(self, batch: Batch) -> bool:
-        """Whether nothing before it is open."""
-        return all(one.order >= batch.order for one in self)
-
     def is_passed(self, batch: Batch) -> bool:
         """Whether one behind it was stored: then it was stored before, or that could not be."""
         return batch.identity == self.identity and batch.order < self._stored_to
 
-    def missed(self, batch: Batch) -> None:
-        """The broker misses what should come before it, and nothing before it is open."""
+    def ended_open(self, batch: Batch) -> None:
+        """It was given up, and may be stored all the same."""
+        if batch.identity == self.identity:
+            self._open_to = max(self._open_to, batch.order)
+
+    def missed(self, batch: Batch) -> Batch | None:
+        """The broker misses what should come before a batch, which waits again.
+
+        With something open before it the gap closes by itself. Returned is a batch that nobody can
+        tell of whether it is stored: the one that could have proved it was given up.
+        """
         settled_s = self.lost_s + LINGERING_S
-        if batch.sent_s >= settled_s:
-            self.lost_sequence(batch)
-        else:
-            self.not_before_s = max(self.not_before_s, settled_s)
+        sent = [one for one in self if one.sequence >= 0]
+        if batch.sent_s < settled_s:
+            if all(one.order >= batch.order for one in sent):
+                self.not_before_s = max(self.not_before_s, settled_s)
+            return None
+        self._missed.add(batch.order)
+        if not all(one.order in self._missed for one in sent):
+            return None
+        self._missed.clear()
+        first = sent[0]
+        if first.may_be_stored and first.order < self._open_to:
+            return first
+        self.lost_sequence(first)
+        return None
 
     def put_parts(self, batch: Batch, parts: list[Batch]) -> None:
         """In place of a batch that was too large."""

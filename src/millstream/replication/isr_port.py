@@ -1,0 +1,44 @@
+"""How a leader asks for another set of in-sync replicas; the broker brings it to the controller."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition
+
+
+class IsrMember(NamedTuple):
+    """A replica, and its incarnation that has fetched: a restarted one lost its right (KIP-903)."""
+
+    broker_id: BrokerId
+    broker_epoch: BrokerEpoch
+
+
+class IsrProposal(NamedTuple):
+    """What the leader wants, and the state it is based on."""
+
+    partition: TopicPartition
+    topic_id: TopicId
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+
+
+class IsrState(NamedTuple):
+    """What the controller has committed."""
+
+    leader: BrokerId
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    partition_epoch: int
+
+
+IsrAnswer = IsrState | OperatingError
+"""The new state; or why there is none, after which the metadata tells what is so."""
+
+
+class IsrProposals(Protocol):
+    """The way to the controller. Nothing here waits."""
+
+    def propose(self, proposal: IsrProposal, done: Callable[[IsrAnswer], None]) -> None:
+        """`done` is called once, later; never while this runs."""
