@@ -5,7 +5,7 @@ an error, by its deadline. The shell asks `sendable` and `take`, sends, and tell
 looks at `identity_wanted` for InitProducerId and at `wake_s` for when to come again.
 
 Transactions have their place here and are not there yet: a transactional id goes into Identity's
-request and into ProduceRequest; a partition is added to the transaction where `_may_send` is asked;
+request and into ProduceRequest; a partition is added to the transaction where `next_to_send` is asked;
 an error that ends a transaction is a Verdict of its own; and a sequence that is lost aborts instead
 of taking a new epoch.
 """
@@ -136,7 +136,7 @@ class ProduceMachine:
         return [
             partition
             for partition, queue in self._queues.items()
-            if queue.may_send(queue.destination, now_s)
+            if queue.next_to_send(queue.destination, now_s) is not None
         ]
 
     def has_room(self, destination: Hashable) -> bool:
@@ -157,19 +157,19 @@ class ProduceMachine:
             return taken
         for partition in partitions:
             queue = self._queues.get(partition)
-            if queue is None or not queue.may_send(destination, now_s):
+            batch = queue.next_to_send(destination, now_s) if queue is not None else None
+            if queue is None or batch is None:
                 continue
-            following = queue.next_to_send()
-            size = following.size if following is not None else 0
-            if taken and used + size > self._rules.request_bytes_max:
+            if taken and used + batch.size > self._rules.request_bytes_max:
                 continue
             if queue.needs_identity(self.identity, now_s):
                 if queue.must_wait_for_lingering(self.identity, now_s):
                     continue
                 if not self._give_identity(queue):
                     break
-            taken.append(queue.take(destination, now_s))
-            used += size
+            queue.take(batch, destination, now_s)
+            taken.append(batch)
+            used += batch.size
             self._queues[partition] = self._queues.pop(partition)
         if taken:
             self._requests[destination] = self._requests.get(destination, 0) + 1

@@ -115,29 +115,27 @@ class PartitionQueue:
 
     # -- sending
 
-    def next_to_send(self) -> Batch | None:
+    def _next(self) -> Batch | None:
         """The first that waits; when the broker misses it, the next one that was sent too."""
         first = self.waiting[0]
         is_behind = bool(self.in_flight) and self.in_flight[0].order < first.order
-        if first.order not in self._missed or is_behind:
+        if first.order not in self._missed or is_behind or self._is_behind_hole:
             return first
         following = next((one for one in self.waiting if one.order not in self._missed), None)
         if following is not None and following.sequence >= 0:
             return following
         return None if self.in_flight else first
 
-    def may_send(self, destination: Hashable, now_s: float) -> bool:
-        """Whether the next may go there now, identity aside."""
+    def next_to_send(self, destination: Hashable, now_s: float) -> Batch | None:
+        """What may go there now, identity aside."""
         if not self.waiting or now_s < self.not_before_s:
-            return False
-        batch = self.next_to_send()
-        if batch is None:
-            return False
-        if not self.in_flight:
-            return True
+            return None
+        batch = self._next()
+        if batch is None or not self.in_flight:
+            return batch
         if self._is_behind_hole or destination != self.destination or not self.is_proven:
-            return False
-        return self._fits_window(batch.order)
+            return None
+        return batch if self._fits_window(batch.order) else None
 
     def _fits_window(self, order: Order) -> bool:
         oldest = min(self.in_flight[0].order, self.waiting[0].order)
@@ -190,10 +188,8 @@ class PartitionQueue:
             batch.sequence = NO_SEQUENCE
             batch.may_be_stored = False
 
-    def take(self, destination: Hashable, now_s: float) -> Batch:
-        """The next, now under way; `may_send` was true."""
-        batch = self.next_to_send()
-        invariant(batch is not None, "nothing to send", partition=self.partition)
+    def take(self, batch: Batch, destination: Hashable, now_s: float) -> None:
+        """The `next_to_send` is under way now."""
         self.waiting.remove(batch)
         self._missed.discard(batch.order)
         batch.sent_s = now_s
@@ -207,7 +203,6 @@ class PartitionQueue:
         if batch.order not in self._window:
             insort(self._window, batch.order)
         self.destination = destination
-        return batch
 
     # -- answers
 
