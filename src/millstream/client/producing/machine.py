@@ -5,9 +5,9 @@ an error, by its deadline. The shell asks `sendable` and `take`, sends, and tell
 looks at `identity_wanted` for InitProducerId and at `wake_s` for when to come again.
 
 Transactions have their place here and are not there yet: a transactional id goes into Identity's
-request and into ProduceRequest; a partition is added to the transaction where `next_to_send` is asked;
-an error that ends a transaction is a Verdict of its own; and a sequence that is lost aborts instead
-of taking a new epoch.
+request and into ProduceRequest; a partition is added to the transaction where `next_to_send` is
+asked; an error that ends a transaction is a Verdict of its own; and a sequence that is lost aborts
+instead of taking a new epoch.
 """
 
 from collections.abc import Hashable, Iterable
