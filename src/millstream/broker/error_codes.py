@@ -9,6 +9,7 @@ from typing import Final
 
 from millstream.broker import produce_records as produced
 from millstream.controller import errors as controller
+from millstream.controller.cluster import errors as cluster
 from millstream.model import errors
 from millstream.model.config import errors as configs
 from millstream.replication import errors as leading
@@ -58,6 +59,15 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     controller.NullConfigValue: ErrorCode.INVALID_CONFIG,
     controller.TooManyPartitions: ErrorCode.POLICY_VIOLATION,
     controller.TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,
+    cluster.NotController: ErrorCode.NOT_CONTROLLER,
+    cluster.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
+    cluster.InvalidUpdateVersion: ErrorCode.INVALID_UPDATE_VERSION,
+    cluster.IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,
+    cluster.ElectionNotNeeded: ErrorCode.ELECTION_NOT_NEEDED,
+    cluster.PreferredLeaderNotAvailable: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    cluster.EligibleLeadersNotAvailable: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    cluster.NoReassignmentInProgress: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
+    cluster.BrokerIdNotRegistered: ErrorCode.BROKER_ID_NOT_REGISTERED,
     configs.InvalidConfig: ErrorCode.INVALID_CONFIG,
     configs.InvalidConfigRequest: ErrorCode.INVALID_REQUEST,
     StaleCoordinatorEpoch: ErrorCode.TRANSACTION_COORDINATOR_FENCED,

@@ -1,0 +1,75 @@
+"""What the controller of a cluster refuses, beyond what a lone one does."""
+
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
+
+
+class NotController(OperatingError):
+    """This broker is not the controller, or not any more."""
+
+    def __init__(self) -> None:
+        super().__init__("this broker is not the controller")
+
+
+class StaleBrokerEpoch(OperatingError):
+    """From an incarnation of a broker that was replaced, or that the controller does not know."""
+
+    def __init__(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
+        self.broker_id, self.epoch = broker_id, epoch
+        super().__init__(f"broker {broker_id} is not registered with epoch {epoch}")
+
+
+class InvalidUpdateVersion(OperatingError):
+    """A change of a partition that is based on an older state of it."""
+
+    def __init__(self, partition: TopicPartition, *, ours: int, theirs: int) -> None:
+        self.partition, self.ours, self.theirs = partition, ours, theirs
+        super().__init__(f"{partition} has partition epoch {ours}, not {theirs}")
+
+
+class IneligibleReplica(OperatingError):
+    """A replica that may not be in sync: it is gone, leaving, or was restarted since."""
+
+    def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
+        self.partition, self.broker_id = partition, broker_id
+        super().__init__(f"broker {broker_id} may not be in sync with {partition}")
+
+
+class ElectionNotNeeded(OperatingError):
+    """The partition is led by whom the election would choose."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        super().__init__(f"{partition} has that leader")
+
+
+class PreferredLeaderNotAvailable(OperatingError):
+    """The first replica is not alive, or not in sync."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        super().__init__(f"the preferred leader of {partition} is not available")
+
+
+class EligibleLeadersNotAvailable(OperatingError):
+    """No replica that may lead is alive."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        super().__init__(f"no replica of {partition} can lead")
+
+
+class NoReassignmentInProgress(OperatingError):
+    """There is none to be given up."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        super().__init__(f"{partition} is not being reassigned")
+
+
+class BrokerIdNotRegistered(OperatingError):
+    """No such broker is known."""
+
+    def __init__(self, broker_id: BrokerId) -> None:
+        self.broker_id = broker_id
+        super().__init__(f"broker {broker_id} is not known")
