@@ -17,7 +17,12 @@ from millstream.client.cluster import Cluster, or_raise
 from millstream.client.errors import ClientClosed, ClientError
 from millstream.client.metadata import TopicInfo
 from millstream.client.producing.batches import Batch, Source
-from millstream.client.producing.errors import BufferFull, RowInvalid, WriterBroken
+from millstream.client.producing.errors import (
+    BufferFull,
+    PartitionInvalid,
+    RowInvalid,
+    WriterBroken,
+)
 from millstream.client.producing.gathering import Gatherer, Portion
 from millstream.client.producing.machine import Delivered, ProduceMachine, Rules
 from millstream.client.producing.sender import Sender
@@ -123,7 +128,11 @@ class ColumnProducer:
             for piece in self.pieces(batch):
                 rows = self.rows_of(piece, topic)
                 topics = self.known_topics(rows) or await self.topics_of(rows)
-                await self.enqueue(self.encode(piece, rows, topics))
+                try:
+                    batches = self.encode(piece, rows, topics)
+                except PartitionInvalid:
+                    batches = self.encode(piece, rows, await self.topics_anew(rows))
+                await self.enqueue(batches)
 
     async def begin_write(self) -> None:
         """Before the pieces of a large batch: what was gathered goes first."""
@@ -171,8 +180,10 @@ class ColumnProducer:
     async def topics_of(self, rows: Rows) -> dict[str, TopicInfo]:
         """Raises TopicUnknown and the like, within `max.block.ms`."""
         found = self.known_topics(rows)
-        if found is not None:
-            return found
+        return found if found is not None else await self.topics_anew(rows)
+
+    async def topics_anew(self, rows: Rows) -> dict[str, TopicInfo]:
+        """As the brokers see them now: a partition that is not known may have been added since."""
         deadline = self._cluster.deadline(
             "metadata of topics to write to", self.settings.max_block_ms / 1000
         )
@@ -246,7 +257,10 @@ class ColumnProducer:
 
     async def _gather(self, batch: pa.RecordBatch, topic: str | None) -> None:
         rows = rows_of(batch, topic=topic, now_ms=self._clock.wall_ms())
-        self._spreader.check(rows, await self.topics_of(rows))
+        try:
+            self._spreader.check(rows, await self.topics_of(rows))
+        except PartitionInvalid:
+            self._spreader.check(rows, await self.topics_anew(rows))
         if not self._gatherer.fits(batch.schema, topic):
             await self._send_gathered()
         self._gatherer.add(batch, topic, self._writes)

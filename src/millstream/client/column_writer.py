@@ -18,6 +18,7 @@ import pyarrow as pa
 from millstream.client.cluster import Cluster
 from millstream.client.column_producer import ColumnProducer
 from millstream.client.errors import ClientClosed
+from millstream.client.producing.errors import PartitionInvalid
 from millstream.client.producing.machine import Delivered
 from millstream.model.ids import TopicPartition
 
@@ -105,7 +106,11 @@ class ColumnWriter:
             topics = producer.known_topics(rows)
             if topics is None:
                 topics = self._run(partial(producer.topics_of, rows), self._block_s)
-            batches = producer.encode(piece, rows, topics)
+            try:
+                batches = producer.encode(piece, rows, topics)
+            except PartitionInvalid:
+                topics = self._run(partial(producer.topics_anew, rows), self._block_s)
+                batches = producer.encode(piece, rows, topics)
             if not producer.hand_over(batches):
                 self._run(partial(producer.enqueue, batches), self._block_s)
 
