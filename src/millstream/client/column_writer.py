@@ -74,6 +74,11 @@ class ColumnWriter:
         """Batches written so far; errors name a row by the number of its write."""
         return self._producer.write_count
 
+    def doubt_topics(self) -> None:
+        """See `ColumnProducer.doubt_topics`: for a writer that was not used for a while."""
+        with self._lock:
+            self._producer.doubt_topics()
+
     def write(self, rows: pa.RecordBatch | pa.Table, *, topic: str | None = None) -> None:
         """See `ColumnProducer.send`; blocks while there is no room.
 
