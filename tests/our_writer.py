@@ -6,6 +6,7 @@ What was written is read by an independent client (librdkafka).
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from aiokafka.partitioner import murmur2
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as TheirPartition
 
+from millstream.client.admin import NewPartitions, or_raise
 from millstream.client.blocking import BlockingClient
 from millstream.client.errors import RecordTooLarge, TopicUnknown
 from millstream.client.producing.errors import PartitionInvalid
@@ -46,6 +48,10 @@ def client_of(servers: str, **configs: object) -> BlockingClient:
 def topic_of(client: BlockingClient, name: str, partitions: int = 1, **configs: str) -> None:
     created(client, name, partitions, **configs)
     until(lambda: has_leaders(client, name), "every partition has a leader")
+
+
+def has_grown(client: BlockingClient, name: str, count: int) -> bool:
+    return client.topics([name])[name].partition_count == count and has_leaders(client, name)
 
 
 def read_all(servers: str, topic: str, partitions: int, count: int) -> list[list[Seen]]:
@@ -210,6 +216,22 @@ def what_is_not_there_is_told_soon(servers: str, name: str) -> None:
             assert sum(one.records for one in writer.flush().values()) == 1
 
 
+def partitions_that_were_added_are_written_to(servers: str, name: str) -> None:
+    """By a writer that knows the topic from before, in small batches and in large ones."""
+    with client_of(servers) as client, client_of(servers) as other:
+        topic_of(client, name, 1)
+        with client.column_writer(topic=name) as writer:
+            for count, length in ((2, 1), (3, 1_000_000)):
+                writer.write(pa.record_batch({"value": pa.array(["v"])}))
+                writer.flush()
+                or_raise(other.create_partitions({name: NewPartitions(count)})[name])
+                until(partial(has_grown, other, name, count), "the partition has a leader")
+                number = pa.array([count - 1], pa.int32())
+                row = {"value": pa.array(["v" * length]), "partition": number}
+                writer.write(pa.record_batch(row))
+                assert list(writer.flush()) == [TopicPartition(name, count - 1)]
+
+
 def weaker_acknowledgements_work_too(servers: str, name: str) -> None:
     for acks in ("0", "1"):
         topic = f"{name}-{acks}"
@@ -229,6 +251,7 @@ STORIES: list[Story] = [
     a_record_that_is_too_large_is_named,
     batches_larger_than_the_topic_takes_are_split,
     what_is_not_there_is_told_soon,
+    partitions_that_were_added_are_written_to,
     weaker_acknowledgements_work_too,
 ]
 

@@ -103,6 +103,7 @@ def test_a_broker_that_goes_away_for_good_is_told_in_the_named_time(spark: Spark
             topic,
             kafka__delivery__timeout__ms="1500",
             kafka__request__timeout__ms="1000",
+            kafka__max__block__ms="500",
         )
         writer.write(iter([batch_of(range(10))]))
     begun_s = time.monotonic()
@@ -197,3 +198,15 @@ def test_a_topic_that_was_deleted_between_tasks_is_told_soon(strict: str) -> Non
     with pytest.raises(WriteFailed, match=f"task 0: .*{topic}"):
         writer.write(iter([batch_of(range(10))]))
     assert time.monotonic() - begun_s < 15
+
+
+def test_a_topic_that_was_deleted_between_tasks_is_created_again(servers: str) -> None:
+    """By a broker that creates topics; the worker's writer still knows the old one."""
+    topic = made(servers, "sink-revived")
+    limits = {"kafka__delivery__timeout__ms": "3000", "kafka__request__timeout__ms": "1000"}
+    writer = writer_of(servers, topic, **limits)
+    writer.write(iter([batch_of(range(10))]))
+    with client_of(servers) as client:
+        assert client.delete_topics([topic]) == {topic: True}
+    assert writer.write(iter([batch_of(range(10, 20))])).record_count == 10
+    assert all_values(servers, topic) == [b"%d" % number for number in range(10, 20)]

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.spark import sink_plan as sink_plan_module
 from millstream.pipelines.spark.batch_writer import BatchWriter
+from millstream.pipelines.spark.data_source import MillstreamDataSource
 from millstream.pipelines.spark.sink_plan import SinkPlan, SinkWarning, sink_plan
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
@@ -74,6 +75,13 @@ def test_the_servers_must_be_named() -> None:
 def test_a_topic_cannot_be_overwritten() -> None:
     with pytest.raises(PipelineError, match=r"only ever added: use mode\('append'\)"):
         plan_of(VALUE, SERVERS | {"topic": "t"}, is_overwrite=True)
+
+
+def test_a_stream_in_complete_mode_adds_its_result_to_the_topic() -> None:
+    """Spark's word for that mode is overwrite; its connector takes it."""
+    options = CaseInsensitiveDict(SERVERS | {"topic": "t"})
+    schema = StructType().add("value", StringType())
+    assert MillstreamDataSource(options).streamWriter(schema, True) is not None
 
 
 def test_what_is_surely_not_meant_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,20 @@ def test_a_topic_that_was_made_again_is_told_by_its_id() -> None:
     fake.play(scenario)
 
 
+def test_a_topic_that_is_newer_than_what_is_known_is_asked_for() -> None:
+    """Who asks may have learnt of it elsewhere: its records are not gone, they are yet to come."""
+    fake = FakeCluster()
+    fake.add_topic("events")
+
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.leader_connection(partition(0))
+        new_id = TopicId(fake.add_topic("events").topic_id)
+        found = await cluster.leader_connection(partition(0), topic_id=new_id)
+        assert found.leader.topic_id == new_id
+
+    fake.play(scenario)
+
+
 def test_a_hint_of_the_new_leader_saves_the_question() -> None:
     fake = FakeCluster()
     fake.add_topic("events")

@@ -110,6 +110,24 @@ def test_an_explicit_partition_wins_and_a_wrong_one_names_its_row() -> None:
     assert fake.stored()[0][0] == 1
 
 
+@pytest.mark.parametrize("settings", [{"buffer.memory": 1_000_000}, {"linger.ms": 50}])
+def test_a_partition_that_was_added_is_asked_for_before_its_rows_are_refused(
+    settings: dict[str, int],
+) -> None:
+    """Large batches and gathered ones: writers live longer than what they know of a topic."""
+    fake = cluster_of(1)
+
+    async def scenario(_: Cluster, producer: ColumnProducer) -> None:
+        await producer.send(numbers([0]))
+        await producer.flush()
+        fake.view.topics["events"].leaders += [(2, 0), (3, 0)]
+        await producer.send(numbers([1, 2], partition=pa.array([2, 1], pa.int32())))
+        await producer.flush()
+
+    play(fake, scenario, settings)
+    assert fake.stored() == [[0], [2], [1]]
+
+
 def test_rows_without_key_stick_and_avoid_a_partition_without_leader() -> None:
     fake = cluster_of(4)
     fake.view.topics["events"].leaders[2] = (-1, 0)

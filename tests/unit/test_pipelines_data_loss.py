@@ -69,6 +69,7 @@ def test_partitions_that_are_gone() -> None:
     found = survey(standing(a0=5, a1=6, b0=1), view(at(a0=0), at(a0=9)))
     assert found.begins == at(a0=5)
     assert kinds(found) == [LossKind.PARTITIONS_DELETED]
+    assert "deleted, or the options do not name them any more" in found.losses[0].text
     assert "a-1, b-0" in str(found.losses[0])
 
 

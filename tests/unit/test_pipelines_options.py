@@ -33,6 +33,15 @@ def refusal(parse: Parse, options: dict[str, str]) -> OptionsInvalid:
     return caught.value
 
 
+def test_names_that_are_nearly_right_are_told_with_what_is_missing() -> None:
+    without_prefix = {"bootstrap.servers": "localhost:9092", "subscribe": "t"}
+    assert "bootstrap.servers needs kafka. before it" in str(
+        refusal(batch_read_options, without_prefix)
+    )
+    of_a_sink = {"kafka.bootstrap.servers": "localhost:9092", "topic": "t"}
+    assert str(refusal(stream_read_options, of_a_sink)).endswith("; topic is for writing")
+
+
 def test_defaults_of_a_stream_are_the_connectors() -> None:
     found = stream_read_options(READ)
     read = found.read
@@ -205,7 +214,7 @@ def test_start_and_end_of_a_batch_must_fit() -> None:
 
     with pytest.raises(RangeInvalid, match="t-0 starts at offset 5, behind its end at offset 4"):
         batch_read_options(asked('{"t":{"0":5}}', '{"t":{"0":4}}'))
-    with pytest.raises(RangeInvalid, match="Only the second: t-1"):
+    with pytest.raises(RangeInvalid, match="Only the end names: t-1"):
         batch_read_options(asked('{"t":{"0":5}}', '{"t":{"0":6,"1":6}}'))
     batch_read_options(asked('{"t":{"0":5}}', '{"t":{"0":-1}}'))
     batch_read_options(asked('{"t":{"0":-2}}', '{"t":{"0":0}}'))

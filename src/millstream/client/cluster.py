@@ -193,6 +193,10 @@ class Cluster:
         while True:
             try:
                 leader = await self.within(attempts, self._routes.leader(partition))
+                if topic_id is not None and leader.topic_id not in (None, topic_id):
+                    # What is known may be older than the topic that is asked for.
+                    await self.within(attempts, self.refresh([partition.topic]))
+                    leader = await self.within(attempts, self._routes.leader(partition))
                 check_topic_id(partition.topic, expected=topic_id, found=leader.topic_id)
                 work = self._routes.connect(leader.broker, purpose=purpose)
                 return LeaderConnection(await self.within(attempts, work), leader)

@@ -6,7 +6,8 @@ cut into pieces, so that the first are on their way while the last are encoded.
 """
 
 import asyncio
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -14,10 +15,20 @@ import pyarrow as pa
 
 from millstream.client.arrow_write import Rows, rows_of
 from millstream.client.cluster import Cluster, or_raise
-from millstream.client.errors import ClientClosed, ClientError
+from millstream.client.errors import (
+    BrokersUnreachable,
+    ClientClosed,
+    ClientError,
+    DeadlinePassed,
+)
 from millstream.client.metadata import TopicInfo
 from millstream.client.producing.batches import Batch, Source
-from millstream.client.producing.errors import BufferFull, RowInvalid, WriterBroken
+from millstream.client.producing.errors import (
+    BufferFull,
+    PartitionInvalid,
+    RowInvalid,
+    WriterBroken,
+)
 from millstream.client.producing.gathering import Gatherer, Portion
 from millstream.client.producing.machine import Delivered, ProduceMachine, Rules
 from millstream.client.producing.sender import Sender
@@ -44,6 +55,9 @@ waits is bounded by pieces instead of batches."""
 CREATION_S: Final = 5.0
 """How long a topic that brokers may create can be unknown before it is said to be: the first answer
 after a creation began says that it is, and a cluster takes a moment to agree on it."""
+
+DOUBT_S: Final = CREATION_S + 1.0
+"""How long is asked about a topic that is known already."""
 
 
 class Piece(NamedTuple):
@@ -103,6 +117,8 @@ class ColumnProducer:
         self._handed_bytes = self._taken_bytes = 0
         """By and from `hand_over`, since the beginning."""
         self._is_closed = False
+        self._doubted: set[str] = set()
+        """Topics to ask for before what is known of them is used."""
 
     # -- writing
 
@@ -123,7 +139,11 @@ class ColumnProducer:
             for piece in self.pieces(batch):
                 rows = self.rows_of(piece, topic)
                 topics = self.known_topics(rows) or await self.topics_of(rows)
-                await self.enqueue(self.encode(piece, rows, topics))
+                try:
+                    batches = self.encode(piece, rows, topics)
+                except PartitionInvalid:
+                    batches = self.encode(piece, rows, await self.topics_anew(rows))
+                await self.enqueue(batches)
 
     async def begin_write(self) -> None:
         """Before the pieces of a large batch: what was gathered goes first."""
@@ -159,29 +179,54 @@ class ColumnProducer:
 
     def known_topics(self, rows: Rows) -> dict[str, TopicInfo] | None:
         """From what is known and recent; None when something has to be asked for."""
+        names = rows.topics.names
+        if self._doubted and not self._doubted.isdisjoint(names):
+            return None
+        return self._known(names)
+
+    def _known(self, names: Iterable[str]) -> dict[str, TopicInfo] | None:
         metadata = self._cluster.metadata
         found: dict[str, TopicInfo] = {}
-        for name in rows.topics.names:
+        for name in names:
             info = metadata.topic(name)
             if info is None:
                 return None
             found[name] = info
         return found
 
+    def doubt_topics(self) -> None:
+        """Ask for each topic once more when it is next written to: it may be gone, or grown."""
+        self._doubted = set(self._cluster.metadata.topic_names)
+
     async def topics_of(self, rows: Rows) -> dict[str, TopicInfo]:
         """Raises TopicUnknown and the like, within `max.block.ms`."""
         found = self.known_topics(rows)
         if found is not None:
             return found
-        deadline = self._cluster.deadline(
-            "metadata of topics to write to", self.settings.max_block_ms / 1000
-        )
-        if not self._creates_topics:
-            return await self._cluster.topics(rows.topics.names, deadline=deadline)
-        each = await self._cluster.topics_each(
-            rows.topics.names, deadline=deadline, unknown_grace_s=CREATION_S, creates=True
-        )
-        return {name: or_raise(one) for name, one in each.items()}
+        doubted = self._known(rows.topics.names)
+        if doubted is None:
+            return await self.topics_anew(rows)
+        try:
+            return await self.topics_anew(rows, within_s=DOUBT_S)
+        except (BrokersUnreachable, DeadlinePassed):
+            # No broker answers at present: how long that may last is for the sender to judge.
+            self._doubted.difference_update(rows.topics.names)
+            return doubted
+
+    async def topics_anew(self, rows: Rows, *, within_s: float = math.inf) -> dict[str, TopicInfo]:
+        """As the brokers see them now: a partition that is not known may have been added since."""
+        within_s = min(within_s, self.settings.max_block_ms / 1000)
+        deadline = self._cluster.deadline("metadata of topics to write to", within_s)
+        names = rows.topics.names
+        if self._creates_topics:
+            each = await self._cluster.topics_each(
+                names, deadline=deadline, unknown_grace_s=CREATION_S, creates=True
+            )
+            found = {name: or_raise(one) for name, one in each.items()}
+        else:
+            found = await self._cluster.topics(names, deadline=deadline)
+        self._doubted.difference_update(names)
+        return found
 
     def encode(self, piece: Piece, rows: Rows, topics: dict[str, TopicInfo]) -> list[Batch]:
         try:
@@ -246,7 +291,10 @@ class ColumnProducer:
 
     async def _gather(self, batch: pa.RecordBatch, topic: str | None) -> None:
         rows = rows_of(batch, topic=topic, now_ms=self._clock.wall_ms())
-        self._spreader.check(rows, await self.topics_of(rows))
+        try:
+            self._spreader.check(rows, await self.topics_of(rows))
+        except PartitionInvalid:
+            self._spreader.check(rows, await self.topics_anew(rows))
         if not self._gatherer.fits(batch.schema, topic):
             await self._send_gathered()
         self._gatherer.add(batch, topic, self._writes)

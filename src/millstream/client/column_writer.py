@@ -18,6 +18,7 @@ import pyarrow as pa
 from millstream.client.cluster import Cluster
 from millstream.client.column_producer import ColumnProducer
 from millstream.client.errors import ClientClosed
+from millstream.client.producing.errors import PartitionInvalid
 from millstream.client.producing.machine import Delivered
 from millstream.model.ids import TopicPartition
 
@@ -73,6 +74,11 @@ class ColumnWriter:
         """Batches written so far; errors name a row by the number of its write."""
         return self._producer.write_count
 
+    def doubt_topics(self) -> None:
+        """See `ColumnProducer.doubt_topics`: for a writer that was not used for a while."""
+        with self._lock:
+            self._producer.doubt_topics()
+
     def write(self, rows: pa.RecordBatch | pa.Table, *, topic: str | None = None) -> None:
         """See `ColumnProducer.send`; blocks while there is no room.
 
@@ -105,7 +111,11 @@ class ColumnWriter:
             topics = producer.known_topics(rows)
             if topics is None:
                 topics = self._run(partial(producer.topics_of, rows), self._block_s)
-            batches = producer.encode(piece, rows, topics)
+            try:
+                batches = producer.encode(piece, rows, topics)
+            except PartitionInvalid:
+                topics = self._run(partial(producer.topics_anew, rows), self._block_s)
+                batches = producer.encode(piece, rows, topics)
             if not producer.hand_over(batches):
                 self._run(partial(producer.enqueue, batches), self._block_s)
 

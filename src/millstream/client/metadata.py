@@ -126,6 +126,11 @@ class MetadataCache:
         """None when no broker takes that part at the moment."""
         return self._brokers.get(self._controller) if self._controller is not None else None
 
+    @property
+    def topic_names(self) -> list[str]:
+        """Of which something is known, or was asked for."""
+        return list(self._entries)
+
     def topic(self, name: str) -> TopicInfo | None:
         """None when it is not known, or is said not to be there."""
         entry = self._entries.get(name)

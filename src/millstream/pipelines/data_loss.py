@@ -184,7 +184,8 @@ def _losses_of_deletion(
     if not gone:
         return []
     names = ", ".join(map(str, gone))
-    return [Loss(LossKind.PARTITIONS_DELETED, f"Partitions {names} have been deleted.")]
+    text = f"Partitions {names} have been deleted, or the options do not name them any more."
+    return [Loss(LossKind.PARTITIONS_DELETED, text)]
 
 
 def _begin_of(

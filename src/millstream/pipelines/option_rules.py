@@ -161,7 +161,8 @@ def subscription_of(texts: OptionTexts) -> Subscription:
     given = [name for name in _STRATEGIES if name in texts]
     choice = ", ".join(_STRATEGIES)
     if not given:
-        raise OptionsInvalid("subscribe", None, f"one of {choice} must be set")
+        told = "; topic is for writing" if "topic" in texts else ""
+        raise OptionsInvalid("subscribe", None, f"one of {choice} must be set{told}")
     if len(given) > 1:
         reason = f"only one of {choice} can be set, and {given[1]} is set too"
         raise OptionsInvalid(given[0], texts.text(given[0]), reason)
@@ -251,7 +252,10 @@ def client_settings_of(texts: OptionTexts, refused: Mapping[str, str]) -> dict[s
     for name, reason in refused.items():
         if CLIENT_PREFIX + name in texts:
             raise OptionsInvalid(CLIENT_PREFIX + name, texts.text(CLIENT_PREFIX + name), reason)
-    texts.required("kafka.bootstrap.servers", "where to find a broker: host:port, comma-separated")
+    reason = "where to find a broker: host:port, comma-separated"
+    if "bootstrap.servers" in texts:
+        reason += "; bootstrap.servers needs kafka. before it, as all settings of the client do"
+    texts.required("kafka.bootstrap.servers", reason)
     return texts.group(CLIENT_PREFIX)
 
 

@@ -82,7 +82,7 @@ def batch_ranges(
     if starts.keys() != ends.keys():
         raise RangeInvalid(
             "the partitions changed while the query was planned; try again. "
-            f"{_difference(starts, ends)}"
+            f"{_difference(starts, ends, 'Only at the start', 'Only at the end')}"
         )
     for partition in sorted(starts):
         start, end = starts[partition], ends[partition]
@@ -113,7 +113,8 @@ def _check_order(
     starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], kind: str
 ) -> None:
     if starts.keys() != ends.keys():
-        raise RangeInvalid(f"start and end name other partitions. {_difference(starts, ends)}")
+        difference = _difference(starts, ends, "Only the start names", "Only the end names")
+        raise RangeInvalid(f"start and end name other partitions. {difference}")
     for partition in sorted(starts):
         first, last = starts[partition], ends[partition]
         # Negative ones are earliest and latest: not known yet.
@@ -129,18 +130,24 @@ def _check_complete(
     if set(given) != set(assigned):
         raise RangeInvalid(
             f"option '{name}' must name every partition that is read and no other (as an "
-            f"offset -1 is latest and -2 earliest). {_difference(given, assigned)}"
+            f"offset -1 is latest and -2 earliest). "
+            f"{_difference(given, assigned, 'Named and not read', 'Not named')}"
         )
 
 
-def _difference(left: Collection[TopicPartition], right: Collection[TopicPartition]) -> str:
+def _difference(
+    left: Collection[TopicPartition],
+    right: Collection[TopicPartition],
+    only_left: str,
+    only_right: str,
+) -> str:
     def told(partitions: set[TopicPartition]) -> str:
         shown = sorted(map(str, partitions))
         return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
 
     parts = []
     if extra := set(left) - set(right):
-        parts.append(f"Only the first: {told(extra)}.")
+        parts.append(f"{only_left}: {told(extra)}.")
     if missing := set(right) - set(left):
-        parts.append(f"Only the second: {told(missing)}.")
+        parts.append(f"{only_right}: {told(missing)}.")
     return " ".join(parts)

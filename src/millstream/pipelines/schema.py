@@ -117,7 +117,11 @@ def write_columns(schema: Sequence[Column], *, topic_option: str | None) -> Writ
         )
     value = found["value"]
     if value is None:
-        raise SchemaInvalid("the rows have no column 'value', which is required")
+        names = ", ".join(one.name for one in schema)
+        raise SchemaInvalid(
+            f"the rows have no column 'value', which is required; they have {names} (names are "
+            "compared exactly)"
+        )
     used = {column.position for column in found.values() if column is not None}
     return WriteColumns(
         value=value,

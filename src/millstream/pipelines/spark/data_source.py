@@ -54,4 +54,7 @@ class MillstreamDataSource(DataSource):
     ) -> DataSourceStreamArrowWriter:
         from millstream.pipelines.spark.stream_writer import StreamWriter
 
-        return StreamWriter(self.options, schema, is_overwrite=overwrite)
+        # Set in complete mode, where every batch has the whole result: it is added to the topic,
+        # as with Spark's connector.
+        del overwrite
+        return StreamWriter(self.options, schema)

@@ -13,10 +13,8 @@ from millstream.pipelines.spark.task_writing import TaskWritten, write_task
 class StreamWriter(DataSourceStreamArrowWriter):
     """Spark makes one for each micro-batch, and another one to commit it, in another process."""
 
-    def __init__(
-        self, options: Mapping[str, str], schema: StructType, *, is_overwrite: bool
-    ) -> None:
-        self._plan = sink_plan(options, schema, is_overwrite=is_overwrite)
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._plan = sink_plan(options, schema, is_overwrite=False)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
         """In a task."""

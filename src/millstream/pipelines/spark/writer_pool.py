@@ -29,9 +29,12 @@ class WriterPool:
         """A writer that nobody else has, with nothing unsent."""
         self._notice_fork()
         writer = self._idle.pop(settings, None)
-        if writer is not None:
-            return writer
-        return client_for(settings).column_writer(creates_topics=True)
+        if writer is None:
+            writer = client_for(settings).column_writer(creates_topics=True)
+        # Between two tasks there can be hours. Records for a topic that is gone would wait for it
+        # until their time is up, and nobody would ask for it to be created.
+        writer.doubt_topics()
+        return writer
 
     def give_back(self, settings: ClientSettings, writer: ColumnWriter) -> None:
         """Only after a flush; one that met an error is aborted instead."""
