@@ -17,9 +17,11 @@ from typing import NamedTuple
 from millstream.controller.cluster import nodes
 from millstream.controller.cluster.drafts import Draft
 from millstream.controller.cluster.elections import (
+    AllRules,
     Electorate,
     TopicRules,
     UncleanElection,
+    elect_leaderless,
     settled,
     unclean_election,
 )
@@ -160,22 +162,18 @@ def electing_leaderless(
 ) -> Steps[list[UncleanElection]]:
     """Elect leaders where there are none, and somebody who may be one is alive."""
     unclean: list[UncleanElection] = []
+    all_rules = AllRules(policy)
     pace = Pace()
     for topic in draft.image.topics.values():
-        rules: TopicRules | None = None
-        for partition in draft.partitions(topic):
-            if partition.leader != NO_LEADER or electorate.alive.isdisjoint(partition.replicas):
-                continue
-            rules = rules or TopicRules.of(topic, policy)
-            isr = tuple([one for one in partition.isr if one in electorate.alive])
-            outcome = settled(partition, rules, electorate, isr=isr)
-            if outcome.partition is partition:
-                continue
-            draft.put(topic, outcome.partition)
-            if outcome.is_unclean:
-                unclean.append(unclean_election(topic, outcome))
-            if pace.is_due():
-                yield None
+        partitions = draft.partitions(topic)
+        for partition in partitions:
+            if partition.leader == NO_LEADER and not electorate.alive.isdisjoint(
+                partition.replicas
+            ):
+                rules = all_rules.of(topic)
+                elect_leaderless(draft, topic, partition, rules, electorate, unclean)
+                if pace.is_due():
+                    yield None
     return unclean
 
 

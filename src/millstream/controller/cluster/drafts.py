@@ -52,6 +52,7 @@ class Draft:
         self._moved: dict[str, set[int]] = {}
         self._reassigned: dict[str, list[PartitionImage]] = {}
         """Decided, and not among the groups yet."""
+        self._configs: dict[str, Mapping[str, str]] = {}
 
     def partitions(self, topic: TopicImage) -> Sequence[PartitionImage]:
         """As they will be."""
@@ -80,6 +81,12 @@ class Draft:
             data=nodes.encode_state(partition, controller_epoch=self._controller_epoch),
             version=partition.partition_epoch - 1,
         )
+
+    def configure(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
+        """Give a topic other settings."""
+        path, data = nodes.topic_configs_path(topic.name), nodes.encode_configs(configs)
+        self._configs[topic.name] = configs
+        self.groups.append([Set(path=path, data=data, version=ANY_VERSION)])
 
     def flush(self) -> None:
         """Put replicas that were changed among the groups: what follows may rely on them."""
@@ -116,26 +123,38 @@ class Draft:
         result: T,
         *,
         brokers: Mapping[BrokerId, BrokerImage] | None = None,
+        broker_configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Plan[T]:
-        """Everything so far; without groups and another set of brokers the image stays."""
+        """Everything so far; without groups and other brokers the image stays what it is."""
         self.flush()
         is_same = brokers is None or brokers == self.image.brokers
         if not self.groups and is_same:
             return Plan(result, self.image)
-        put, moved = self.changed_topics()
-        image = self.image.changed(put=put, brokers=None if is_same else brokers)
-        return Plan(
-            result, image, self.groups, ImageChange(moved=moved, brokers_changed=not is_same)
+        put, moved = self._changed_topics()
+        reconfigured = [one for one in put if one.name in self._configs]
+        image = self.image.changed(
+            put=put, brokers=None if is_same else brokers, broker_configs=broker_configs
         )
+        change = ImageChange(
+            moved=moved,
+            reconfigured=reconfigured,
+            brokers_changed=not is_same,
+            brokers_reconfigured=broker_configs is not None,
+        )
+        return Plan(result, image, self.groups, change)
 
-    def changed_topics(self) -> tuple[list[TopicImage], list[MovedPartition]]:
+    def _changed_topics(self) -> tuple[list[TopicImage], list[MovedPartition]]:
         """The topics as they will be, and their partitions that moved."""
         put: list[TopicImage] = []
         moved: list[MovedPartition] = []
-        for name, partitions in self._partitions.items():
-            topic = self.image.topics[name]._replace(partitions=tuple(partitions))
+        for name in {**self._partitions, **self._configs}:
+            old = self.image.topics[name]
+            topic = old._replace(
+                partitions=tuple(self.partitions(old)), configs=self._configs.get(name, old.configs)
+            )
             put.append(topic)
-            moved += [MovedPartition(topic, partitions[one]) for one in sorted(self._moved[name])]
+            indexes = sorted(self._moved.get(name, ()))
+            moved += [MovedPartition(topic, topic.partitions[one]) for one in indexes]
         return put, moved
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from millstream.controller.cluster.drafts import Draft
 from millstream.controller.cluster.plans import Policy
 from millstream.controller.image import NO_LEADER, BrokerImage, PartitionImage, TopicImage
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicPartition
@@ -61,6 +62,20 @@ class TopicRules(NamedTuple):
     def only_certain(self) -> "TopicRules":
         """Nobody is elected who may lack something."""
         return TopicRules(self.in_sync_min, is_unclean_allowed=False, is_last_known_allowed=False)
+
+
+class AllRules:
+    """The rules of topics, each found out once for a plan."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._rules: dict[str, TopicRules] = {}
+
+    def of(self, topic: TopicImage) -> TopicRules:
+        rules = self._rules.get(topic.name)
+        if rules is None:
+            rules = self._rules[topic.name] = TopicRules.of(topic, self._policy)
+        return rules
 
 
 class Settled(NamedTuple):
@@ -171,3 +186,27 @@ def unclean_election(topic: TopicImage, outcome: Settled) -> UncleanElection:
     """What is to be reported of it."""
     partition = TopicPartition(topic.name, outcome.partition.index)
     return UncleanElection(partition, outcome.partition.leader, outcome.is_last_known)
+
+
+def elect_leaderless(
+    draft: Draft,
+    topic: TopicImage,
+    partition: PartitionImage,
+    rules: TopicRules,
+    electorate: Electorate,
+    unclean: list[UncleanElection],
+) -> bool:
+    """Elect a leader for a partition that has none; whether there is one then."""
+    isr = tuple([one for one in partition.isr if one in electorate.alive])
+    outcome = settled(partition, rules, electorate, isr=isr)
+    if outcome.partition is partition:
+        return False
+    draft.put(topic, outcome.partition)
+    if outcome.is_unclean:
+        unclean.append(unclean_election(topic, outcome))
+    return outcome.partition.leader != NO_LEADER
+
+
+def with_leader(partition: PartitionImage, leader: BrokerId) -> PartitionImage:
+    """Led by another member of its in-sync set."""
+    return _with_leader(partition, leader)

@@ -7,7 +7,7 @@ heard of a newer controller: then we are not it any more.
 from collections.abc import Sequence
 
 from millstream.controller.cluster.drafts import Draft
-from millstream.controller.cluster.elections import Electorate, TopicRules, settled
+from millstream.controller.cluster.elections import AllRules, Electorate, settled
 from millstream.controller.cluster.errors import (
     IneligibleReplica,
     InvalidUpdateVersion,
@@ -61,6 +61,7 @@ def considering_isr_changes(
     check_broker_epoch(image, broker_id, broker_epoch)
     draft = Draft(image, policy)
     electorate = Electorate.of(image.brokers)
+    all_rules = AllRules(policy)
     results: IsrResults = []
     pace = Pace()
     for change in changes:
@@ -71,10 +72,9 @@ def considering_isr_changes(
         except OperatingError as error:
             results.append(error)
             continue
-        rules = TopicRules.of(topic, policy)
         isr = tuple([member for member, _ in change.isr])
         after, isr = completed(partition, isr)
-        outcome = settled(after, rules, electorate, isr=isr)
+        outcome = settled(after, all_rules.of(topic), electorate, isr=isr)
         is_same = outcome.partition == partition
         results.append(partition if is_same else draft.put(topic, outcome.partition))
         if pace.is_due():
