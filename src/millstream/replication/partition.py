@@ -385,6 +385,14 @@ class Partition:
             return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
         return EMPTY_SLICE if position == NOTHING_NEW else None
 
+    def end_tail(self, offset: int, size_max: int) -> ReadSlice | None:
+        """The same for a follower: everything, wherever the high watermark is."""
+        slot = self.slot
+        position = slot.end_tail(offset, size_max)
+        if position >= 0:
+            return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
+        return EMPTY_SLICE if position == NOTHING_NEW else None
+
     def visible_end(self, isolation: Isolation) -> Offset:
         """Where such a reader's view ends (I-07)."""
         slot = self.slot
