@@ -24,6 +24,7 @@ from millstream.model.ids import (
     TopicPartition,
 )
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
+from millstream.runtime.clock import Clock
 from millstream.runtime.disk import ShortFile
 from millstream.runtime.turns import Steps, in_parts, run_whole
 from millstream.storage import clean_shutdown, names
@@ -274,6 +275,10 @@ class LogManager(ChangingLogs):
         return [name for name, log in self._logs.items() if log.failure is not None]
 
     @property
+    def clock(self) -> Clock:
+        return self._seams.clock
+
+    @property
     def directories(self) -> list[LogDirectory]:
         return list(self._directories)
 
@@ -324,6 +329,21 @@ class LogManager(ChangingLogs):
                 yield partial(noted.store, directory, is_current)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue  # noted in the directory, or good enough: old checkpoints mean more work
+
+    def storing_high_watermarks(self, logs: Sequence[Log]) -> Steps[None]:
+        """The high watermarks of these alone, in steps."""
+        for directory in self._usable():
+            mine = [log for log in logs if log.owner is directory]
+            is_current = as_now(mine)
+            marks: dict[TopicPartition, Offset] = {}
+            for part in in_parts(mine):
+                marks.update((log.partition, log.high_watermark) for log in part)
+                if len(mine) > len(part):
+                    yield None
+            try:
+                yield partial(directory.store_current, names.HIGH_WATERMARKS, marks, is_current)
+            except (StorageFailed, DiskFull, TooManyOpenFiles):
+                continue  # as above
 
     def run_retention(self) -> int:
         """Remove what retention allows; returns the number of segments."""
