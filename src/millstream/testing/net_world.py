@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import IO, Any, Final, Self
 
@@ -110,16 +110,15 @@ class Node:
         self,
         arguments: Sequence[str],
         *,
+        stdout: IO[Any] | int | None = subprocess.PIPE,
         stderr: IO[Any] | int | None = None,
-        env: Mapping[str, str] | None = None,
     ) -> "subprocess.Popen[str]":
-        """A process in this node with its output as a pipe; signals reach it directly."""
+        """A process in this node; signals reach it directly."""
         return subprocess.Popen(  # noqa: S603 - our own arguments
             self.command(arguments),
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=stderr,
-            env=None if env is None else dict(env),
             text=True,
             start_new_session=True,  # Ctrl-C reaches the test alone, which then ends them
         )
