@@ -31,8 +31,17 @@ class ClusterChaos:
     """One cluster's life; `close` ends it."""
 
     def __init__(
-        self, directory: str, seed: int, *, is_ensemble: bool = False, cast: Cast | None = None
+        self,
+        directory: str,
+        seed: int,
+        *,
+        is_ensemble: bool = False,
+        only: str = "",
+        cast: Cast | None = None,
     ) -> None:
+        self._names = [one for one in ACTIONS if only in one for _ in range(WEIGHTS[one])]
+        if not self._names:
+            raise ChaosFailed(f"no action has {only!r} in its name: {', '.join(ACTIONS)}")
         self._chance = SeededRandomness(f"cluster chaos {seed}")
         self._scene = ClusterScene(Path(directory), cast or MillstreamCast(is_ensemble=is_ensemble))
         self._actions = Actions(self._scene, self._chance.fork("actions"))
@@ -58,8 +67,7 @@ class ClusterChaos:
 
     def run_round(self) -> str:
         """Let the clients work, let something happen, see it heal. Raises ChaosFailed."""
-        name = self._chance.choice([one for one in ACTIONS for _ in range(WEIGHTS[one])])
-        return self.act(name)
+        return self.act(self._chance.choice(self._names))
 
     def act(self, name: str) -> str:
         """One round with the action of that name."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from millstream.runtime.randomness import SeededRandomness
+from millstream.testing.chaos_cluster_growth import Growth
 from millstream.testing.chaos_cluster_processes import BrokerProcess
 from millstream.testing.chaos_cluster_scene import SESSION_S, ClusterScene
 from millstream.testing.chaos_cluster_view import NOBODY, ClusterView
@@ -212,6 +213,13 @@ class Actions:
         coordination.start()
         return self._scene.view()
 
+    # -- who is in it ----------------------------------------------------------------------
+
+    def grow_and_shrink(self) -> ClusterView:
+        """A new broker takes the victim's place, and no client hears of it."""
+        Growth(self._scene).grow_and_shrink(self._victim)
+        return self._scene.view()
+
     # -- parts -----------------------------------------------------------------------------
 
     def _moved(self) -> ClusterView:
@@ -257,6 +265,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "isolate": Actions.isolate,
     "kill a coordination server": Actions.kill_coordination_member,
     "take coordination away": Actions.take_coordination_away,
+    "grow and shrink": Actions.grow_and_shrink,
 }
 WEIGHTS: Final[Mapping[str, int]] = {
     **dict.fromkeys(ACTIONS, 3),
@@ -270,5 +279,6 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "pause shortly": 1,
     "kill all": 2,
     "take coordination away": 1,
+    "grow and shrink": 1,
 }
 """Mostly those that move leaders; some only once in a while because they take long."""

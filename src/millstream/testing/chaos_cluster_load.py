@@ -128,7 +128,7 @@ class Load:
     def _check(self) -> None:
         if len(self.lines.history.finals) != self._task.partitions:
             raise ChaosFailed("not all partitions were read in the end")
-        found = check_history(self.lines.history)
+        found = self.lines.place_the_unplaced() + check_history(self.lines.history)
         if found:
             told = [f"{one.kind}: {one.told}" for one in found[:ANOMALIES_TOLD_MAX]]
             raise ChaosFailed("\n".join([f"{len(found)} anomalies", *told]))

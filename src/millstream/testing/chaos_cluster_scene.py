@@ -81,12 +81,15 @@ class MillstreamCast:
 class ClusterScene:
     """Starts with `start`; `close` ends all of it."""
 
-    def __init__(self, root: Path, cast: Cast, *, partitions: int = PARTITIONS) -> None:
+    def __init__(
+        self, root: Path, cast: Cast, *, partitions: int = PARTITIONS, brokers: int = BROKERS
+    ) -> None:
         self._root = root
         self._cast = cast
         self._stack = ExitStack()
         self._load: Load | None = None
         self._era = 0
+        self._brokers_count = brokers
         self.partitions: Final = partitions
         self.world: Final = self._stack.enter_context(NetWorld())
         self.eye: Final = self.world.add("eye")
@@ -98,7 +101,7 @@ class ClusterScene:
     def start(self) -> None:
         """All of it is up and the first era began."""
         self.coordination.start()
-        for broker_id in range(1, BROKERS + 1):
+        for broker_id in range(1, self._brokers_count + 1):
             self.add_broker(broker_id).spawn()
         for broker in self.brokers.values():
             broker.wait_ready()
@@ -157,7 +160,7 @@ class ClusterScene:
 
     def create_topic(self, topic: str) -> None:
         wish = CreatableTopic(
-            name=topic, num_partitions=self.partitions, replication_factor=BROKERS
+            name=topic, num_partitions=self.partitions, replication_factor=self._brokers_count
         )
         request = CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
         done = (ErrorCode.TOPIC_ALREADY_EXISTS,)

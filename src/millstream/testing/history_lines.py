@@ -3,7 +3,8 @@
 Any client in any language can write them; `history.py` checks them. Kinds, by the key `t`:
 
     send   lane, n, topic, p, v          about to send value `v`, the lane's n-th
-    ok     lane, n, offset, at           acknowledged, at a monotonic time in seconds
+    ok     lane, n, offset, at           acknowledged, at a monotonic time in seconds; the offset is
+                                         null where the client was only told that it is stored
     fail   lane, n, why                  certainly not stored
     info   lane, n, why                  nobody knows
     poll   c, topic, p, records          a consumer got [[offset, value], ...]
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from millstream.testing.history import History, Place, Run, Send
+from millstream.testing.history import Anomaly, History, Place, Run, Send, told_of
 
 
 class HistoryWriter:
@@ -43,6 +44,8 @@ class HistoryReader:
         self.acknowledged_at_s: dict[Place, list[float]] = defaultdict(list)
         self.read: dict[Place, int] = defaultdict(int)
         """How many records consumers were given."""
+        self._unplaced: list[Send] = []
+        """Acknowledged at an offset that nobody told."""
         self._sends: dict[tuple[str, int], Send] = {}
         self._runs: dict[tuple[str, Place], Run] = {}
         self._ends: dict[Path, int] = {}
@@ -76,6 +79,19 @@ class HistoryReader:
         }
         kinds[line["t"]](line)
 
+    def place_the_unplaced(self) -> list[Anomaly]:
+        """After the last read: each was stored somewhere, or it is lost."""
+        lost = []
+        for send in self._unplaced:
+            _, records = self.history.finals.get(send.place, (0, []))
+            offsets = [offset for offset, value in records if value == send.values[0]]
+            if offsets:
+                self.history.acknowledged(send, offsets[0])
+            else:
+                lost.append(Anomaly("lost-write", f"{send} is nowhere: {told_of(send.values[0])}"))
+        self._unplaced.clear()
+        return lost
+
     def _send(self, line: Mapping[str, Any]) -> None:
         key = (line["lane"], line["n"])
         self._sends[key] = self.history.send(*key, _place(line), [line["v"].encode()])
@@ -85,7 +101,10 @@ class HistoryReader:
 
     def _ok(self, line: Mapping[str, Any]) -> None:
         send = self._sent(line)
-        self.history.acknowledged(send, line["offset"])
+        if line["offset"] is None:
+            self._unplaced.append(send)
+        else:
+            self.history.acknowledged(send, line["offset"])
         self.acknowledged_at_s[send.place].append(line["at"])
 
     def _fail(self, line: Mapping[str, Any]) -> None:
