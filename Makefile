@@ -11,6 +11,7 @@ FROM ?= 0
 STEPS ?= 200
 ROUNDS ?=
 CELLS ?=
+ENSEMBLE ?=
 SEED ?=
 HOURS ?= 1
 PART ?= all
@@ -63,10 +64,10 @@ sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker o
 	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS)
 
 # Without ROUNDS 10 of each, but of Spark the whole matrix: every kill once (CELLS='driver / topic'
-# chooses some by name).
-chaos: $(KERNELS) ## ROUNDS of a real process killed while it works: PART log, broker, spark or all
+# chooses some by name). ENSEMBLE=1 has the cluster on three real ZooKeeper servers.
+chaos: $(KERNELS) ## ROUNDS of real processes killed while they work: PART log, broker, spark, cluster or all
 	@$(BIN)/python -m millstream.testing.chaos --part $(PART) $(if $(ROUNDS),--rounds $(ROUNDS)) \
-	  $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)")
+	  $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") $(if $(ENSEMBLE),--ensemble)
 
 soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or all
 	@$(BIN)/python -m millstream.testing.soak --part $(PART) --hours $(HOURS) $(if $(SEED),--seed $(SEED))

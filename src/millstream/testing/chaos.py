@@ -1,9 +1,9 @@
 """A real process on a real disk, killed in the middle of its writes; its files damaged on top.
 
-    python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log|broker|spark]
+    python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log|broker|spark|cluster]
 
-Without a part it runs all of them, one after the other; `chaos_broker.py` has the broker's, and
-`chaos_spark.py` that of Spark's queries.
+Without a part it runs all of them, one after the other; `chaos_broker.py` has the broker's,
+`chaos_spark.py` that of Spark's queries, and `chaos_cluster.py` that of three brokers.
 
 Every round of the log: a writer goes on with the log of the round before and is killed with
 SIGKILL at a random moment, its files may be damaged, then the log is opened and everything in it
@@ -40,7 +40,8 @@ ROUNDS_PER_LOG_MAX: Final = 1_000
 """Lives are also producer epochs, which are 16-bit numbers: then a new log begins."""
 ROUNDS_DEFAULT: Final = 10
 SPARK: Final = "spark"
-CHAOS_PARTS: Final = (*PARTS, SPARK)
+CLUSTER: Final = "cluster"
+CHAOS_PARTS: Final = (*PARTS, SPARK, CLUSTER)
 SILENCE_MAX_S: Final = 60
 """A writer that tells nothing for so long hangs."""
 
@@ -174,7 +175,8 @@ class Chaos:
 class Rounds(Protocol):
     """What every part has."""
 
-    counts: Counter[str]
+    @property
+    def counts(self) -> Counter[str]: ...
 
     def run_round(self) -> str: ...
 
@@ -183,8 +185,18 @@ class Rounds(Protocol):
     def close(self) -> None: ...
 
 
-def begin(directory: str, seed: int, *, part: str, cells: str = "") -> Rounds:
-    """Rounds of a part on an empty directory; `cells` chooses kills of Spark's by their names."""
+def begin(
+    directory: str, seed: int, *, part: str, cells: str = "", is_ensemble: bool = False
+) -> Rounds:
+    """Rounds of a part on an empty directory; `cells` chooses kills of Spark's or the
+    cluster's by their names.
+
+    With an ensemble the cluster's coordination is three real ZooKeeper servers.
+    """
+    if part == CLUSTER:
+        from millstream.testing.chaos_cluster import ClusterChaos
+
+        return ClusterChaos(directory, seed, is_ensemble=is_ensemble, only=cells)
     if part == SPARK:
         from millstream.testing.chaos_spark import SparkChaos
 
@@ -202,13 +214,20 @@ class ChaosRun(NamedTuple):
 
 
 def run_chaos(
-    rounds: int, seed: int, tell: Callable[[str], None], *, part: str = LOG, cells: str = ""
+    rounds: int,
+    seed: int,
+    tell: Callable[[str], None],
+    *,
+    part: str = LOG,
+    cells: str = "",
+    is_ensemble: bool = False,
 ) -> ChaosRun:
     """Rounds on fresh data in a temporary directory, which stays when one fails."""
     counts: Counter[str] = Counter()
     for first in range(0, rounds, ROUNDS_PER_LOG_MAX):
         directory = tempfile.mkdtemp(prefix="millstream-chaos-")
-        with closing(begin(directory, seed + first, part=part, cells=cells)) as chaos:
+        made = begin(directory, seed + first, part=part, cells=cells, is_ensemble=is_ensemble)
+        with closing(made) as chaos:
             for number in range(first, min(first + ROUNDS_PER_LOG_MAX, rounds)):
                 try:
                     tell(chaos.run_round())
@@ -218,6 +237,7 @@ def run_chaos(
                     command = f"make chaos ROUNDS={number - first + 1} SEED={seed + first}"
                     note = "content and damage repeat, the moments of the kills do not"
                     chosen = f' CELLS="{cells}"' if cells else ""
+                    chosen += " ENSEMBLE=1" if is_ensemble else ""
                     command = f"{command} PART={part}{chosen}  # {note}"
                     lines = replay_lines(error, seed=seed + first, command=command)
                     return ChaosRun(number, counts + chaos.counts, f"{lines}\nfiles: {directory}")
@@ -232,7 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=None)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--part", choices=[ALL, *CHAOS_PARTS], default=ALL)
-    parser.add_argument("--cells", default="", help="kills of Spark's, by a part of their names")
+    parser.add_argument(
+        "--cells", default="", help="kills of Spark's or the cluster's, by a part of their names"
+    )
+    parser.add_argument(
+        "--ensemble", action="store_true", help="the cluster's on a real ZooKeeper ensemble"
+    )
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
@@ -241,7 +266,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rounds = options.rounds or _rounds_of(part, options.cells)
         _say(f"{part}: chaos with seed {seed}, {rounds} rounds")
         run = run_chaos(
-            rounds, seed, lambda line: _say(f"  {line}"), part=part, cells=options.cells
+            rounds,
+            seed,
+            lambda line: _say(f"  {line}"),
+            part=part,
+            cells=options.cells,
+            is_ensemble=options.ensemble,
         )
         for name, count in sorted(run.counts.items()):
             _say(f"{count:>10,}  {name}")

@@ -153,10 +153,20 @@ def ask(place: str, request: Any, version: int) -> Any:
     """One request on a connection of its own."""
     host, _, port = place.rpartition(":")
     with socket.create_connection((host, int(port)), ANSWER_MAX_S) as connection:
-        body = encode_request_header(request.API_KEY, version, 1, "chaos") + request.encode(version)
-        connection.sendall(struct.pack(">i", len(body)) + body)
-        (size,) = struct.unpack(">i", _exactly(connection.recv, 4))
-        frame = memoryview(_exactly(connection.recv, size))
+        send_request(connection, request, version)
+        return read_answer(connection, request, version)
+
+
+def send_request(connection: socket.socket, request: Any, version: int) -> None:
+    """The request alone: whoever gets it may be paused."""
+    body = encode_request_header(request.API_KEY, version, 1, "chaos") + request.encode(version)
+    connection.sendall(struct.pack(">i", len(body)) + body)
+
+
+def read_answer(connection: socket.socket, request: Any, version: int) -> Any:
+    """The answer to the one request that is under way on the connection."""
+    (size,) = struct.unpack(">i", _exactly(connection.recv, 4))
+    frame = memoryview(_exactly(connection.recv, size))
     skip = 5 if response_header_version(request.API_KEY, version) == 1 else 4
     return response_type(request.API_KEY).decode(frame[skip:], version)
 

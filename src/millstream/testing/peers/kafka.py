@@ -161,7 +161,7 @@ class ApacheKafka:
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings.items()))
         if not (self.data_directory / "meta.properties").exists():
             self._format(properties)
-        self._launch(properties)
+        self._launch()
 
     def stop(self) -> None:
         """Clean shutdown (SIGTERM); SIGKILL and an error when it does not come to an end."""
@@ -223,14 +223,12 @@ class ApacheKafka:
                 f"format ended with {done.returncode}:\n{done.stdout}{done.stderr}"
             )
 
-    def _launch(self, properties: Path) -> None:
-        logging = self.directory / "log4j2.properties"
-        logging.write_text(_LOGGING.format(level="INFO", target="SYSTEM_OUT"))
-        java = _java(self._jars, logging, self._jvm_options)
+    def _launch(self) -> None:
+        command = server_command(self._jars, self.directory, self._jvm_options)
         with self.log_file.open("ab") as log:
             seen = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - our own arguments
-                [*_dies_with_us(), *java, "kafka.Kafka", str(properties)],
+                [*_dies_with_us(), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -274,6 +272,17 @@ def free_ports(count: int) -> list[int]:
         if port not in ports:
             ports.append(port)
     return ports
+
+
+def server_command(
+    jars: Path, directory: Path, jvm_options: Sequence[str] = TEST_JVM_OPTIONS
+) -> list[str]:
+    """To run the node whose `server.properties` is in the directory; its log goes to its output."""
+    directory.mkdir(parents=True, exist_ok=True)
+    logging = directory / "log4j2.properties"
+    logging.write_text(_LOGGING.format(level="INFO", target="SYSTEM_OUT"))
+    java = _java(jars, logging, jvm_options)
+    return [*java, "kafka.Kafka", str(directory / "server.properties")]
 
 
 def _java(jars: Path, logging: Path, jvm_options: Sequence[str]) -> list[str]:
