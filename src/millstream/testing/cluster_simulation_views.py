@@ -1,0 +1,87 @@
+"""Looking at a running broker: what its parts say, and what its files have."""
+
+from typing import Any, Final
+from zlib import crc32
+
+from millstream.broker.broker import Broker
+from millstream.storage.log import Log
+from millstream.testing.cluster_views import (
+    BatchView,
+    BrokerView,
+    LeaderClaim,
+    PartitionKey,
+    ReplicaView,
+    batches_in,
+)
+from millstream.testing.sim_disk import SimDisk
+
+_CACHED_MAX: Final = 4_000
+_CACHE: dict[tuple[int, int], list[BatchView]] = {}
+"""Batches by fingerprint and size of a file: most files are as they were at the last look."""
+
+
+def view_of(
+    broker: Broker, disk: SimDisk, *, incarnation: int, has_lost_session: bool
+) -> BrokerView:
+    """Everything that can be seen of it."""
+    replicas = {}
+    for log in broker.logs:
+        replica = _replica(broker.broker_id, log, disk)
+        replicas[replica.key] = replica
+    claims = {
+        claim.key: claim
+        for one in broker.partitions
+        if (claim := _claim(broker.broker_id, one)) is not None
+    }
+    return BrokerView(
+        broker.broker_id,
+        incarnation,
+        int(getattr(broker, "broker_epoch", -1)),
+        has_lost_session,
+        replicas,
+        claims,
+    )
+
+
+def _key(log: Log) -> PartitionKey:
+    return PartitionKey(log.partition.topic, str(log.home.topic_id), log.partition.partition)
+
+
+def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
+    return ReplicaView(
+        broker,
+        _key(log),
+        log.log_start,
+        log.log_end,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.recovery_point,
+        stored_batches(disk, log.home.directory),
+    )
+
+
+def _claim(broker: int, partition: Any) -> LeaderClaim | None:
+    """Of a partition that the broker leads; the others have none."""
+    if not getattr(partition, "is_leader", True):
+        return None
+    isr = tuple(getattr(partition, "isr", ()))
+    return LeaderClaim(broker, _key(partition.log), partition.leader_epoch, isr)
+
+
+def stored_batches(disk: SimDisk, directory: str) -> list[BatchView]:
+    """As the page cache has them."""
+    found: list[BatchView] = []
+    for name in disk.list_directory(directory):
+        if name.endswith(".log"):
+            found += _batches_of(bytes(disk.storage.live.file(f"{directory}/{name}").content))
+    return found
+
+
+def _batches_of(data: bytes) -> list[BatchView]:
+    fingerprint = (crc32(data), len(data))
+    known = _CACHE.get(fingerprint)
+    if known is None:
+        if len(_CACHE) >= _CACHED_MAX:
+            _CACHE.clear()
+        known = _CACHE[fingerprint] = batches_in(data)
+    return known
