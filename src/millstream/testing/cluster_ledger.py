@@ -66,8 +66,6 @@ class ClusterLedger:
         self._excuses = excuses
         self._made = made
         self._broker_epochs: dict[int, int] = {}
-        self.on_unclean: list[PartitionKey] = []
-        """Partitions that were led by somebody who had not everything, to be fetched."""
 
     def take(self, step: TreeStep, controller_session: int) -> list[Violation]:
         """One transaction; `controller_session` owned `/controller` before it."""
@@ -132,7 +130,6 @@ class ClusterLedger:
             return
         self._made[UNCLEAN_ELECTIONS] += 1
         self._excuses.unclean.add(now.key)
-        self.on_unclean.append(now.key)
         if self.tree.config(now.key.topic).get(UNCLEAN) != "true":
             told = f"{now.leader} was elected from outside of {was.holders}"
             yield Violation("I-14", f"{now.key}: {told}: {was} to {now}")

@@ -10,7 +10,7 @@ from millstream.testing.broker_simulation_watch import SimulationFailed
 from millstream.testing.cluster_invariants import Excuses, Violation
 from millstream.testing.cluster_ledger import ClusterLedger
 from millstream.testing.cluster_tree import TreeStep
-from millstream.testing.cluster_views import CommittedState, PartitionKey
+from millstream.testing.cluster_views import CommittedState
 from millstream.testing.history import Place
 from millstream.testing.sim_pause import Pauses
 
@@ -32,16 +32,16 @@ class ClusterScene(Scene):
         self.pauses = Pauses(self.world.loop, self.world.network)
         self.lost_reply_chance = 0.0
         self.broker_hosts: dict[int, str] = {}
-        self.high_watermark_of: Mapping[PartitionKey, int] = {}
-        """Where the leaders were at the last look."""
+        self.promised: set[str] = set()
+        """Topics of which nothing acknowledged may be lost; the others allow unclean elections."""
 
     @property
     def committed(self) -> CommittedState:
         return self.ledger.tree.committed()
 
     def may_have_lost(self, place: Place) -> bool:
-        """After an unclean election, and never otherwise: the faults keep one good copy."""
-        return any(place_of_key(key) == place for key in self.excuses.unclean)
+        """Only where that is allowed: the faults keep one good copy of everything else."""
+        return place[0] not in self.promised
 
     # -- the keeper ------------------------------------------------------------------------
 
@@ -59,20 +59,12 @@ class ClusterScene(Scene):
             self.fail_for(self.ledger.take(step, session))
         except SimulationFailed as error:
             self.world.loop.fail(error)  # not the keeper's concern
-        for key in self.ledger.on_unclean:
-            self.history.lost_power(place_of_key(key), end=0, floor=0)
-        self.ledger.on_unclean.clear()
 
     def fail_for(self, found: list[Violation]) -> None:
         """End the run with the promises that are broken."""
         if found:
             lines = "\n".join(str(one)[:900] for one in found[:5])
             raise SimulationFailed(f"{len(found)} promises broken\n{lines}")
-
-
-def place_of_key(key: PartitionKey) -> Place:
-    """As the history names partitions. The names of topics are not given again here."""
-    return (key.topic, key.index)
 
 
 class ClusterTopic(Topic):
