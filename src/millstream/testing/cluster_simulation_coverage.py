@@ -1,7 +1,7 @@
 """What a run has met, counted where it happens: a simulation must not quietly test nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest import mock
@@ -21,6 +21,28 @@ _FENCING: Final = (
     controller_errors.InvalidUpdateVersion,
 )
 """Each is made when somebody is refused for what was true once."""
+
+IN_SIXTY_SEEDS: Final = {
+    "elections": 50,
+    TRUNCATIONS: 30,
+    FENCED: 30,
+    "isr shrinks": 20,
+    "controller changes": 10,
+    "lost replies": 10,
+}
+"""What the fixed seeds of `make test` must meet together, and with it any run that is as long."""
+SEEDS_TO_MEET_ALL: Final = 60
+
+
+def never_made(made: Mapping[str, int], seeds: int) -> list[str]:
+    """What so many seeds met too seldom, and how often they did."""
+    if seeds < SEEDS_TO_MEET_ALL:
+        return []
+    return [
+        f"{name} ({made.get(name, 0)} of {least})"
+        for name, least in IN_SIXTY_SEEDS.items()
+        if made.get(name, 0) < least
+    ]
 
 
 @contextmanager
