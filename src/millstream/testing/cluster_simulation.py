@@ -88,12 +88,12 @@ def run_cluster(seed: int, *, steps: int) -> ClusterRun:
 class ClusterPlay:
     """One seed."""
 
-    def __init__(self, seed: int, *, duration_s: float) -> None:
+    def __init__(self, seed: int, *, duration_s: float, broker_count: int | None = None) -> None:
         self.scene = scene = ClusterScene(seed)
         self._duration_s = duration_s
         self._ends_in_the_middle = seed % SAFETY_EVERY == 0
         self._randomness = scene.randomness.fork("play")
-        count = self._randomness.choice([3, 3, 3, 4, 5])
+        count = broker_count or self._randomness.choice([3, 3, 3, 4, 5])
         self.keeper = KeeperMachine(scene)
         self.brokers = {one: BrokerMachine(scene, one, {}) for one in range(1, count + 1)}
         scene.broker_hosts = {one: machine.host for one, machine in self.brokers.items()}
@@ -226,7 +226,7 @@ class ClusterPlay:
     async def _finish(self) -> None:
         scene = self.scene
         await self.faults.heal()
-        await self._wait_until_well()
+        await self.wait_until_well()
         scene.is_ending = True
         consumers = [one for one in self._clients if isinstance(one, ClusterConsumer)]
         workers = [one for one in self._clients if not isinstance(one, ClusterConsumer)]
@@ -244,12 +244,12 @@ class ClusterPlay:
         )
         for consumer in consumers:
             consumer.is_finished = True
-        await self._wait_until_well()
+        await self.wait_until_well()
         await self._read_everything()
         await self._check_at_rest()
-        await self._stop_all()
+        await self.stop_all()
 
-    async def _wait_until_well(self) -> None:
+    async def wait_until_well(self) -> None:
         """I-39, I-40"""
         scene, alive = self.scene, list(self.brokers)
         await scene.until(
@@ -286,7 +286,7 @@ class ClusterPlay:
         await self._until_none(lambda: differing_replicas(self.view()), IN_SYNC_S)
         self.look()
 
-    async def _stop_all(self) -> None:
+    async def stop_all(self) -> None:
         """I-42, each after the other, so that leaderships are handed over."""
         self._looking = False
         for client in (*self._clients, self._admin):
