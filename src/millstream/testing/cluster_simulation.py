@@ -13,6 +13,7 @@ that nothing acknowledged is lost.
 
 import asyncio
 import gc
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -37,7 +38,7 @@ from millstream.testing.cluster_simulation_clients import (
     ClusterPlainProducer,
     ClusterReader,
 )
-from millstream.testing.cluster_simulation_coverage import counted
+from millstream.testing.cluster_simulation_coverage import CPU_S_MAX, TOO_SLOW, counted
 from millstream.testing.cluster_simulation_disks import check_acknowledged, scan_disks
 from millstream.testing.cluster_simulation_faults import ClusterFaults
 from millstream.testing.cluster_simulation_keeper import KeeperMachine
@@ -71,7 +72,10 @@ class ClusterRun(NamedTuple):
 
 def simulate_cluster(seed: int, *, steps: int) -> Counter[str]:
     """Run one seed; raises at the first promise that the cluster breaks."""
-    return run_cluster(seed, steps=steps).made
+    started_s = time.process_time()
+    made = run_cluster(seed, steps=steps).made
+    made[TOO_SLOW] += time.process_time() - started_s > CPU_S_MAX
+    return made
 
 
 def run_cluster(seed: int, *, steps: int) -> ClusterRun:

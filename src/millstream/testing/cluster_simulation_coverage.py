@@ -32,17 +32,22 @@ IN_SIXTY_SEEDS: Final = {
 }
 """What the fixed seeds of `make test` must meet together, and with it any run that is as long."""
 SEEDS_TO_MEET_ALL: Final = 60
+TOO_SLOW: Final = "seeds of too much CPU"
+CPU_S_MAX: Final = 4.0
+"""For a seed of the usual length; more of them find more than longer ones."""
 
 
 def never_made(made: Mapping[str, int], seeds: int) -> list[str]:
-    """What so many seeds met too seldom, and how often they did."""
+    """What so many seeds met too seldom and how often they did, or what they took too long for."""
     if seeds < SEEDS_TO_MEET_ALL:
         return []
-    return [
+    told = [
         f"{name} ({made.get(name, 0)} of {least})"
         for name, least in IN_SIXTY_SEEDS.items()
         if made.get(name, 0) < least
     ]
+    slow_count = made.get(TOO_SLOW, 0)
+    return [*told, f"{slow_count} {TOO_SLOW}"] if slow_count else told
 
 
 @contextmanager
