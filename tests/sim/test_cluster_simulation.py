@@ -1,4 +1,4 @@
-"""The cluster under faults: fixed seeds, the same run for the same seed, and bugs that are found."""
+"""The cluster under faults: fixed seeds, the same run for the same seed, bugs that are found."""
 
 import os
 import subprocess

@@ -4,9 +4,11 @@ Each gives what is wrong, and nothing for a cluster that keeps its promises. `at
 those of one view, `between_two` those of a view and the one before it.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from millstream.testing.cluster_views import (
@@ -42,6 +44,8 @@ class Excuses:
 
 
 Found = Iterator[Violation]
+
+_BASE_OFFSET = attrgetter("base_offset")
 
 
 # -- one replica -------------------------------------------------------------------------------
@@ -112,9 +116,9 @@ def logs_match(view: ClusterView) -> Found:
 
 def _common_end(one: Sequence[BatchView], two: Sequence[BatchView]) -> int:
     """The end of the last batch that both have from one epoch at one place."""
-    places = {(batch.base_offset, batch.leader_epoch) for batch in two}
     for batch in reversed(one):
-        if (batch.base_offset, batch.leader_epoch) in places:
+        at = bisect_left(two, batch.base_offset, key=_BASE_OFFSET)
+        if at < len(two) and two[at][:3] == batch[:3]:
             return batch.next_offset
     return 0
 
@@ -122,7 +126,7 @@ def _common_end(one: Sequence[BatchView], two: Sequence[BatchView]) -> int:
 def difference(one: ReplicaView, two: ReplicaView, *, end: int) -> str | None:
     """How two logs differ in what both have below an offset; None when they do not."""
     start = max(one.log_start, two.log_start)
-    left, right = ([b for b in r.batches if start <= b.base_offset < end] for r in (one, two))
+    left, right = (_between(replica.batches, start, end) for replica in (one, two))
     if left == right:
         return None
     for here, there in zip(left, right, strict=False):
@@ -131,6 +135,11 @@ def difference(one: ReplicaView, two: ReplicaView, *, end: int) -> str | None:
     more, fewer = (one, two) if len(left) > len(right) else (two, one)
     extra = (left if more is one else right)[min(len(left), len(right))]
     return f"{extra} is on {more.broker} and not on {fewer.broker} (end {fewer.log_end})"
+
+
+def _between(batches: Sequence[BatchView], start: int, end: int) -> Sequence[BatchView]:
+    first = bisect_left(batches, start, key=_BASE_OFFSET)
+    return batches[first : bisect_left(batches, end, lo=first, key=_BASE_OFFSET)]
 
 
 def in_sync_have_all(view: ClusterView, excuses: Excuses) -> Found:
@@ -275,20 +284,22 @@ def epochs_grow(before: ClusterView, after: ClusterView) -> Found:
 
 # -- all of them -------------------------------------------------------------------------------
 
-OF_ONE_REPLICA: Sequence[Callable[[ReplicaView], Found]] = (
-    offsets_grow,
-    ends_in_order,
-    stored_once,
-)
+OF_ITS_BATCHES: Sequence[Callable[[ReplicaView], Found]] = (offsets_grow, stored_once)
 
 
-def at_one_moment(view: ClusterView, excuses: Excuses) -> list[Violation]:
-    """Everything that is wrong now."""
+def at_one_moment(
+    view: ClusterView, excuses: Excuses, before: ClusterView | None = None
+) -> list[Violation]:
+    """Everything that is wrong now; what is the same object as before was looked at then."""
     found: list[Violation] = []
     for broker in view.brokers.values():
-        for replica in broker.replicas.values():
-            for check in OF_ONE_REPLICA:
-                found += check(replica)
+        then = before.brokers.get(broker.broker) if before is not None else None
+        for key, replica in broker.replicas.items():
+            found += ends_in_order(replica)
+            was = then.replicas.get(key) if then is not None else None
+            if was is None or was.batches is not replica.batches:
+                for check in OF_ITS_BATCHES:
+                    found += check(replica)
     found += same_below_high_watermarks(view, excuses)
     found += logs_match(view)
     found += in_sync_have_all(view, excuses)

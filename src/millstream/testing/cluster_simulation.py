@@ -198,7 +198,7 @@ class ClusterPlay:
         for key in view.committed.partitions:
             if key.topic not in scene.promised:
                 scene.excuses.unclean.add(key)
-        scene.fail_for(at_one_moment(view, scene.excuses))
+        scene.fail_for(at_one_moment(view, scene.excuses, self._last))
         if self._last is not None:
             scene.fail_for(between_two(self._last, view, scene.excuses))
         for claim in view.claims():

@@ -1,5 +1,6 @@
 """Looking at a running broker: what its parts say, and what its files have."""
 
+from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
@@ -15,9 +16,11 @@ from millstream.testing.cluster_views import (
 )
 from millstream.testing.sim_disk import SimDisk
 
+Fingerprint = tuple[object, ...]
+
 _CACHED_MAX: Final = 4_000
-_CACHE: dict[tuple[int, int], list[BatchView]] = {}
-"""Batches by fingerprint and size of a file: most files are as they were at the last look."""
+_CACHE: dict[Fingerprint, list[BatchView]] = {}
+"""Batches of a file, or of all files of a log, most of which are as they were at the last look."""
 
 
 def view_of(
@@ -69,19 +72,22 @@ def _claim(broker: int, partition: Any) -> LeaderClaim | None:
 
 
 def stored_batches(disk: SimDisk, directory: str) -> list[BatchView]:
-    """As the page cache has them."""
-    found: list[BatchView] = []
-    for name in disk.list_directory(directory):
-        if name.endswith(".log"):
-            found += _batches_of(bytes(disk.storage.live.file(f"{directory}/{name}").content))
-    return found
+    """As the page cache has them; the same list while the files are the same."""
+    live = disk.storage.live
+    names = [name for name in disk.list_directory(directory) if name.endswith(".log")]
+    contents = [bytes(live.file(f"{directory}/{name}").content) for name in names]
+    prints = tuple((crc32(data), len(data)) for data in contents)
+    return _cached(prints, lambda: [one for data in contents for one in _batches_of(data)])
 
 
 def _batches_of(data: bytes) -> list[BatchView]:
-    fingerprint = (crc32(data), len(data))
+    return _cached((crc32(data), len(data)), lambda: batches_in(data))
+
+
+def _cached(fingerprint: Fingerprint, read: Callable[[], list[BatchView]]) -> list[BatchView]:
     known = _CACHE.get(fingerprint)
     if known is None:
         if len(_CACHE) >= _CACHED_MAX:
             _CACHE.clear()
-        known = _CACHE[fingerprint] = batches_in(data)
+        known = _CACHE[fingerprint] = read()
     return known
