@@ -15,7 +15,7 @@ from millstream.coordination.keeper.state import Draft, State
 from millstream.model.ids import SessionId, Zxid
 from millstream.testing.cluster_invariants import Excuses
 from millstream.testing.cluster_ledger import ClusterLedger
-from millstream.testing.cluster_views import PartitionKey
+from millstream.testing.cluster_views import LeaderClaim, PartitionKey
 
 CONTROLLER, OTHER = 100, 200
 STATE = "/brokers/topics/t/partitions/0/state"
@@ -74,6 +74,23 @@ def test_a_good_election_is_counted() -> None:
 def test_another_leader_in_the_same_epoch() -> None:
     """I-15"""
     assert "I-15" in Book().set(state(2, 0, [2]))
+
+
+def test_a_leadership_that_was_decided_for_the_incarnation_before() -> None:
+    """I-17"""
+    book = Book()
+    book.set(state(2, 1, [2]))
+    decided = book.ledger.tree.zxid
+    claim = LeaderClaim(2, PartitionKey("t", "id", 0), 1)
+
+    def numbers(broker_epoch: int) -> list[str]:
+        found = book.ledger.leaders.note_claim(claim, broker_epoch=broker_epoch)
+        return [one.number for one in found]
+
+    assert numbers(decided - 1) == []
+    assert numbers(decided + 1) == ["I-17"]
+    claim = claim._replace(broker=3)
+    assert numbers(decided - 1) == ["I-15"]
 
 
 def test_a_leader_epoch_that_goes_down() -> None:

@@ -46,15 +46,28 @@ class LeaderLedger:
 
     def __init__(self) -> None:
         self._leaders: dict[tuple[PartitionKey, int], int] = {}
+        self._decided: dict[tuple[PartitionKey, int], int] = {}
+        """The zxid of each decision."""
 
-    def note(self, key: PartitionKey, leader_epoch: int, leader: int) -> Iterator[Violation]:
+    def note(
+        self, key: PartitionKey, leader_epoch: int, leader: int, *, zxid: int | None = None
+    ) -> Iterator[Violation]:
         first = self._leaders.setdefault((key, leader_epoch), leader)
         if first != leader:
             told = f"{key}: {first} and {leader} lead in epoch {leader_epoch}"
             yield Violation("I-15", told)
+        if zxid is not None:
+            self._decided.setdefault((key, leader_epoch), zxid)
 
-    def note_claim(self, claim: LeaderClaim) -> Iterator[Violation]:
-        return self.note(claim.key, claim.leader_epoch, claim.broker)
+    def note_claim(self, claim: LeaderClaim, *, broker_epoch: int) -> Iterator[Violation]:
+        """I-15; and I-17, as an epoch is the zxid of a registration: what was decided before it
+        was decided for another incarnation.
+        """
+        yield from self.note(claim.key, claim.leader_epoch, claim.broker)
+        decided = self._decided.get((claim.key, claim.leader_epoch))
+        if decided is not None and decided < broker_epoch:
+            told = f"was decided at {decided}, before its epoch {broker_epoch}"
+            yield Violation("I-17", f"{claim} {told}")
 
 
 class ClusterLedger:
@@ -74,7 +87,7 @@ class ClusterLedger:
         for node in step.nodes:
             found += self._controllers_write(step, node, sessions)
             if state_place(node.path) is not None:
-                found += self._state(node)
+                found += self._state(node, step.zxid)
             elif node.path == CONTROLLER_EPOCH and node.after is not None:
                 self._made[CONTROLLER_CHANGES] += 1
             elif node.path.startswith(BROKERS) and node.after is not None:
@@ -93,7 +106,7 @@ class ClusterLedger:
             told = f"{node.path} was written by session {step.session_id:x}"
             yield Violation("I-16", f"{told}, {CONTROLLER} belongs to {sorted(sessions)}")
 
-    def _state(self, node: NodeStep) -> Iterator[Violation]:
+    def _state(self, node: NodeStep, zxid: int) -> Iterator[Violation]:
         topic, index = state_place(node.path) or ("", 0)
         if node.after is None:
             return
@@ -105,7 +118,8 @@ class ClusterLedger:
             told = f"controller epoch {now.controller_epoch}, not {self.tree.controller_epoch}"
             yield Violation("I-16", f"{now.key} was written with {told}")
         if now.leader != NO_LEADER:
-            yield from self.leaders.note(now.key, now.leader_epoch, now.leader)
+            noted = self.leaders.note(now.key, now.leader_epoch, now.leader, zxid=zxid)
+            yield from noted
         if was is None:
             return
         self._count(was, now)

@@ -202,7 +202,8 @@ class ClusterPlay:
         if self._last is not None:
             scene.fail_for(between_two(self._last, view, scene.excuses))
         for claim in view.claims():
-            scene.fail_for(list(scene.ledger.leaders.note_claim(claim)))
+            epoch = view.brokers[claim.broker].broker_epoch
+            scene.fail_for(list(scene.ledger.leaders.note_claim(claim, broker_epoch=epoch)))
         self._last = view
         return view
 

@@ -31,15 +31,11 @@ def view_of(
     for log in broker.logs:
         replica = _replica(broker.broker_id, log, disk)
         replicas[replica.key] = replica
-    claims = {
-        claim.key: claim
-        for one in broker.partitions
-        if (claim := _claim(broker.broker_id, one)) is not None
-    }
+    claims = {claim.key: claim for claim in (_claim(broker, one) for one in broker.partitions)}
     return BrokerView(
         broker.broker_id,
         incarnation,
-        int(getattr(broker, "broker_epoch", -1)),
+        int(getattr(getattr(broker, "member", None), "broker_epoch", -1)),
         has_lost_session,
         replicas,
         claims,
@@ -63,12 +59,11 @@ def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
     )
 
 
-def _claim(broker: int, partition: Any) -> LeaderClaim | None:
-    """Of a partition that the broker leads; the others have none."""
-    if not getattr(partition, "is_leader", True):
-        return None
-    isr = tuple(getattr(partition, "isr", ()))
-    return LeaderClaim(broker, _key(partition.log), partition.leader_epoch, isr)
+def _claim(broker: Broker, partition: Any) -> LeaderClaim:
+    """Of a partition that the broker leads."""
+    state = getattr(partition, "state", None)
+    isr = tuple(state.isr) if state is not None else ()
+    return LeaderClaim(broker.broker_id, _key(partition.log), partition.leader_epoch, isr)
 
 
 def stored_batches(disk: SimDisk, directory: str) -> list[BatchView]:
