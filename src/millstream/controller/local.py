@@ -232,6 +232,11 @@ class LocalController:
         return image  # type: ignore[return-value]
 
     @property
+    def deciding_image(self) -> ClusterImage:
+        """What the next change is decided on; here the same."""
+        return self.image
+
+    @property
     def is_first_start(self) -> bool:
         """Whether there was nothing of this broker before."""
         return self._starts == 1
