@@ -3,13 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from millstream.model.config.properties import render_properties
+from server_process import server_process
 from wire_client import WireClient
 
 
@@ -56,27 +56,6 @@ def broker_process(
             }
         )
     )
-    with (directory / "stderr").open("a") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "millstream.broker.process", "--config", str(config)],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("ready: "), (directory / "stderr").read_text()
-        place = line.removeprefix("ready: ").strip()
+    command = ["millstream.broker.process", "--config", str(config)]
+    with server_process(command, directory) as (process, place):
         yield BrokerProcess(process, place, directory)
-        code = process.poll()
-        assert code in (None, -signal.SIGKILL), (directory / "stderr").read_text()[-4000:]
-    finally:
-        if process.poll() is None:
-            process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-        process.stdout.close()

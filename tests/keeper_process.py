@@ -2,11 +2,12 @@
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from server_process import server_process
 
 
 class KeeperProcess(NamedTuple):
@@ -34,28 +35,7 @@ def keeper_process(
     directory: Path, *, port: int = 0, options: tuple[str, ...] = ()
 ) -> Iterator[KeeperProcess]:
     """Its log lines are in `directory/stderr`; a keeper that ended by itself fails the test."""
-    directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "millstream", "keeper", "--data-dir", str(directory / "data")]
-    with (directory / "stderr").open("a") as errors:
-        process = subprocess.Popen(
-            [*command, "--port", str(port), *options],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("ready: "), (directory / "stderr").read_text()
-        yield KeeperProcess(process, int(line.rpartition(":")[2]), directory)
-        code = process.poll()
-        assert code in (None, 0, -signal.SIGKILL), (directory / "stderr").read_text()[-4000:]
-    finally:
-        if process.poll() is None:
-            process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-        process.stdout.close()
+    module = ["millstream", "keeper", "--data-dir", str(directory / "data")]
+    command = [*module, "--port", str(port), *options]
+    with server_process(command, directory, good_ends=[0]) as (process, place):
+        yield KeeperProcess(process, int(place.rpartition(":")[2]), directory)

@@ -1,16 +1,19 @@
 """The system calls around the core, on real sockets: what is read, told, and sent."""
 
 import errno
+import os
 import select
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import pytest
 
+from cold_files import make_cold
 from core_kit import TWINS, Client, Core, batch, frame, frames_of, produce_frame, read_answer
 from kernel_twins import compiled, plain
 from millstream.kernels.errors import FrameError
@@ -378,6 +381,51 @@ def test_a_request_is_told_while_planned_output_waits(sockets: Sockets) -> None:
     assert sockets.wake() == [(connection, REQUESTS, 0)]
     shell.forget(connection)
     assert shell.take_planned(connection) == 0
+
+
+def told_when_taken(sockets: Sockets, theirs: socket.socket, connection: object) -> bytes:
+    """What a client gets until somebody has to look at the plan again."""
+    found = bytearray()
+    theirs.setblocking(False)
+    while not sockets.shell.wait(0):
+        with suppress(BlockingIOError):
+            found += theirs.recv(100 * KIB)
+    assert sockets.wake() == [(connection, WRITABLE, 0)]
+    with suppress(BlockingIOError):
+        while more := theirs.recv(100 * KIB):
+            found += more
+    return bytes(found)
+
+
+@pytest.mark.parametrize("sockets", COMPILED, indirect=True)
+@pytest.mark.parametrize("fault", ["cold", "short", "no file"])
+def test_a_plan_ends_where_somebody_has_to_look(
+    sockets: Sockets, tmp_path: Path, fault: str
+) -> None:
+    """A page that is not in the cache, a file that was cut, one that cannot be read: what was
+    sent before is told, and nothing of what comes after it has left.
+    """
+    theirs, client = sockets.connect()
+    data = bytes(range(256)) * 4 * KIB  # more than the socket takes at once
+    path = tmp_path / "range"
+    path.write_bytes(data)
+    with path.open("r+b") as file, path.open("ab") as unreadable:
+        if fault == "short":
+            os.truncate(path, len(data) - 4 * KIB)
+        if fault == "cold":
+            make_cold(file.fileno())
+            os.preadv(file.fileno(), [bytearray(len(data) // 2)], 0)
+        second = (None, unreadable.fileno() if fault == "no file" else file.fileno(), 0, len(data))
+        first = (data, -1, 0, len(data))
+        shell, connection = sockets.shell, client.connection
+        assert shell.plan(connection, [first, second, (b"end", -1, 0, 3)], skip=0, is_all=True)
+        shell.watch(connection, reading=True, writing=True)
+        found = told_when_taken(sockets, theirs, connection)
+        assert shell.take_planned(connection) == len(found)
+    assert found == (data + data)[: len(found)]
+    behind = len(found) - len(data)
+    ends = {"cold": range(len(data) // 2, len(data)), "short": [len(data) - 4 * KIB]}
+    assert behind in ends.get(fault, [0])
 
 
 @pytest.mark.parametrize("sockets", COMPILED, indirect=True)

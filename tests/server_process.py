@@ -1,0 +1,45 @@
+"""A process that says `ready: ...`, started for a test and gone after it."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+
+class ServerProcess(NamedTuple):
+    """Where it listens is what it said."""
+
+    process: "subprocess.Popen[str]"
+    place: str
+
+
+@contextmanager
+def server_process(
+    module: Sequence[str], directory: Path, *, good_ends: Collection[int] = ()
+) -> Iterator[ServerProcess]:
+    """Its log lines are in `directory/stderr`; one that ended by itself fails the test."""
+    directory.mkdir(parents=True, exist_ok=True)
+    log = directory / "stderr"
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module], stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("ready: "), log.read_text()
+        yield ServerProcess(process, line.removeprefix("ready: ").strip())
+        code = process.poll()
+        assert code in (None, -signal.SIGKILL, *good_ends), log.read_text()[-4000:]
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+        process.stdout.close()
