@@ -37,3 +37,5 @@ class Policy(NamedTuple):
     """`min.insync.replicas`, at most the number of replicas."""
     is_unclean_allowed: Callable[[TopicImage], bool]
     """`unclean.leader.election.enable`."""
+    controller_epoch: int = 0
+    """Of the controller that decides; states tell which one wrote them."""
