@@ -1,5 +1,6 @@
 """What a broker's settings say about the cluster it belongs to, as values."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from millstream.broker.configs import BrokerConfigs
@@ -101,6 +102,20 @@ def topic_policy(configs: BrokerConfigs) -> Policy:
         return configs.topic_text(topic.configs, "unclean.leader.election.enable") == "true"
 
     return Policy(in_sync_min, is_unclean_allowed)
+
+
+class PolicyMaker:
+    """Policies of the cluster's dynamic settings; the last one is kept, as they hardly change."""
+
+    def __init__(self, configs: BrokerConfigs) -> None:
+        self._configs = configs
+        self._made: tuple[Mapping[str, str], Policy] | None = None
+
+    def __call__(self, broker_configs: Mapping[str, Mapping[str, str]]) -> Policy:
+        default = broker_configs.get("", {})
+        if self._made is None or self._made[0] != default:
+            self._made = dict(default), topic_policy(self._configs.with_defaults(default))
+        return self._made[1]
 
 
 def inter_broker_listener(

@@ -29,6 +29,7 @@ from millstream.runtime import descriptors, fatal, mounts
 from millstream.runtime.loop import DirectLoop
 from millstream.runtime.os_disk import OsDisk
 
+_SERVERS: Final = "zookeeper.connect"
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -44,10 +45,10 @@ def main(arguments: Sequence[str]) -> int:
     return run(Path(arguments[1]))
 
 
-def run(config_file: Path) -> int:
-    """Run the broker that the file describes."""
+def run(config_file: Path, *, zookeeper: str | None = None) -> int:
+    """Run the broker that the file describes, in the cluster of these servers if any are given."""
     try:
-        configs = read_configs(config_file)
+        configs = read_configs(config_file, zookeeper=zookeeper)
     except (InvalidConfig, OSError) as error:
         sys.stderr.write(f"millstream: {error}\n")
         return EXIT_USAGE
@@ -57,12 +58,13 @@ def run(config_file: Path) -> int:
         return runner.run(_serve(configs))
 
 
-def read_configs(config_file: Path) -> BrokerConfigs:
+def read_configs(config_file: Path, *, zookeeper: str | None = None) -> BrokerConfigs:
     """Settings of a file with what the environment overrides; raises InvalidConfig or OSError."""
     settings = load_settings(config_file, os.environ)
     for warning in settings.warnings:
         sys.stderr.write(f"millstream: {warning}\n")
-    configs = BrokerConfigs(settings.values)
+    values = settings.values if zookeeper is None else {**settings.values, _SERVERS: zookeeper}
+    configs = BrokerConfigs(values)
     for name in ("listeners", "advertised.listeners"):
         parse_listeners(name, configs.get_written(name))
     return configs
