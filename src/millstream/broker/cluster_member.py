@@ -7,7 +7,6 @@ the broker's new epoch (I-17).
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -113,6 +112,8 @@ class ClusterMember:
         self._taken_epoch = NO_BROKER_EPOCH
         """The epoch whose first image is taken over: its leaderships are led."""
         self._taken = asyncio.Event()
+        self.is_taking = False
+        self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
         """Of the newest registration; proof, with a clean stop, that nothing was lost."""
         self.cluster_id = ""
@@ -236,8 +237,10 @@ class ClusterMember:
             return
         try:
             async with asyncio.timeout(HAND_OVER_S):
-                while not await self._is_handed_over(epoch):
+                is_done = await self._is_handed_over(epoch)
+                while not is_done:
                     await asyncio.sleep(HAND_OVER_LOOK_S)
+                    is_done = await self._is_handed_over(epoch)
         except TimeoutError:
             log.warning("not everything could be handed over in time", seconds=HAND_OVER_S)
         except (GivenUp, OperatingError) as error:
@@ -285,6 +288,23 @@ class ClusterMember:
 
     def taking(self, change: ImageChange) -> Steps[None]:
         """Lead and follow what the image says, if it knows this incarnation (I-17)."""
+        self.is_taking = True
+        try:
+            while self._is_between:
+                yield None
+            yield from self._taking(change)
+        finally:
+            self.is_taking = False
+
+    def between(self, steps: Steps[None]) -> Steps[None]:
+        """Steps that no change may come into; not while one is being taken."""
+        self._is_between = True
+        try:
+            yield from self._while_member(steps, self.broker_epoch)
+        finally:
+            self._is_between = False
+
+    def _taking(self, change: ImageChange) -> Steps[None]:
         partitions, image, epoch = self._parts.partitions, self.image, self.broker_epoch
         if not self._is_shown(image, epoch):
             self._taken_epoch = NO_BROKER_EPOCH

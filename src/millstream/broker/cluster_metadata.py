@@ -15,9 +15,10 @@ from millstream.controller.cluster.port import ClusterController
 from millstream.controller.image import ClusterImage, TopicImage
 from millstream.controller.topics import MorePartitions, NewTopic, TopicDefaults
 from millstream.model.errors import OperatingError
-from millstream.model.ids import TopicId
+from millstream.model.ids import BrokerEpoch, TopicId
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
 CREATE_WAIT_S: Final = 10.0
 """For topics that a client's question creates; then it asks again."""
@@ -28,7 +29,7 @@ _PURPOSE: Final = "forward"
 
 
 class ClusterMetadata:
-    """Implements `MetadataControl`."""
+    """Implements `MetadataControl`, and the `Membership` that handlers see."""
 
     def __init__(self, member: ClusterMember, defaults: Callable[[], TopicDefaults]) -> None:
         self._member = member
@@ -41,6 +42,20 @@ class ClusterMetadata:
     @property
     def deciding_image(self) -> ClusterImage:
         return self._member.active().image
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        return self._member.broker_epoch
+
+    @property
+    def is_active(self) -> bool:
+        return self._member.is_active
+
+    def active(self) -> ClusterController:
+        return self._member.active()
+
+    async def pulled(self, request: PullMetadataRequest) -> PullMetadataResponse:
+        return await self._member.pulled(request)
 
     async def create_topics(
         self,

@@ -6,6 +6,7 @@ controller that was deposed, or whose answer was lost, is followed by another.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from millstream.controller.cluster.errors import NotController
@@ -83,7 +84,7 @@ class ControllerCalls:
             try:
                 if isinstance(located, Address):
                     address = located._replace(purpose=purpose)
-                    return await there(lambda request: self._send(address, request))
+                    return await there(partial(self._send, address))
                 if located is not None:
                     return await here(located)
             except (NotController, RpcError, MalformedFrame):

@@ -138,7 +138,9 @@ class IsrSender:
         return AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=epoch,
-            topics=[RequestTopicData(topic_id=key, partitions=all_) for key, all_ in topics.items()],
+            topics=[
+                RequestTopicData(topic_id=key, partitions=all_) for key, all_ in topics.items()
+            ],
         )
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from millstream.controller.cluster.port import ClusterController, ElectionKind, Reassignment
     from millstream.model.errors import OperatingError
     from millstream.wire.errors import ErrorCode
+    from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
 
 class Membership(Protocol):
@@ -26,6 +27,9 @@ class Membership(Protocol):
 
     def active(self) -> "ClusterController":
         """The controller in this broker; raises NotController."""
+
+    async def pulled(self, request: "PullMetadataRequest") -> "PullMetadataResponse":
+        """What is new, for another broker."""
 
     async def create_missing(self, names: Sequence[str]) -> "dict[str, ErrorCode]":
         """Have topics created that a client asks for; why some were not.

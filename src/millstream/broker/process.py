@@ -9,6 +9,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -78,8 +79,12 @@ async def _serve(configs: BrokerConfigs) -> int:
     try:
         check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
         files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
-        broker = Broker(configs, BrokerSeams(process=LinuxProcess(), open_files_max=files))
-        await broker.start()
+        seams = BrokerSeams(
+            process=LinuxProcess(), host_name=socket.gethostname(), open_files_max=files
+        )
+        broker = Broker(configs, seams)
+        if not await _started(broker, stop):
+            return EXIT_OK
     except (OperatingError, OSError) as error:
         logs.flush()
         sys.stderr.write(f"millstream: the broker cannot start: {error}\n")
@@ -90,11 +95,30 @@ async def _serve(configs: BrokerConfigs) -> int:
     with pid_file(configs.get_text("pid.file")):
         try:
             say_ready(broker.endpoints)
-            await stop.wait()
+            await broker.serve_until(stop)
         finally:
             await broker.stop()
             logs.flush()
+    if broker.failure is not None:
+        sys.stderr.write(f"millstream: the broker cannot go on: {broker.failure}\n")
+        return EXIT_FAILED
     return EXIT_OK
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether it was started; a start that waits for others can be told to stop."""
+    starting = asyncio.get_running_loop().create_task(broker.start(), name="start")
+    stopping = asyncio.get_running_loop().create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return False
+    await starting
+    return True
 
 
 @contextmanager

@@ -115,8 +115,8 @@ class LocalController:
     def load(self, *, cluster_id: str | None = None) -> None:
         """Lock and read the metadata; `image` is there then. Nothing of it is changed.
 
-        Raises WrongBrokerId, OfACluster, InconsistentClusterId, DuplicateDirectoryId, MetadataMissing,
-        DamagedMetadata, LogDirectoryLocked or StorageFailed; nothing stays locked then.
+        Raises WrongBrokerId, OfACluster, InconsistentClusterId, DuplicateDirectoryId,
+        MetadataMissing, DamagedMetadata, LogDirectoryLocked or StorageFailed; nothing stays locked.
         `cluster_id` is for a directory without one.
         """
         self._found = identity.read_meta_properties(self._disk, self._directories)
