@@ -49,8 +49,7 @@ def policy(*, in_sync_min: int = 2, unclean: bool = False) -> Policy:
     """Settings for every topic, unless a topic has its own."""
 
     def minimum(topic: TopicImage) -> int:
-        wanted = int(topic.configs.get("min.insync.replicas", in_sync_min))
-        return min(wanted, *(len(one.replicas) for one in topic.partitions))
+        return int(topic.configs.get("min.insync.replicas", in_sync_min))
 
     def is_unclean(topic: TopicImage) -> bool:
         return topic.configs.get("unclean.leader.election.enable", str(unclean).lower()) == "true"
@@ -220,7 +219,7 @@ class NodeTree:
         if one.version not in (ANY_VERSION, node.version):
             raise Refused(f"{one}: its version is {node.version}")
         if isinstance(one, Set):
-            if one.data == node.data:
+            if one.data == node.data and one.version == ANY_VERSION:
                 raise Refused(f"{one}: nothing would change, so nobody could prove that it was")
             self.nodes[one.path] = node._replace(data=one.data, version=node.version + 1)
         elif isinstance(one, Delete):

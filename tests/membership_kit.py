@@ -17,6 +17,7 @@ from millstream.testing.wire_session import WireCoordination
 CLUSTER = "a-cluster-of-our-own00"
 PAUSE_S = 0.01
 PATIENCE = 6000
+TIME_LIMIT_S = 600.0
 
 
 async def happens(condition: Callable[[], object], what: str) -> None:
@@ -113,6 +114,7 @@ class Member:
 
 def played(seed: int, story: Callable[[SimulatedWorld], Awaitable[Any]]) -> None:
     world = SimulatedWorld(seed)
+    world.world.loop._time_limit_s = TIME_LIMIT_S  # a story that hangs ends soon
 
     async def whole(_: World) -> None:
         await story(world)

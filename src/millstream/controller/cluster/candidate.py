@@ -8,14 +8,17 @@ the node's owner.
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import (
     CONTROLLER,
     CONTROLLER_EPOCH,
+    Registration,
+    broker_path,
     decode_controller,
     decode_controller_epoch,
+    decode_registration,
     encode_controller,
     encode_controller_epoch,
 )
@@ -41,7 +44,7 @@ from millstream.coordination.port import (
 )
 from millstream.coordination.proofs import create_surely, multi_surely, read_surely
 from millstream.model.errors import OperatingError
-from millstream.model.ids import BrokerId
+from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.model.invariant import invariant
 from millstream.observe.logs import get_logger
 from millstream.rpc.backoff import Backoff
@@ -76,14 +79,17 @@ class Active(Protocol):
         """Nothing more is written, and whoever waits is told. Harmless when it is over."""
 
 
-class Candidate:
+A = TypeVar("A", bound=Active)
+
+
+class Candidate(Generic[A]):
     """One broker's candidacy; `run` lives as long as one registration."""
 
     def __init__(
         self,
         broker_id: BrokerId,
         *,
-        make_active: Callable[[Registered, Elected], Active],
+        make_active: Callable[[Registered, Elected], A],
         clock: Clock,
         randomness: Randomness,
         on_change: Callable[[], None] | None = None,
@@ -97,7 +103,9 @@ class Candidate:
         self._failures = 0
         self.controller_id: BrokerId | None = None
         """As far as is known here; None: there is none, or it is not known."""
-        self.active: Active | None = None
+        self.controller: Registration | None = None
+        """How that broker is registered: where it can be reached."""
+        self.active: A | None = None
         """Only while this broker is the controller."""
 
     async def run(self, incarnation: Registered) -> None:
@@ -134,7 +142,8 @@ class Candidate:
             await _delete_own(session)
             return
         try:
-            self._know(decode_controller(found.data))
+            controller_id = decode_controller(found.data)
+            self._know(controller_id, await _registration(session, controller_id))
             self._failures = 0
         except DamagedNode as error:
             log.error("nobody can tell who the controller is", error=str(error))
@@ -226,12 +235,23 @@ class Candidate:
                 ],
             )
 
-    def _know(self, controller_id: BrokerId | None) -> None:
-        if controller_id == self.controller_id:
+    def _know(
+        self, controller_id: BrokerId | None, registration: Registration | None = None
+    ) -> None:
+        if (controller_id, registration) == (self.controller_id, self.controller):
             return
-        self.controller_id = controller_id
+        self.controller_id, self.controller = controller_id, registration
         if self._on_change is not None:
             self._on_change()
+
+
+async def _registration(session: Session, broker_id: BrokerId) -> Registration | None:
+    """Of the controller, which registered before it stood; None if somebody deleted it."""
+    found = await read_surely(session, broker_path(broker_id))
+    if found is None:
+        return None
+    epoch = BrokerEpoch(found.stat.czxid)
+    return decode_registration(broker_id, found.data, epoch=epoch)
 
 
 async def _delete_own(session: Session) -> None:

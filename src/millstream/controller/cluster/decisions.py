@@ -44,13 +44,11 @@ class Decisions:
         self._work = asyncio.Event()
         self._moved = asyncio.Event()
         """Set when the image moves, or when it is all over; then another one takes its place."""
+        self.is_open = False
+        """Whether others may ask: everything is read, and what was left undone is done."""
         self.is_over = False
 
     # -- state -----------------------------------------------------------------------------
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._feed is not None
 
     @property
     def image(self) -> ClusterImage:
@@ -60,9 +58,16 @@ class Decisions:
         return self._feed.image
 
     def begin(self, controller_epoch: int, image: ClusterImage) -> None:
-        """Everything is read: this is the first image."""
+        """Everything is read: this is the first image. Nobody is told before `open`."""
         invariant(self._feed is None, "a controller loads once")
         self._feed = Feed(controller_epoch, image)
+
+    def open(self) -> None:
+        """Let others see the image, and ask for decisions."""
+        feed = self._feed
+        invariant(feed is not None, "a controller opens before it has loaded")
+        self._feed = Feed(cast("Feed", feed).controller_epoch, self.image)
+        self.is_open = True
         self._tell()
 
     # -- asking ----------------------------------------------------------------------------
@@ -87,12 +92,12 @@ class Decisions:
                     await self._moved.wait()
         except TimeoutError:
             pass
-        if self.is_over or self._feed is None:
+        if self.is_over or not self.is_open:
             raise NotController
-        return self._feed.since(position)
+        return cast("Feed", self._feed).since(position)
 
     def _is_news(self, position: FeedPosition) -> bool:
-        return self._feed is not None and self._feed.is_new(position)
+        return self.is_open and cast("Feed", self._feed).is_new(position)
 
     # -- working ---------------------------------------------------------------------------
 
@@ -109,7 +114,7 @@ class Decisions:
         if future.cancelled():
             return  # given up before it began
         try:
-            result = await self._carry_out(waiting)
+            result = await self._carry_out(waiting.decide)
         except _Refused as refused:
             if not future.done():
                 future.set_exception(refused.cause)
@@ -123,9 +128,16 @@ class Decisions:
         if not future.done():
             future.set_result(result)
 
-    async def _carry_out(self, waiting: _Waiting) -> Any:
+    async def carry_out(self, decide: Decide[T]) -> T:
+        """A decision before `run`, of whoever loads."""
         try:
-            decided = waiting.decide(self.image)
+            return cast("T", await self._carry_out(decide))
+        except _Refused as refused:
+            raise refused.cause from None
+
+    async def _carry_out(self, decide: Decide[Any]) -> Any:
+        try:
+            decided = decide(self.image)
             if isinstance(decided, GeneratorType):
                 decided = await on_the_loop(decided)
         except Exception as error:

@@ -200,8 +200,7 @@ class Assembled(NamedTuple):
 
     position: FeedPosition
     image: ClusterImage
-    touched: set[str] | None
-    """Topics that may differ from the image before; None: all may."""
+    """Topics that are as they were are the same objects as before."""
 
 
 class Assembly:
@@ -256,14 +255,10 @@ class Assembly:
         if self.next_piece is not None:
             raise BrokenTransfer(f"piece {self.next_piece} is missing")
         topics = {topic.topic_id: topic for topic in self._base_topics.values()}
-        touched: set[str] = set()
         for gone in first.deleted_topics:
-            old = topics.pop(TopicId(gone), None)
-            if old is not None:
-                touched.add(old.name)
+            topics.pop(TopicId(gone), None)
         for topic_id, head in self._heads.items():
             topics[topic_id] = self._topic_image(topic_id, head)
-            touched.add(head.name)
         by_name = {topic.name: topic for topic in topics.values()}
         if len(by_name) != len(topics):
             raise BrokenTransfer("two topics have one name")
@@ -277,7 +272,7 @@ class Assembly:
             topics_by_id=topics,
         )
         position = FeedPosition(first.controller_epoch, first.version)
-        return Assembled(position, image, None if first.is_snapshot else touched)
+        return Assembled(position, image)
 
     def _topic_image(self, topic_id: TopicId, head: PulledTopic) -> TopicImage:
         partitions = self._partitions[topic_id]

@@ -25,7 +25,6 @@ from millstream.coordination.errors import (
     NoNode,
     SessionLost,
 )
-from millstream.coordination.paths import parent_of
 from millstream.coordination.port import (
     Coordination,
     Create,
@@ -169,6 +168,7 @@ class Membership:
                 ended.set()
 
         session.add_listener(on_state)
+        await make_base_nodes(session)
         cluster_id = await agree_on_cluster_id(session, self._cluster_ids)
         self._cluster_ids = self._cluster_ids._replace(known=cluster_id)
         stat = await register(session, self._registration, now_ms=self._clock.wall_ms())
@@ -228,21 +228,18 @@ async def _awaited(work: Awaitable[None]) -> None:
 # -- the nodes ---------------------------------------------------------------------------------
 
 
-async def make_parents(session: Session, path: str) -> None:
-    """Every node above it, if it is not there."""
-    parent = parent_of(path)
-    if parent == "/" or await read_surely(session, parent) is not None:
-        return
-    await make_parents(session, parent)
-    with suppress(NodeExists):
-        await create_surely(session, parent)
+async def make_base_nodes(session: Session) -> None:
+    """The nodes that all others hang on, where they are not there yet."""
+    for path in nodes.PERSISTENT:
+        if await read_surely(session, path) is None:
+            with suppress(NodeExists):
+                await create_surely(session, path)
 
 
 async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
     """The cluster's id; raises InconsistentClusterId when our directories say another one."""
     found = await read_surely(session, CLUSTER_ID)
     if found is None:
-        await make_parents(session, CLUSTER_ID)
         with suppress(NodeExists):
             await create_surely(session, CLUSTER_ID, nodes.encode_cluster_id(ids.known or ids.new))
         found = await read_surely(session, CLUSTER_ID)
@@ -262,7 +259,6 @@ async def register(session: Session, registration: Registration, *, now_ms: int)
     """
     path = nodes.broker_path(registration.broker_id)
     data = nodes.encode_registration(registration, timestamp_ms=now_ms)
-    await make_parents(session, path)
     loop = asyncio.get_running_loop()
     until_s = loop.time() + session.timeout_ms / 1000 * EXPIRY_SHARE
     while True:
