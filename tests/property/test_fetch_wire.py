@@ -137,6 +137,7 @@ def expected(raw: bytes, version: int) -> FetchAsk:
             for index in topic.partitions
         ],
         request.rack_id,
+        request.replica_state.replica_epoch if version >= 15 else -1,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from data_plane import DataPlane, HeldBackground
+from data_plane import BROKER, DataPlane, HeldBackground
 from log_stories import batch_of, of_producer
 from millstream.kernels.slots import ENDS_KEPT, NOT_AT_TAIL
 from millstream.model.errors import (
@@ -13,7 +13,7 @@ from millstream.model.errors import (
     StorageFailed,
     UnknownPartition,
 )
-from millstream.model.ids import LeaderEpoch, Offset
+from millstream.model.ids import BrokerId, LeaderEpoch, Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
 from millstream.replication.partition import LeaderFacts, Partition
@@ -25,6 +25,7 @@ from millstream.testing.record_batches import read_records
 
 EACH = LogConfig(flush_messages=1)
 THIRD = LogConfig(flush_messages=3)
+OTHER, THIRD_ONE = BrokerId(2), BrokerId(3)
 
 
 def append(leader: Partition, *values: bytes, acks: int = -1, **spec: Any) -> list[AppendOutcome]:
@@ -119,7 +120,11 @@ def test_min_insync_replicas_counts_up_to_the_number_of_replicas() -> None:
 
 def test_too_few_replicas_in_sync_refuse_acks_all_alone_and_write_nothing() -> None:
     _, _, leader = led()
-    leader.configure(LeaderFacts(leader.topic_id, LeaderEpoch(0), 3, 1, 2))
+    leader.configure(
+        LeaderFacts(
+            leader.topic_id, BROKER, LeaderEpoch(0), (BROKER, OTHER, THIRD_ONE), (BROKER,), 2
+        )
+    )
     assert isinstance(append(leader, b"a")[0].error, NotEnoughReplicas)
     assert leader.log_end == 0
     assert not leader.slot.is_all_plain, "the fast path would not ask"
@@ -156,7 +161,9 @@ def test_a_leader_epoch_that_goes_down_is_our_bug() -> None:
     plane.create("old", number=8, epoch=4)
     leader = plane.leader("old")
     with pytest.raises(InvariantViolated, match="I-15"):
-        leader.configure(LeaderFacts(leader.topic_id, LeaderEpoch(3), 1, 1, 1))
+        leader.configure(
+            LeaderFacts(leader.topic_id, BROKER, LeaderEpoch(3), (BROKER,), (BROKER,), 1)
+        )
 
 
 def test_a_restart_makes_everything_in_the_log_visible_again() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from millstream.wire.api_keys import APIS, ApiKey
+from millstream.wire.api_keys import APIS, OWN_KEYS, ApiKey
 from millstream.wire.catalogue import all_keys, request_type, response_type, versions_of
 from millstream.wire.fields import Field, Kind
 from millstream.wire.primitives import Bytes
@@ -38,7 +38,15 @@ PYTHON_TYPES: dict[Kind, Any] = {
 def test_client_facing_apis_are_all_there() -> None:
     left_out = {4, 5, 6, 7, 52, 53, 54, 59, 70, 73, *range(82, 88)}
     assert {int(key) for key in all_keys()} == set(range(93)) - left_out
-    assert len(ApiKey) == 93
+    assert len(set(ApiKey) - OWN_KEYS) == 93
+
+
+def test_our_own_apis_are_far_from_kafkas() -> None:
+    """A key that Kafka gives away later must not be one of ours; keys have 15 bits."""
+    assert set(APIS) - set(all_keys()) == OWN_KEYS
+    assert all(20_000 < key < 2**15 for key in OWN_KEYS)
+    for key in OWN_KEYS:
+        assert request_type(key).API_KEY is response_type(key).API_KEY is key
 
 
 @KEYS

@@ -61,10 +61,13 @@ class DelayedFetch:
             for one in found:
                 self._bytes_seen += one.data.size_bytes
                 self._bytes_of[one.cursor] = one.data.size_bytes
+        is_follower = self._reader.is_follower
         for cursor in self._reader.round.cursors:
-            if cursor.leader is not None:
-                cursor.leader.readers[self] = cursor
-                self._joined.append(cursor.leader)
+            leader = cursor.leader
+            if leader is not None:
+                waiting = leader.follower_readers if is_follower else leader.readers
+                waiting[self] = cursor
+                self._joined.append(leader)
         self._deadlines.add(self, timeout_ms=max_wait_ms)
 
     def progressed(self, mark: Any) -> None:
@@ -108,8 +111,10 @@ class DelayedFetch:
 
     def _leave(self) -> None:
         self._is_over = True
+        is_follower = self._reader.is_follower
         for leader in self._joined:
-            leader.readers.pop(self, None)
+            waiting = leader.follower_readers if is_follower else leader.readers
+            waiting.pop(self, None)
         self._joined.clear()
 
     def _finish(self) -> None:

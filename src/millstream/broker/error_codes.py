@@ -37,6 +37,8 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     # Kafka's: the follower takes it for news that have not come round yet, and asks again.
     leading.UnknownReplica: ErrorCode.UNKNOWN_LEADER_EPOCH,
     leading.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    leading.NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    leading.OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     leading.ReplicationTimedOut: ErrorCode.REQUEST_TIMED_OUT,
     produced.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     produced.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,

@@ -12,7 +12,7 @@ from millstream.broker.error_codes import code_of
 from millstream.broker.fetch_request import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchAsk
 from millstream.broker.fetch_sessions import UNKNOWN, Cursor, FetchRound, Found, next_epoch
 from millstream.kernels.compression import Codec
-from millstream.kernels.fetch import moved, tail_frame
+from millstream.kernels.fetch import moved, moved_for_follower, tail_frame
 from millstream.model.errors import (
     InconsistentTopicId,
     OffsetOutOfRange,
@@ -20,10 +20,10 @@ from millstream.model.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
-from millstream.model.ids import BrokerId, LeaderEpoch, Offset
+from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
 from millstream.model.limits import KIB
-from millstream.replication.errors import NotLeader, UnknownReplica
+from millstream.replication.leader import Fetched
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.storage.log_reader import EMPTY_SLICE, Isolation
@@ -47,6 +47,7 @@ class FetchReader:
         "_partitions",
         "bytes_max",
         "has_older_segment",
+        "is_follower",
         "isolation",
         "round",
     )
@@ -61,7 +62,8 @@ class FetchReader:
         self._is_first = True
         """No records so far: the next batch comes even when it is larger than the limits."""
         self.isolation = _isolation(ask)
-        self._is_modern = ask.version >= _FIRST_WITH_ZSTD and ask.replica_id < 0
+        self.is_follower = ask.is_follower
+        self._is_modern = ask.version >= _FIRST_WITH_ZSTD and not self.is_follower
         self.has_older_segment = False
         """Whether records end with their segment: waiting for more would bring none."""
 
@@ -77,7 +79,8 @@ class FetchReader:
                     cursor.visible_end = UNKNOWN
         found: list[Found] = []
         self._bytes_left, self._is_first = self.bytes_max, True
-        for cursor in moved(self.round.cursors):
+        cursors = self.round.cursors
+        for cursor in moved_for_follower(cursors) if self.is_follower else moved(cursors):
             one = self._read_one(cursor)
             found.append(one)
             size = one.data.size_bytes
@@ -143,13 +146,15 @@ class FetchReader:
     def _read_leader(self, cursor: Cursor, leader: Partition) -> Found:
         if cursor.current_leader_epoch not in (-1, leader.leader_epoch):
             leader.check_leader_epoch(cursor.current_leader_epoch)
-        if self._ask.replica_id >= 0:
-            self._refuse_follower(cursor, leader)
+        if self.is_follower:
+            self._check_follower(cursor, leader)
         if cursor.last_fetched_epoch >= 0:
             diverging = _divergence(leader, cursor)
             if diverging is not None:
                 return _diverged(cursor, leader, diverging)
         size_max = max(0, min(cursor.max_bytes, self._bytes_left))
+        if self.is_follower:
+            return self._read_for_follower(cursor, leader, size_max)
         slot = leader.slot
         if slot.is_decided and self._is_modern and leader.is_usable:
             fresh = leader.tail(cursor.fetch_offset, size_max)
@@ -195,11 +200,40 @@ class FetchReader:
             raise InconsistentTopicId(f"{leader.partition} has id {leader.topic_id} now")
         return leader
 
-    def _refuse_follower(self, cursor: Cursor, leader: Partition) -> None:
-        """No other broker is a replica. Kafka's codes for that make a follower ask again."""
-        if cursor.current_leader_epoch >= 0:
-            raise UnknownReplica(leader.partition, BrokerId(self._ask.replica_id))
-        raise NotLeader(leader.partition)
+    def _check_follower(self, cursor: Cursor, leader: Partition) -> None:
+        ask = self._ask
+        leader.check_follower(
+            BrokerId(ask.replica_id),
+            BrokerEpoch(ask.replica_epoch),
+            named_epoch=cursor.current_leader_epoch,
+        )
+
+    def _read_for_follower(self, cursor: Cursor, leader: Partition, size_max: int) -> Found:
+        """Everything up to the log's end. To ask for it is to acknowledge what is before it: that
+        is noted first, so that the answer has the high watermark that comes of it.
+        """
+        ask, slot, offset = self._ask, leader.slot, Offset(cursor.fetch_offset)
+        named = cursor.current_leader_epoch
+        epoch = leader.leader_epoch if named < 0 else LeaderEpoch(named)
+        leader.follower_fetched(
+            Fetched(BrokerId(ask.replica_id), BrokerEpoch(ask.replica_epoch), epoch, offset)
+        )
+        if leader.is_usable:
+            fresh = leader.end_tail(offset, size_max)
+            if fresh is not None:
+                cursor.visible_end = slot.log_end
+                high = slot.high_watermark
+                return Found(cursor, 0, high, high, slot.log_start, None, fresh)
+        result = leader.log.read(offset, size_max=size_max, isolation=Isolation.LOG_END)
+        cursor.visible_end = slot.log_end
+        data = result.data
+        if data.size_bytes:
+            if not self._is_first and data.size_bytes > size_max:
+                data = EMPTY_SLICE
+            elif data.file is not leader.log.segments.active.log:
+                self.has_older_segment = True
+        high, start = result.high_watermark, result.log_start
+        return Found(cursor, 0, high, result.last_stable_offset, start, None, data)
 
     def pin(self, found: Sequence[Found]) -> Sequence[Found]:
         """Keep the files of all records open; where that cannot be, there is an error instead.
@@ -254,7 +288,7 @@ def _isolation(ask: FetchAsk) -> Isolation:
 def _divergence(leader: Partition, cursor: Cursor) -> tuple[int, int] | None:
     """Where the client's log parts from ours, if its last epoch says that it does (KIP-595)."""
     log, offset = leader.log, cursor.fetch_offset
-    epoch, end_offset = log.end_offset_for_epoch(LeaderEpoch(cursor.last_fetched_epoch))
+    epoch, end_offset = leader.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
     if epoch < 0 or offset < log.log_start:
         raise OffsetOutOfRange(asked=Offset(offset), start=log.log_start, end=log.log_end)
     if epoch < cursor.last_fetched_epoch or end_offset < offset:

@@ -1,8 +1,8 @@
 """A Fetch request as the broker works with it, and its lean decoder.
 
-Consumers send the same few shapes thousands of times a second: those are read by a kernel, or
-without it with one `struct` per partition, into tuples. Whatever is not that (tagged fields, a
-follower's state, bytes that do not add up) is left to the generic codec, which knows everything and
+Consumers and followers send the same few shapes thousands of times a second: those are read by a
+kernel, or without it with one `struct` per partition, into tuples. Whatever is not that (other
+tagged fields, bytes that do not add up) is left to the generic codec, which knows everything and
 reports what is wrong.
 """
 
@@ -34,6 +34,8 @@ _TOPIC_ID_BYTES: Final = 16
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
+_REPLICA_STATE: Final = Struct(">BBBiqB")
+"""One tag, number 1, its size; id and epoch, and no tags in it."""
 
 
 class FetchAsk(NamedTuple):
@@ -50,6 +52,8 @@ class FetchAsk(NamedTuple):
     partitions: list[AskedPartition]
     forgotten: list[tuple[TopicKey, int]]
     rack_id: str
+    replica_epoch: int = -1
+    """The follower's broker epoch; -1 where it tells none."""
 
     @property
     def is_follower(self) -> bool:
@@ -114,11 +118,15 @@ def _decode_common(view: memoryview, version: int) -> FetchAsk:
     partitions = walk.topics()
     forgotten = walk.forgotten() if version >= FIRST_WITH_SESSIONS else []
     rack_id = walk.text() if version >= _FIRST_WITH_RACK else ""
-    if version >= FIRST_FLEXIBLE:
+    replica_epoch = -1
+    if version >= _FIRST_WITHOUT_REPLICA_ID and walk.view[walk.at]:
+        *told, replica_epoch = walk.replica_state()
+        fields = (*told, *fields[1:])
+    else:
         walk.no_tags()
     if walk.at != len(view):
         raise _Uncommon
-    return FetchAsk._make((version, *fields, partitions, forgotten, rack_id))
+    return FetchAsk._make((version, *fields, partitions, forgotten, rack_id, replica_epoch))
 
 
 class _Walk:
@@ -161,6 +169,14 @@ class _Walk:
         at = self.at
         self.at = at + _TOPIC_ID_BYTES
         return bytes(self.view[at : self.at])
+
+    def replica_state(self) -> tuple[int, int]:
+        """The only tagged field of the request; nothing else may be tagged."""
+        *frame, replica_id, epoch, inner = _REPLICA_STATE.unpack_from(self.view, self.at)
+        if frame != [1, 1, _REPLICA_STATE.size - 3] or inner:
+            raise _Uncommon
+        self.at += _REPLICA_STATE.size
+        return replica_id, epoch
 
     def no_tags(self) -> None:
         if self.is_flexible:
@@ -233,4 +249,5 @@ def _decode_any(view: memoryview, version: int) -> FetchAsk:
         partitions,
         forgotten,
         request.rack_id,
+        request.replica_state.replica_epoch if has_state else -1,
     )

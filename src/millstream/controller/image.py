@@ -37,6 +37,8 @@ class BrokerImage(NamedTuple):
     """Registered but not to be used: it is not alive, or not ready."""
     epoch: BrokerEpoch = NO_BROKER_EPOCH
     """Of its registration; a broker that was restarted has a larger one (I-17)."""
+    is_leaving: bool = False
+    """Is shutting down: it serves on what nobody else can, and gets nothing new."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Its address on the listener."""
@@ -62,7 +64,7 @@ class PartitionImage(NamedTuple):
     elr: tuple[BrokerId, ...] = ()
     """Not in sync any more, and yet with everything below the high watermark (KIP-966)."""
     last_known_leader: BrokerId = NO_LEADER
-    """Who led last, where neither `isr` nor `elr` has anybody."""
+    """Who led last, where nobody leads; elected once neither `isr` nor `elr` has anybody."""
     adding: tuple[BrokerId, ...] = ()
     """Of `replicas`, those that a reassignment adds."""
     removing: tuple[BrokerId, ...] = ()

@@ -82,6 +82,13 @@ class MultiFailed(CoordinationError):
         super().__init__(f"operation {index} of a multi: {cause}")
 
 
+class MultiUnproved(CoordinationError):
+    """The answer to a multi was lost, and what is there does not tell whether it was carried out.
+
+    Only where others change the same nodes without a common fence: read, and decide anew.
+    """
+
+
 class RequestTooLarge(CoordinationError):
     """More operations or bytes than one request may have; it was not sent."""
 

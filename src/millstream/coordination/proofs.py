@@ -5,8 +5,31 @@ own success for somebody else's; giving up would leave a node nobody knows of. W
 afterwards tells: whose session owns the node, or which version and data it has.
 """
 
-from millstream.coordination.errors import BadVersion, ConnectionLost, NodeExists, NoNode
-from millstream.coordination.port import ANY_VERSION, Created, NodeData, NodeKind, NodeStat, Session
+import asyncio
+from collections.abc import Sequence
+
+from millstream.coordination.errors import (
+    BadVersion,
+    ConnectionLost,
+    MultiFailed,
+    MultiUnproved,
+    NodeExists,
+    NoNode,
+)
+from millstream.coordination.port import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Created,
+    MultiResult,
+    NodeData,
+    NodeKind,
+    NodeStat,
+    Operation,
+    Session,
+    Set,
+)
+from millstream.model.ids import Zxid
 from millstream.model.invariant import invariant
 
 
@@ -94,3 +117,102 @@ async def read_surely(session: Session, path: str) -> NodeData | None:
             return None
         except ConnectionLost:
             await session.connected()
+
+
+# -- several at once ---------------------------------------------------------------------------
+
+
+async def multi_surely(session: Session, operations: Sequence[Operation]) -> list[MultiResult]:
+    """All of them or none, tried again after a lost connection; raises MultiFailed, SessionLost.
+
+    A second attempt is harmless: a change names the version it is based on, so a multi that was
+    carried out is refused when it comes again. Then what is there decides. Nodes that all
+    look as the multi leaves them, changed by one and the same transaction, are our own half of
+    the race: the answer is made up from them.
+
+    A multi that begins with a `Check` is fenced, and who fails the check is told MultiFailed with
+    index 0 whatever became of an attempt before: somebody else is in charge, and knows. While the
+    check holds nobody else has changed what the multi changes, so there is always proof. Without
+    one there may be none, because somebody went on from what we did or did not do: MultiUnproved.
+    Only behind such a check may a `Set` do without a version: to make it twice is to make it once.
+    """
+    effects = _effects(operations)
+    is_in_doubt = False
+    while True:
+        try:
+            return await session.multi(operations)
+        except ConnectionLost as error:
+            is_in_doubt |= error.is_in_doubt
+            await session.connected()
+        except MultiFailed as error:
+            is_fence = error.index == 0 and isinstance(operations[0], Check)
+            if not is_in_doubt or is_fence:
+                raise
+            return await _prove(session, operations, effects, error)
+
+
+def _effects(operations: Sequence[Operation]) -> dict[str, Operation]:
+    """What each node comes to: of several operations on one node the last one shows."""
+    effects: dict[str, Operation] = {}
+    is_fenced = bool(operations) and isinstance(operations[0], Check)
+    for one in operations:
+        if isinstance(one, Check):
+            continue
+        is_repeatable = isinstance(one, Set) and one.version == ANY_VERSION and not is_fenced
+        is_nameless = isinstance(one, Create) and one.kind.is_sequential
+        is_provable = not is_repeatable and not is_nameless
+        invariant(is_provable, "nothing could be proved of this operation", path=one.path)
+        effects[one.path] = one
+    return effects
+
+
+async def _prove(
+    session: Session,
+    operations: Sequence[Operation],
+    effects: dict[str, Operation],
+    refused: MultiFailed,
+) -> list[MultiResult]:
+    """The results, if the multi was carried out when its answer was lost."""
+    paths = list(effects)
+    found = await asyncio.gather(*(read_surely(session, path) for path in paths))
+    nodes = dict(zip(paths, found, strict=True))
+    changed_at = {_changed_at(one, nodes[path]) for path, one in effects.items()} - {None}
+    is_ours = all(_is_done(one, nodes[path], session) for path, one in effects.items())
+    if is_ours and len(changed_at) <= 1:
+        return [_result(one, nodes) for one in operations]
+    if isinstance(operations[0], Check):
+        raise refused  # nobody else can have gone on from it: it was not carried out
+    raise MultiUnproved(f"somebody else may have gone on: {refused}")
+
+
+def _is_done(effect: Operation, found: NodeData | None, session: Session) -> bool:
+    """Whether the node is as the operation leaves it."""
+    match effect:
+        case Create(data=data, kind=kind):
+            if found is None:
+                return False
+            if kind.is_ephemeral:
+                return found.stat.owner == session.session_id
+            return found.data == data and found.stat.version == 0
+        case Set(data=data, version=version):
+            if found is None or found.data != data:
+                return False
+            return version in (ANY_VERSION, found.stat.version - 1)
+        case _:
+            return found is None
+
+
+def _changed_at(effect: Operation, found: NodeData | None) -> Zxid | None:
+    if found is None:
+        return None
+    return found.stat.czxid if isinstance(effect, Create) else found.stat.mzxid
+
+
+def _result(operation: Operation, nodes: dict[str, NodeData | None]) -> MultiResult:
+    match operation:
+        case Create(path=path):
+            return path
+        case Set(path=path):
+            found = nodes[path]
+            return found.stat if found is not None else None
+    return None

@@ -1,6 +1,6 @@
 """The common shapes of Fetch: requests read, answers written, cursors looked at. For both twins.
 
-What is not common (tagged fields, a follower's state, aborted transactions, damage) is left to the
+What is not common (most tagged fields, aborted transactions, damage) is left to the
 broker's own Python, which knows everything: `parse`, `answer_frame` and `tail_frame` then return
 None, the plain twin always. `Cursor` and `moved` are complete in both.
 """
@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 
 from millstream.kernels.slots import PartitionSlot
 
-__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse", "tail_frame"]
+__all__ = [
+    "UNKNOWN",
+    "Cursor",
+    "answer_frame",
+    "moved",
+    "moved_for_follower",
+    "parse",
+    "tail_frame",
+]
 
 UNKNOWN: int
 
@@ -42,6 +50,9 @@ AnyCursor = TypeVar("AnyCursor", bound=Cursor)
 
 def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
     """All but those of which there is certainly nothing to tell."""
+
+def moved_for_follower(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+    """The same for one who sees everything up to the log's end."""
 
 def parse(body: memoryview, version: int) -> tuple[Any, ...] | None:
     """The fields of the broker's `FetchAsk`, or None for what is not common."""

@@ -154,6 +154,9 @@ class PartitionSlot:
         than `size_max`, or when the high watermark is not the log's end.
         """
 
+    def end_tail(self, offset: int, size_max: int) -> int:
+        """The same wherever the high watermark is: for followers, who see everything."""
+
     def settle(self) -> None:
         """Write what is staged, now. A failure is kept for the requests, until the next commit."""
 

@@ -42,3 +42,19 @@ class ReplicationTimedOut(OperatingError):
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         super().__init__(f"{partition}: written, and not acknowledged in time")
+
+
+class NotEnoughReplicasAfterAppend(NotEnoughReplicas):
+    """The same, found out when the records were in the leader's log: they may yet count."""
+
+
+class ProposalRefused(OperatingError):
+    """The controller has looked at a change of the in-sync replicas, and surely not made it."""
+
+
+class OffsetNotAvailable(OperatingError):
+    """A new leader does not know yet how far its log is replicated (KIP-207)."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        super().__init__(f"{partition}: the leader is new, its high watermark is not known yet")

@@ -34,7 +34,8 @@ class IsrState(NamedTuple):
 
 
 IsrAnswer = IsrState | OperatingError
-"""The new state; or why there is none, after which the metadata tells what is so."""
+"""The new state, or why there is none: ProposalRefused where the change was surely not made. After
+any other error it may have been, and the metadata tells what is so."""
 
 
 class IsrProposals(Protocol):

@@ -1,8 +1,8 @@
 """The leader of one partition: who may write and read, and when that counts.
 
-Today the set of in-sync replicas is this broker alone, so the high watermark follows the log's end
-as soon as the records are as durable as the topic asks (`flush.messages`). The two steps are kept
-apart because they will part: with followers, acks=1 waits for the first, acks=all for the second.
+First the records are as durable here as the topic asks (`flush.messages`): acks=1 waits for that.
+Then everybody in sync has them and the high watermark passes: acks=all, and readers, wait for that.
+Where this broker is the only replica the second follows from the first at once.
 """
 
 from collections import deque
@@ -12,9 +12,28 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from millstream.kernels.slots import NOTHING_NEW
 from millstream.model.errors import FencedLeaderEpoch, OperatingError, UnknownPartition
-from millstream.model.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from millstream.model.ids import (
+    NO_LEADER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from millstream.model.invariant import invariant
-from millstream.replication.errors import NotEnoughReplicas, UnknownLeaderEpoch
+from millstream.replication.cluster import ClusterSeams
+from millstream.replication.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetNotAvailable,
+    UnknownLeaderEpoch,
+    UnknownReplica,
+)
+from millstream.replication.isr_port import IsrAnswer, IsrProposal
+from millstream.replication.leader import Fetched, LeaderReplicas, LeaderState, Proposed
+from millstream.storage.epochs import UNDEFINED_EPOCH_END, EpochEnd
 from millstream.storage.flush import FlushDone
 from millstream.storage.log import Log, ReadResult
 from millstream.storage.log_reader import EMPTY_SLICE, Isolation, ReadSlice
@@ -42,11 +61,22 @@ class LeaderFacts(NamedTuple):
     """What the cluster's metadata says of a partition that this broker leads."""
 
     topic_id: TopicId
+    leader: BrokerId
+    """This broker."""
     leader_epoch: LeaderEpoch
-    replica_count: int
-    in_sync_count: int
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
     in_sync_min: int
     """`min.insync.replicas` of the topic."""
+    partition_epoch: int = 0
+
+    @property
+    def state(self) -> LeaderState:
+        # As Kafka since 4.0: more than there are replicas cannot be asked for.
+        in_sync_wanted = min(self.in_sync_min, len(self.replicas))
+        return LeaderState(
+            self.leader_epoch, self.partition_epoch, self.replicas, self.isr, in_sync_wanted
+        )
 
 
 class LeaderHome(NamedTuple):
@@ -56,6 +86,7 @@ class LeaderHome(NamedTuple):
     """Group commit: `LogManager.flush`."""
     wake: Callable[["Partition"], None]
     """Let the readers of the partition look again, soon."""
+    cluster: ClusterSeams
 
 
 class Partition:
@@ -63,15 +94,20 @@ class Partition:
 
     __slots__ = (
         "_acknowledged",
-        "_facts",
+        "_epoch_start",
         "_flushes",
         "_home",
         "_is_closed",
         "_listeners",
+        "_others",
         "_replicated",
         "_settled",
+        "_state",
+        "broker_id",
         "bytes_out",
-        "in_sync_wanted",
+        "bytes_to_followers",
+        "follower_readers",
+        "has_news",
         "leader_epoch",
         "log",
         "partition",
@@ -87,11 +123,17 @@ class Partition:
         self.partition: TopicPartition = log.partition
         self._home = home
         self.topic_id: TopicId = facts.topic_id
-        self.leader_epoch: LeaderEpoch = facts.leader_epoch
+        self.broker_id: BrokerId = facts.leader
+        self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
         self.readers: dict[Reader, Any] = {}
         """Fetches that wait, with a mark of theirs; a dictionary as they leave in any order."""
+        self.follower_readers: dict[Reader, Any] = {}
+        """Those of followers, who wait for the log's end and not for the high watermark."""
+        self.has_news = False
+        """Whether `readers` have something to look at; followers look whenever they are woken."""
         self.bytes_out = 0
         """Record bytes handed to consumers."""
+        self.bytes_to_followers = 0
         self._settled = log.log_end
         """Everything below is as durable as the topic asks."""
         self._flushes = 0
@@ -100,8 +142,8 @@ class Partition:
         self._replicated: deque[Waiter] = deque()
         self._listeners: list[LeadershipListener] = []
         self._is_closed = False
-        # The leader is all of the ISR: whatever it has is replicated.
-        self._advance_high_watermark(log.log_end)
+        self._others: LeaderReplicas | None = None
+        """None: this broker is the only replica."""
         self._lead(facts)
 
     def __repr__(self) -> str:
@@ -125,6 +167,16 @@ class Partition:
     def last_stable_offset(self) -> Offset:
         return self.log.last_stable_offset
 
+    @property
+    def state(self) -> LeaderState:
+        """Replicas and who is in sync, by the metadata or the controller's last answer."""
+        return self._state if self._others is None else self._others.state
+
+    @property
+    def others(self) -> LeaderReplicas | None:
+        """The followers; None where this broker is the only replica."""
+        return self._others
+
     def configure(self, facts: LeaderFacts) -> None:
         """Take over changed metadata; a leader epoch only goes up (I-15)."""
         invariant(
@@ -137,12 +189,47 @@ class Partition:
         self._lead(facts)
 
     def _lead(self, facts: LeaderFacts) -> None:
-        self._facts = facts
-        self.leader_epoch = facts.leader_epoch
-        # As Kafka since 4.0: more than there are replicas cannot be asked for.
-        self.in_sync_wanted = min(facts.in_sync_min, facts.replica_count)
-        self.log.start_leading(facts.leader_epoch, after_commit=self.after_commit)
-        self.slot.is_all_plain = facts.in_sync_count >= self.in_sync_wanted
+        state, now_s = facts.state, self._home.cluster.monotonic_s()
+        is_new = facts.leader_epoch != self.leader_epoch
+        if is_new:
+            self.leader_epoch = facts.leader_epoch
+            self.log.start_leading(facts.leader_epoch, after_commit=self.after_commit)
+            self._epoch_start = self.log.log_end
+        self._state = state
+        others = self._others
+        if others is not None:
+            others.configure(state, epoch_start=self._epoch_start, now_s=now_s)
+        elif len(state.replicas) > 1:
+            self._others = LeaderReplicas(
+                self.broker_id,
+                state,
+                epoch_start=self._epoch_start,
+                now_s=now_s,
+                epoch_of=self._home.cluster.epoch_of,
+            )
+        self._on_state()
+        if is_new:
+            for listener in self._listeners:
+                listener.leadership_gained(self, self.leader_epoch)
+            self._wake_all()  # fetches of the old epoch must hear of it
+
+    def _on_state(self) -> None:
+        """Others may be in sync now, or more of them asked for."""
+        state = self.state
+        self.slot.is_all_plain = is_enough = len(state.isr) >= state.in_sync_wanted
+        if not is_enough:
+            error = NotEnoughReplicasAfterAppend(
+                self.partition, in_sync=len(state.isr), wanted=state.in_sync_wanted
+            )
+            _fail(self._replicated, None, error)
+            if self.slot.fail_waiting(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+                self._home.wake(self)
+        self._replicate()
+
+    def _wake_all(self) -> None:
+        if self.readers or self.follower_readers:
+            self.has_news = True
+            self._home.wake(self)
 
     def check_leader_epoch(self, current: int) -> None:
         """Compare what the client believes with what is so; -1 makes no claim (KIP-320)."""
@@ -205,6 +292,8 @@ class Partition:
     def after_commit(self) -> None:
         """Batches were written to the log: let them count once they are durable enough."""
         log = self.log
+        if self.follower_readers:
+            self._home.wake(self)
         if not self._flushes and log.unflushed_records < log.config.flush_messages:
             self._settle(self.slot.log_end)
             return
@@ -232,10 +321,20 @@ class Partition:
         self._settled = end
         if self._acknowledged:
             _wake(self._acknowledged, end)
-        self._advance_high_watermark(end)
+        if self._others is None:
+            self._advance_high_watermark(end)
+        else:
+            self._replicate()
+
+    def _replicate(self) -> None:
+        """Move the high watermark to where everybody in sync is (I-09)."""
+        others = self._others
+        self._advance_high_watermark(
+            self._settled if others is None else others.high_watermark(self._settled)
+        )
 
     def _advance_high_watermark(self, end: Offset) -> None:
-        """With this broker alone in sync, what it holds is what everybody holds (I-09)."""
+        """It never goes down (I-06): a follower that was cut is behind what counts already."""
         slot = self.slot
         if end <= slot.high_watermark:
             return
@@ -244,17 +343,20 @@ class Partition:
         if self._replicated:
             _wake(self._replicated, slot.high_watermark)
         if self.readers or has_waiting:
+            self.has_news = True
             self._home.wake(self)
 
     def _check_replicas(self) -> None:
-        in_sync = self._facts.in_sync_count
-        if in_sync < self.in_sync_wanted:
-            raise NotEnoughReplicas(self.partition, in_sync=in_sync, wanted=self.in_sync_wanted)
+        state = self.state
+        if len(state.isr) < state.in_sync_wanted:
+            raise NotEnoughReplicas(
+                self.partition, in_sync=len(state.isr), wanted=state.in_sync_wanted
+            )
 
     def _on_refusal(self) -> None:
         """A directory that failed has something to tell those who wait for records, too."""
-        if self.readers and self.log.failure is not None:
-            self._home.wake(self)
+        if self.log.failure is not None:
+            self._wake_all()
 
     # -- read ------------------------------------------------------------------------------
 
@@ -283,6 +385,14 @@ class Partition:
             return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
         return EMPTY_SLICE if position == NOTHING_NEW else None
 
+    def end_tail(self, offset: int, size_max: int) -> ReadSlice | None:
+        """The same for a follower: everything, wherever the high watermark is."""
+        slot = self.slot
+        position = slot.end_tail(offset, size_max)
+        if position >= 0:
+            return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
+        return EMPTY_SLICE if position == NOTHING_NEW else None
+
     def visible_end(self, isolation: Isolation) -> Offset:
         """Where such a reader's view ends (I-07)."""
         slot = self.slot
@@ -297,6 +407,104 @@ class Partition:
         """Whether it is still led here, and has not failed."""
         return not self._is_closed and self.log.failure is None
 
+    def end_of_epoch(self, epoch: LeaderEpoch) -> EpochEnd:
+        """Where an epoch ended, for those who compare logs (KIP-101, KIP-279, KIP-320).
+
+        Kafka's leader notes its epoch when it is elected, ours with the first batch: in between
+        the log's end is where the leader's epoch begins.
+        """
+        if epoch < 0:
+            return UNDEFINED_EPOCH_END
+        newest = self.log.latest_epoch
+        if not newest < epoch <= self.leader_epoch:
+            return self.log.end_offset_for_epoch(epoch)
+        is_own = epoch == self.leader_epoch or newest == NO_LEADER_EPOCH
+        return EpochEnd(epoch if is_own else newest, self.log.log_end)
+
+    def check_high_watermark_known(self) -> None:
+        """Raise OffsetNotAvailable while it may still be below what the last leader told."""
+        if self._others is not None and self.slot.high_watermark < self._epoch_start:
+            raise OffsetNotAvailable(self.partition)
+
+    # -- followers -------------------------------------------------------------------------
+
+    def check_follower(
+        self, replica_id: BrokerId, broker_epoch: BrokerEpoch, *, named_epoch: int
+    ) -> None:
+        """Raise what Kafka tells a broker that is no replica, or was replaced by its successor.
+
+        With UnknownReplica it takes our metadata for old, with NotLeader its own.
+        """
+        others = self._others
+        if others is None or others.progress_of(replica_id) is None:
+            if named_epoch >= 0:
+                raise UnknownReplica(self.partition, replica_id)
+            raise NotLeader(self.partition)
+        if others.is_stale(replica_id, broker_epoch):
+            raise NotLeader(self.partition)
+
+    def follower_fetched(self, fetched: Fetched) -> None:
+        """A follower that was checked asks for what comes after `offset`: it has all before it."""
+        others, slot = self._others, self.slot
+        if others is None or not slot.log_start <= fetched.offset <= slot.log_end:
+            return
+        cluster = self._home.cluster
+        now_s = cluster.monotonic_s()
+        if not others.fetched(fetched, leader_end=slot.log_end, now_s=now_s):
+            return
+        if fetched.broker_id not in others.maximal_isr:
+            others.look(own_end=slot.log_end, now_s=now_s, lag_s=cluster.lag_max_s())
+            self._propose(now_s)
+        self._replicate()
+
+    def check_lag(self) -> None:
+        """By the clock: ask for those to be taken out who have been behind for too long."""
+        others = self._others
+        if others is None or self._is_closed:
+            return
+        cluster = self._home.cluster
+        now_s = cluster.monotonic_s()
+        others.look(own_end=self.slot.log_end, now_s=now_s, lag_s=cluster.lag_max_s())
+        others.note_caught_up(self.slot.log_end, now_s)
+        self._propose(now_s)
+        self._replicate()
+
+    def _propose(self, now_s: float) -> None:
+        others, cluster = self._others, self._home.cluster
+        if others is None or others.is_proposing or cluster.proposals is None:
+            return
+        if self._is_closed or not cluster.may_propose():
+            return  # I-18: while cut off from the coordination service nothing is changed
+        slot = self.slot
+        wanted = others.wanted(
+            high_watermark=slot.high_watermark,
+            own_end=slot.log_end,
+            now_s=now_s,
+            lag_s=cluster.lag_max_s(),
+        )
+        if wanted is None:
+            return
+        others.asked(wanted)
+        cluster.note_isr_change(before=len(others.state.isr), after=len(wanted.isr))
+        cluster.proposals.propose(
+            IsrProposal(
+                self.partition,
+                self.topic_id,
+                wanted.leader_epoch,
+                wanted.partition_epoch,
+                wanted.isr,
+            ),
+            partial(self._answered, wanted),
+        )
+
+    def _answered(self, proposed: Proposed, answer: IsrAnswer) -> None:
+        others, now_s = self._others, self._home.cluster.monotonic_s()
+        if self._is_closed or others is None:
+            return
+        if others.answered(proposed, answer, now_s):
+            self._on_state()
+            self._propose(now_s)  # one change at a time: the next may be due
+
     # -- the end ---------------------------------------------------------------------------
 
     def close(self, error: OperatingError | None = None) -> None:
@@ -307,13 +515,14 @@ class Partition:
         self.log.stop_leading()
         self.slot.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         reason = error or UnknownPartition(self.partition)
+        self.has_news = True
         for waiting in (self._acknowledged, self._replicated):
             _fail(waiting, None, reason)
         for listener in self._listeners:
             listener.leadership_lost(self)
         self._listeners.clear()
-        if self.readers:
-            self._home.wake(self)
+        # Also without readers: answers of the connection core may have become ready.
+        self._home.wake(self)
 
 
 def _finish(done: AppendDone, outcome: AppendOutcome, error: OperatingError | None) -> None:

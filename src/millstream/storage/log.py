@@ -51,6 +51,7 @@ from millstream.storage.validation import (
     Allowance,
     Checked,
     prepare,
+    walk_uncut,
     walk_whole,
 )
 
@@ -146,11 +147,16 @@ class Log(ShrinkingLog):
             except OSError as error:
                 raise self.refused(error) from error
 
-    def append_as_follower(self, records: bytes | bytearray | memoryview) -> Appended:
-        """Write a leader's batches as they are: offsets, epochs and all."""
+    def append_as_follower(
+        self, records: bytes | bytearray | memoryview, *, is_cut: bool = False
+    ) -> Appended:
+        """Write a leader's batches as they are: offsets, epochs and all.
+
+        With `is_cut` the last one may have been cut off by a byte limit, and is left out then.
+        """
         self._check_open()
         self.slot.settle()
-        rows = walk_whole(records, check_crc=True)
+        records, rows = walk_uncut(records) if is_cut else (records, walk_whole(records))
         expected = self._log_end
         epoch = self._epochs.latest
         for row in range(0, len(rows), ROW_FIELDS):

@@ -24,6 +24,7 @@ from millstream.model.ids import (
     TopicPartition,
 )
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
+from millstream.runtime.clock import Clock
 from millstream.runtime.disk import ShortFile
 from millstream.runtime.turns import Steps, in_parts, run_whole
 from millstream.storage import clean_shutdown, names
@@ -272,6 +273,10 @@ class LogManager(ChangingLogs):
     def offline_partitions(self) -> list[TopicPartition]:
         """Partitions that failed, or whose directory did."""
         return [name for name, log in self._logs.items() if log.failure is not None]
+
+    @property
+    def clock(self) -> Clock:
+        return self._seams.clock
 
     @property
     def directories(self) -> list[LogDirectory]:

@@ -105,7 +105,7 @@ def check(
     return Checked(buffer, config, now_ms, prepared, None)
 
 
-def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "array[int]":
+def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool = True) -> "array[int]":
     """Rows of all batches; raises CorruptRecords unless every byte belongs to a valid one."""
     rows, end, reason = batches.walk(
         buffer, 0, len(buffer), check_crc=check_crc, size_max=BATCH_BYTES_MAX
@@ -113,6 +113,18 @@ def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool) -> "a
     if reason or not rows:
         raise CorruptRecords(f"{Reason(reason).text} at byte {end} of {len(buffer)}")
     return rows
+
+
+def walk_uncut(
+    buffer: bytearray | bytes | memoryview,
+) -> tuple[bytearray | bytes | memoryview, "array[int]"]:
+    """The batches of a fetch without a last one that is not whole, and their rows; at least one."""
+    rows, end, reason = batches.walk(
+        buffer, 0, len(buffer), check_crc=True, size_max=BATCH_BYTES_MAX
+    )
+    if not rows or reason not in (Reason.NONE, Reason.SHORT):
+        raise CorruptRecords(f"{Reason(reason).text} at byte {end} of {len(buffer)}")
+    return (memoryview(buffer)[:end] if reason else buffer), rows
 
 
 def _walk_produced(buffer: bytes | bytearray | memoryview) -> "array[int]":

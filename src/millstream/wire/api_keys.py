@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class ApiKey(IntEnum):
-    """Every API of Kafka 4.3, also those that no broker serves any more."""
+    """Every API of Kafka 4.3, also those that no broker serves any more, and our own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -104,6 +104,14 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    PULL_METADATA = 31_000
+    """Ours; see `OWN_KEYS`."""
+
+
+OWN_KEYS: Final = frozenset({ApiKey.PULL_METADATA})
+"""APIs among our own brokers, which Kafka has not: numbered where it will not come for long. They
+are told with the others when a client asks for versions. Clients look for the keys they know: Java
+keeps the others apart, librdkafka never finds them, franz-go leaves out what is beyond its own."""
 
 
 class Api(NamedTuple):
@@ -195,4 +203,5 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(range(2), 0),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: Api(range(1), 0),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: Api(range(1), 0),
+    ApiKey.PULL_METADATA: Api(range(1), 0),
 }

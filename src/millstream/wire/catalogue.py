@@ -6,13 +6,13 @@ A broker that imported all messages at its start would be ready a tenth of a sec
 from collections.abc import Iterable
 from importlib import import_module
 
-from millstream.wire.api_keys import APIS, ApiKey
+from millstream.wire.api_keys import APIS, OWN_KEYS, ApiKey
 from millstream.wire.schema import Message
 
 
 def all_keys() -> Iterable[ApiKey]:
-    """Every API of the catalogue, by number."""
-    return APIS.keys()
+    """Every API of Kafka's in the catalogue, by number."""
+    return [key for key in APIS if key not in OWN_KEYS]
 
 
 def versions_of(key: ApiKey) -> range:

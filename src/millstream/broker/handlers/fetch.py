@@ -7,13 +7,16 @@ met ends the wait, a partition that does not exist does not. `fetch.max.bytes` c
 first batch comes whatever its size. Sessions (KIP-227) send only what is new.
 v5 log start · v6 KAFKA_STORAGE_ERROR (before: NOT_LEADER_OR_FOLLOWER) · v7 sessions · v9 leader
 epoch (KIP-320) · v10 zstd topics · v11 rack, preferred replica always -1 · v12 flexible, diverging
-epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17-18 fields of followers,
-read and not used.
+epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17-18 fields of KRaft's
+followers, read and not used.
 
-Where it differs from Kafka: followers are refused with the codes that Kafka has for a broker that
-is no replica (this broker is the only one); an isolation level other than 0 and 1 is an
-INVALID_REQUEST, a negative byte limit counts as 0 (Kafka: UNKNOWN_SERVER_ERROR for both).
-Invariants: I-07, I-15, I-23, I-36, I-37.
+A follower's fetch (a replica id, with its broker epoch since version 15) reads up to the log's end
+and waits for that; what it asks for says what it has, which moves the high watermark. A broker that
+is no replica is told UNKNOWN_LEADER_EPOCH, or without an epoch NOT_LEADER_OR_FOLLOWER.
+
+Where it differs from Kafka: an isolation level other than 0 and 1 is an INVALID_REQUEST, a negative
+byte limit counts as 0 (Kafka: UNKNOWN_SERVER_ERROR for both).
+Invariants: I-07, I-09, I-15, I-23, I-36, I-37.
 """
 
 from typing import Final
@@ -97,7 +100,10 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
         if one.error:
             error_count += 1
         elif one.cursor.leader is not None:
-            one.cursor.leader.bytes_out += one.data.size_bytes
+            if reader.is_follower:
+                one.cursor.leader.bytes_to_followers += one.data.size_bytes
+            else:
+                one.cursor.leader.bytes_out += one.data.size_bytes
     facts = context.facts
     hints = NO_HINTS
     if error_count and facts.version >= _FIRST_WITH_HINTS:

@@ -9,11 +9,13 @@ first record at or after it. What a look-up finds at or above the end of the cli
 shown: offset and timestamp -1 without an error. A special value that the version does not know is
 UNSUPPORTED_VERSION, a partition that is named twice INVALID_REQUEST. The leader epoch a client
 believes in is compared first (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH).
+A leader whose high watermark has not reached the start of its epoch answers what depends on it with
+OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE).
 v2 isolation level · v4 leader epochs · v5 OFFSET_NOT_AVAILABLE · v6 flexible · v10 time-out for
 tiered storage, which nothing here needs.
 
 Where it differs from Kafka: a replica id other than -1 (a client's) or this cluster's brokers' is
-taken as a follower's. OFFSET_NOT_AVAILABLE cannot happen while a leader is alone in sync.
+taken as a follower's.
 Invariants: I-07, I-15.
 """
 
@@ -23,6 +25,7 @@ from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TimestampMs
+from millstream.replication.errors import OffsetNotAvailable
 from millstream.replication.partition import Partition
 from millstream.runtime.turns import Pace, Steps
 from millstream.storage.log_reader import Isolation
@@ -54,6 +57,7 @@ _FIRST_VERSIONS: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _FIRST_WITH_EPOCH: Final = 4
+_FIRST_WITH_NOT_AVAILABLE: Final = 5
 _CLIENT: Final = -1
 _NO_TIME: Final = TimestampMs(-1)
 
@@ -133,6 +137,9 @@ class _Asking:
             leader.log.check_open()
             leader.check_leader_epoch(asked.current_leader_epoch)
             place = yield from self._finding(leader, timestamp_ms)
+        except OffsetNotAvailable as error:
+            is_known = self._version >= _FIRST_WITH_NOT_AVAILABLE
+            return _nothing(index, code_of(error) if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
         except OperatingError as error:
             return _nothing(index, code_of(error))
         if place is None:
@@ -148,6 +155,7 @@ class _Asking:
     def _finding(self, leader: Partition, timestamp_ms: int) -> Steps[RecordPlace | None]:
         end = leader.visible_end(self._isolation)
         if timestamp_ms == LATEST:
+            self._check_end(leader)
             return RecordPlace(end, _NO_TIME, leader.leader_epoch)
         if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
             return RecordPlace(leader.log_start, _NO_TIME, _first_epoch(leader))
@@ -157,7 +165,15 @@ class _Asking:
             found = yield from leader.log.finding_max_timestamp()
         else:
             found = yield from leader.log.finding_timestamp(TimestampMs(timestamp_ms))
-        return found if found is not None and found.offset < end else None
+        if found is not None and found.offset < end:
+            return found
+        self._check_end(leader)
+        return None
+
+    def _check_end(self, leader: Partition) -> None:
+        """A consumer must not see an end that is below what another leader told it (KIP-207)."""
+        if self._isolation is not Isolation.LOG_END:
+            leader.check_high_watermark_known()
 
 
 def _first_epoch(leader: Partition) -> LeaderEpoch:

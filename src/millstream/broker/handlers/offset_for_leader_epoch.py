@@ -15,10 +15,8 @@ from typing import Final
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.model.errors import OperatingError
-from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch
-from millstream.replication.partition import Partition
+from millstream.model.ids import LeaderEpoch
 from millstream.runtime.turns import Pace, Steps
-from millstream.storage.epochs import UNDEFINED_EPOCH_END, EpochEnd
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -73,18 +71,7 @@ def _answer(context: Context, topic: str, asked: OffsetForLeaderPartition) -> Ep
         leader.check_leader_epoch(asked.current_leader_epoch)
     except OperatingError as error:
         return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
-    found = _end_of(leader, LeaderEpoch(asked.leader_epoch))
+    found = leader.end_of_epoch(LeaderEpoch(asked.leader_epoch))
     return EpochEndOffset(
         partition=asked.partition, leader_epoch=found.epoch, end_offset=found.end_offset
     )
-
-
-def _end_of(leader: Partition, epoch: LeaderEpoch) -> EpochEnd:
-    """Kafka's leader notes its epoch when it is elected, ours with the first batch: in between
-    the log's end is where the leader's epoch begins.
-    """
-    newest = leader.log.latest_epoch
-    if not newest < epoch <= leader.leader_epoch or epoch < 0:
-        return leader.log.end_offset_for_epoch(epoch) if epoch >= 0 else UNDEFINED_EPOCH_END
-    is_own = epoch == leader.leader_epoch or newest == NO_LEADER_EPOCH
-    return EpochEnd(epoch if is_own else newest, leader.log_end)

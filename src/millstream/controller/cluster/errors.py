@@ -73,3 +73,11 @@ class BrokerIdNotRegistered(OperatingError):
     def __init__(self, broker_id: BrokerId) -> None:
         self.broker_id = broker_id
         super().__init__(f"broker {broker_id} is not known")
+
+
+class DamagedNode(OperatingError):
+    """A node of the coordination service whose content cannot be believed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"node {path}: {reason}")

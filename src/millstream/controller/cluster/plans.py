@@ -34,6 +34,9 @@ class Policy(NamedTuple):
     """What settings say about a topic."""
 
     in_sync_min: Callable[[TopicImage], int]
-    """`min.insync.replicas`, at most the number of replicas."""
+    """`min.insync.replicas` as it is set. Decisions take no more than a partition has replicas: a
+    limit by topic would change with other partitions, unnoticed by those that are eligible."""
     is_unclean_allowed: Callable[[TopicImage], bool]
     """`unclean.leader.election.enable`."""
+    controller_epoch: int = 0
+    """Of the controller that decides; states tell which one wrote them."""

@@ -9,7 +9,15 @@ from millstream.kernels._compiled.partition_slot cimport PartitionSlot
 
 from millstream.kernels._compiled.fetch_request import parse
 
-__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse", "tail_frame"]
+__all__ = [
+    "UNKNOWN",
+    "Cursor",
+    "answer_frame",
+    "moved",
+    "moved_for_follower",
+    "parse",
+    "tail_frame",
+]
 
 UNKNOWN = -1
 
@@ -65,6 +73,23 @@ def moved(cursors) -> list:
         if (
             slot is None
             or cursor.fetch_offset != cursor.visible_end
+            or slot.high_watermark != cursor.sent_high_watermark
+            or slot.log_start != cursor.sent_log_start
+        ):
+            found.append(cursor)
+    return found
+
+
+def moved_for_follower(cursors) -> list:
+    cdef Cursor cursor
+    cdef PartitionSlot slot
+    cdef list found = []
+    for cursor in cursors:
+        slot = cursor.slot
+        if (
+            slot is None
+            or cursor.fetch_offset != cursor.visible_end
+            or slot.log_end != cursor.visible_end
             or slot.high_watermark != cursor.sent_high_watermark
             or slot.log_start != cursor.sent_log_start
         ):

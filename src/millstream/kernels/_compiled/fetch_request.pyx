@@ -84,6 +84,19 @@ cdef int no_tags(Walk* walk) noexcept:
     return 0
 
 
+cdef int replica_tags(Walk* walk, long long* replica_id, long long* replica_epoch) noexcept:
+    """The request's own tagged fields: none, or a follower's state and nothing else."""
+    if walk.version < 15 or not has(walk, 1) or walk.at[0] == 0:
+        return no_tags(walk)
+    # One field, number 1, of 13 bytes: an id, an epoch, no tags.
+    if not has(walk, 16) or walk.at[0] != 1 or walk.at[1] != 1 or walk.at[2] != 13 or walk.at[15]:
+        walk.is_bad = True
+        return 0
+    replica_id[0], replica_epoch[0] = get_i32(walk.at + 3), get_i64(walk.at + 7)
+    walk.at += 16
+    return 0
+
+
 cdef object text(Walk* walk):
     cdef Py_ssize_t size = <Py_ssize_t>length(walk, True)
     if not has(walk, size):
@@ -135,6 +148,7 @@ cdef list topics(Walk* walk, bint is_forgotten):
 cdef tuple parse_walk(Walk* walk):
     cdef int version = walk.version
     cdef long long replica_id = int32(walk) if version < 15 else -1
+    cdef long long replica_epoch = -1
     cdef long long max_wait_ms = int32(walk)
     cdef long long min_bytes = int32(walk)
     cdef long long max_bytes = int32(walk)
@@ -149,12 +163,12 @@ cdef tuple parse_walk(Walk* walk):
     partitions = topics(walk, False)
     forgotten = topics(walk, True) if version >= 7 else []
     rack_id = text(walk) if version >= 11 else ""
-    no_tags(walk)
+    replica_tags(walk, &replica_id, &replica_epoch)
     if walk.is_bad or walk.at != walk.end:
         return None
     return (
         version, replica_id, max_wait_ms, min_bytes, max_bytes, isolation,
-        session_id, session_epoch, partitions, forgotten, rack_id,
+        session_id, session_epoch, partitions, forgotten, rack_id, replica_epoch,
     )
 
 

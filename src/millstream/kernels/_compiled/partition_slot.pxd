@@ -66,6 +66,7 @@ cdef class PartitionSlot:
     cdef object waiting_parts
 
     cpdef long long tail(self, long long offset, long long size_max)
+    cpdef long long end_tail(self, long long offset, long long size_max)
     cdef bint has_room_for(self, long long records, long long size_bytes) noexcept
     cdef long long stage(
         self, bytearray buffer, unsigned char* data, Py_ssize_t size, ProducerEntry entry

@@ -227,9 +227,12 @@ cdef class PartitionSlot:
         self.end_count = 0
 
     cpdef long long tail(self, long long offset, long long size_max):
+        return self.end_tail(offset, size_max) if self.high_watermark == self.log_end else -1
+
+    cpdef long long end_tail(self, long long offset, long long size_max):
         cdef long long size
         cdef int back, at
-        if self.high_watermark != self.log_end or offset < self.log_start:
+        if offset < self.log_start:
             return -1
         if offset == self.log_end:
             return -2

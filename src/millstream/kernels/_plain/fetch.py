@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     from millstream.kernels._plain.slots import PartitionSlot
 
-__all__ = ["UNKNOWN", "Cursor", "answer_frame", "moved", "parse", "tail_frame"]
+__all__ = [
+    "UNKNOWN",
+    "Cursor",
+    "answer_frame",
+    "moved",
+    "moved_for_follower",
+    "parse",
+    "tail_frame",
+]
 
 UNKNOWN: Final = -1
 
@@ -61,6 +69,18 @@ def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
         for cursor in cursors
         if (slot := cursor.slot) is None
         or cursor.fetch_offset != cursor.visible_end
+        or slot.high_watermark != cursor.sent_high_watermark
+        or slot.log_start != cursor.sent_log_start
+    ]
+
+
+def moved_for_follower(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+    return [
+        cursor
+        for cursor in cursors
+        if (slot := cursor.slot) is None
+        or cursor.fetch_offset != cursor.visible_end
+        or slot.log_end != cursor.visible_end
         or slot.high_watermark != cursor.sent_high_watermark
         or slot.log_start != cursor.sent_log_start
     ]

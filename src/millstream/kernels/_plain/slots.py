@@ -176,7 +176,12 @@ class PartitionSlot:
         self._ends.clear()
 
     def tail(self, offset: int, size_max: int) -> int:
-        if self.high_watermark != self.log_end or offset < self.log_start:
+        return (
+            self.end_tail(offset, size_max) if self.high_watermark == self.log_end else NOT_AT_TAIL
+        )
+
+    def end_tail(self, offset: int, size_max: int) -> int:
+        if offset < self.log_start:
             return NOT_AT_TAIL
         if offset == self.log_end:
             return NOTHING_NEW

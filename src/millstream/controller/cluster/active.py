@@ -1,0 +1,351 @@
+"""The controller at work: loads the cluster, watches brokers, decides for whoever asks.
+
+What is decided, and why, is in the pure modules beside this one; in which order, and behind which
+fence, in `decisions` and `fenced_writes`. Here each request finds its decision.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from millstream.controller.cluster import brokers, isr_changes, leadership, topics_plans
+from millstream.controller.cluster import reassignments as moves
+from millstream.controller.cluster.candidate import Elected
+from millstream.controller.cluster.decisions import Decide, Decisions
+from millstream.controller.cluster.elections import UncleanElection
+from millstream.controller.cluster.fenced_writes import Deposed, FencedWriter
+from millstream.controller.cluster.loading import loading, recovering
+from millstream.controller.cluster.nodes import Registration
+from millstream.controller.cluster.plans import Plan, Policy
+from millstream.controller.cluster.port import (
+    ElectionKind,
+    FeedNews,
+    FeedPosition,
+    IsrChange,
+    Reassignment,
+)
+from millstream.controller.cluster.racing import first_of
+from millstream.controller.cluster.reading import BrokerWatch, read_everything, registrations
+from millstream.controller.cluster.registration import Registered
+from millstream.controller.cluster.tally import Tally
+from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
+from millstream.controller.topics import (
+    CheckConfigs,
+    MorePartitions,
+    NewTopic,
+    Rules,
+    TopicDefaults,
+)
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
+from millstream.observe.logs import get_logger
+from millstream.runtime.randomness import Randomness
+from millstream.runtime.turns import Steps, on_the_loop
+
+log = get_logger("millstream.controller.active")
+
+T = TypeVar("T")
+
+BrokerConfigs = Mapping[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """Kafka's settings for leaders that go back by themselves."""
+
+    is_enabled: bool = True
+    """`auto.leader.rebalance.enable`."""
+    interval_s: float = 300.0
+    """`leader.imbalance.check.interval.seconds`."""
+    percentage: int = 10
+    """`leader.imbalance.per.broker.percentage`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """What the broker's configuration says to a controller."""
+
+    make_policy: Callable[[BrokerConfigs], Policy]
+    """The rules for topics under these dynamic settings of brokers."""
+    check_configs: CheckConfigs
+    """Raises for settings that a topic may not have."""
+    randomness: Randomness
+    balance: Balance = Balance()
+
+
+VERSION_BITS: Final = 32
+"""For the changes of one controller; its epoch is above them."""
+
+NO_DEFAULTS: Final = TopicDefaults()
+
+
+class ActiveController:
+    """From one election to the next; implements `port.ClusterController`."""
+
+    def __init__(
+        self,
+        incarnation: Registered,
+        elected: Elected,
+        settings: ControllerSettings,
+        tally: Tally,
+        broker_id: BrokerId,
+    ) -> None:
+        """`tally` goes on over all elections that this broker wins."""
+        self._session = incarnation.session
+        self._elected = elected
+        self._settings = settings
+        self._broker_id = broker_id
+        self.tally = tally
+        writer = FencedWriter(self._session, epoch_version=elected.epoch_version)
+        self._decisions = Decisions(writer, tally)
+
+    # -- its life --------------------------------------------------------------------------
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._elected.controller_epoch
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everything is loaded, and requests are answered."""
+        return self._decisions.is_open and not self._decisions.is_over
+
+    @property
+    def image(self) -> ClusterImage:
+        """As it is written; raises NotController before everything is loaded."""
+        return self._decisions.image
+
+    async def run(self) -> None:
+        """Returns when it was deposed; raises SessionLost, or what made it give up."""
+        try:
+            watch = BrokerWatch(self._session)
+            await self._load(watch)
+            works = [self._decisions.run(), self._follow_brokers(watch)]
+            if self._settings.balance.is_enabled:
+                works.append(self._balance())
+            await first_of(*works)
+        except Deposed:
+            log.info("deposed", epoch=self.controller_epoch)
+        finally:
+            self.depose()
+
+    def depose(self) -> None:
+        """Nothing more is decided or written; whoever waits is told NotController."""
+        self._decisions.depose()
+
+    async def _load(self, watch: BrokerWatch) -> None:
+        found = {**await read_everything(self._session), **await watch.look()}
+        loaded = await on_the_loop(loading(found, controller_id=self._broker_id))
+        image = _first_version(loaded.image, self.controller_epoch)
+        loaded = loaded._replace(image=image)
+        self._decisions.begin(self.controller_epoch, image)
+        news = await self._decisions.carry_out(
+            lambda image: recovering(loaded, self._policy(image))
+        )
+        self._tell_brokers(news)
+        self._decisions.open()
+        log.info(
+            "controller is ready",
+            epoch=self.controller_epoch,
+            topics=len(self.image.topics),
+            brokers=len(self.image.alive_brokers()),
+        )
+
+    # -- brokers come and go ---------------------------------------------------------------
+
+    async def _follow_brokers(self, watch: BrokerWatch) -> None:
+        while True:
+            await watch.changed()
+            registered = registrations(await watch.look())
+            self._tell_brokers(await self._decisions.make(self._looked(registered)))
+
+    def _looked(self, registered: Mapping[BrokerId, Registration]) -> Decide[brokers.BrokerNews]:
+        return lambda image: brokers.considering_brokers(image, registered, self._policy(image))
+
+    def _tell_brokers(self, news: brokers.BrokerNews) -> None:
+        if news.joined or news.left or news.restarted:
+            log.info(
+                "brokers changed",
+                joined=list(news.joined),
+                left=list(news.left),
+                restarted=list(news.restarted),
+                without_proof=list(news.unproved),
+            )
+        self._report(news.unclean_elections)
+
+    def _report(self, unclean: Sequence[UncleanElection]) -> None:
+        """Records that were acknowledged may be gone: always told."""
+        self.tally.unclean_elections += len(unclean)
+        for one in unclean:
+            log.warning(
+                "unclean election",
+                partition=str(one.partition),
+                leader=one.leader,
+                led_last=one.is_last_known,
+            )
+
+    async def _balance(self) -> None:
+        balance = self._settings.balance
+        while True:
+            await asyncio.sleep(balance.interval_s)
+            moved = await self._decisions.make(
+                lambda image: leadership.balancing(
+                    image, self._policy(image), percentage=balance.percentage
+                )
+            )
+            if moved:
+                log.info("leaders were balanced", moved=moved)
+
+    def _policy(self, image: ClusterImage) -> Policy:
+        return self._policy_with(image.broker_configs)
+
+    def _policy_with(self, configs: BrokerConfigs) -> Policy:
+        made = self._settings.make_policy(configs)
+        return made._replace(controller_epoch=self.controller_epoch)
+
+    def _rules(self, defaults: TopicDefaults) -> Rules:
+        return Rules(defaults, self._settings.check_configs, self._settings.randomness)
+
+    # -- topics ----------------------------------------------------------------------------
+
+    async def create_topics(
+        self,
+        wanted: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        defaults: TopicDefaults = NO_DEFAULTS,
+    ) -> list[TopicImage | OperatingError]:
+        def decide(image: ClusterImage) -> Steps[Plan[list[TopicImage | OperatingError]]]:
+            rules = self._rules(defaults)
+            return topics_plans.creating_topics(image, wanted, rules, self._policy(image))
+
+        return await self._decisions.make(_only_if(decide, not validate_only))
+
+    async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[OperatingError | None]:
+        return await self._decisions.make(lambda image: topics_plans.deleting_topics(image, topics))
+
+    async def create_partitions(
+        self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
+    ) -> list[OperatingError | None]:
+        def decide(image: ClusterImage) -> Steps[Plan[list[OperatingError | None]]]:
+            rules = self._rules(NO_DEFAULTS)
+            return topics_plans.creating_partitions(image, wanted, rules, self._policy(image))
+
+        return await self._decisions.make(_only_if(decide, not validate_only))
+
+    async def alter_topic_configs(
+        self, topic: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        def decide(image: ClusterImage) -> Plan[list[UncleanElection]]:
+            return topics_plans.alter_topic_configs(
+                image,
+                topic,
+                configs,
+                self._policy(image),
+                check_configs=self._settings.check_configs,
+            )
+
+        unclean = await self._decisions.make(_only_if(decide, not validate_only))
+        if not validate_only:
+            self._report(unclean)
+
+    async def alter_broker_configs(
+        self, name: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        def decide(image: ClusterImage) -> Plan[list[UncleanElection]]:
+            after = {**image.broker_configs, name: configs}
+            policy = self._policy_with(after)
+            return topics_plans.alter_broker_configs(image, name, configs, policy)
+
+        unclean = await self._decisions.make(_only_if(decide, not validate_only))
+        if not validate_only:
+            self._report(unclean)
+
+    # -- partitions ------------------------------------------------------------------------
+
+    async def alter_partitions(
+        self, changes: Sequence[IsrChange], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
+    ) -> list[PartitionImage | OperatingError]:
+        return await self._decisions.make(
+            lambda image: isr_changes.considering_isr_changes(
+                image,
+                changes,
+                self._policy(image),
+                broker_id=broker_id,
+                broker_epoch=broker_epoch,
+            )
+        )
+
+    async def elect_leaders(
+        self, kind: ElectionKind, partitions: Sequence[TopicPartition] | None
+    ) -> dict[TopicPartition, OperatingError | None]:
+        results = await self._decisions.make(
+            lambda image: leadership.considering_elections(
+                image, kind, partitions, self._policy(image)
+            )
+        )
+        self._report(results.unclean_elections)
+        return results.errors
+
+    async def reassign_partitions(
+        self,
+        wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+        *,
+        may_change_factor: bool = True,
+    ) -> dict[TopicPartition, OperatingError | None]:
+        results = await self._decisions.make(
+            lambda image: moves.reassigning(
+                image, wanted, self._policy(image), may_change_factor=may_change_factor
+            )
+        )
+        self._report(results.unclean_elections)
+        return results.errors
+
+    def reassignments(self, partitions: Sequence[TopicPartition] | None) -> list[Reassignment]:
+        return moves.reassignments(self.image, partitions)
+
+    # -- brokers ---------------------------------------------------------------------------
+
+    async def unregister_broker(self, broker_id: BrokerId) -> None:
+        unclean = await self._decisions.make(
+            lambda image: brokers.unregister_broker(image, broker_id, self._policy(image))
+        )
+        self._report(unclean)
+
+    async def shut_down(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
+        left = await self._decisions.make(
+            lambda image: leadership.shutting_down(
+                image, self._policy(image), broker_id=broker_id, broker_epoch=broker_epoch
+            )
+        )
+        return not left
+
+    async def news(self, position: FeedPosition, *, wait_s: float) -> FeedNews:
+        return await self._decisions.news(position, wait_s=wait_s)
+
+
+def _first_version(image: ClusterImage, controller_epoch: int) -> ClusterImage:
+    """Above every version of the controllers before: a version never goes back."""
+    return ClusterImage(
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        brokers=image.brokers,
+        topics=image.topics,
+        broker_configs=image.broker_configs,
+        version=controller_epoch << VERSION_BITS,
+        topics_by_id=image.topics_by_id,
+    )
+
+
+def _only_if(decide: Decide[T], is_real: bool) -> Decide[T]:  # noqa: FBT001 - read as a sentence
+    """The decision, or with False its result alone."""
+    if is_real:
+        return decide
+
+    def validate(image: ClusterImage) -> Steps[Plan[T]]:
+        decided = decide(image)
+        plan = decided if isinstance(decided, Plan) else (yield from decided)
+        return Plan(plan.result, image)
+
+    return validate

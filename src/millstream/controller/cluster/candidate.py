@@ -1,0 +1,270 @@
+"""Who is the controller: the first broker that creates `/controller`, this one or another.
+
+The same multi raises `/controller_epoch`. Its new version is the fence behind which the elected
+controller writes: who is elected later has changed it. An election whose answer was lost is told by
+the node's owner.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+
+from millstream.controller.cluster.errors import DamagedNode
+from millstream.controller.cluster.nodes import (
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    Registration,
+    broker_path,
+    decode_controller,
+    decode_controller_epoch,
+    decode_registration,
+    encode_controller,
+    encode_controller_epoch,
+)
+from millstream.controller.cluster.racing import Wake, first_of
+from millstream.controller.cluster.registration import Registered
+from millstream.coordination.errors import (
+    ConnectionLost,
+    MultiFailed,
+    MultiUnproved,
+    NodeExists,
+    NoNode,
+    SessionLost,
+)
+from millstream.coordination.port import (
+    Check,
+    Create,
+    Delete,
+    NodeKind,
+    NodeStat,
+    Operation,
+    Session,
+    Set,
+)
+from millstream.coordination.proofs import create_surely, multi_surely, read_surely
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.model.invariant import invariant
+from millstream.observe.logs import get_logger
+from millstream.rpc.backoff import Backoff
+from millstream.runtime.clock import Clock
+from millstream.runtime.randomness import Randomness
+
+log = get_logger("millstream.controller.candidate")
+
+FIRST_EPOCH: Final = 0
+"""What `/controller_epoch` says before anybody was elected."""
+
+STANDING_BACKOFF: Final = Backoff(initial_s=0.05, max_s=5.0)
+"""After an election that failed, or a time as controller that ended in a failure: another broker
+may do better."""
+
+
+class Elected(NamedTuple):
+    """An election that was won."""
+
+    controller_epoch: int
+    epoch_version: int
+    """Of `/controller_epoch`; every write checks it (I-16)."""
+
+
+class Active(Protocol):
+    """The controller's work, from the election on."""
+
+    async def run(self) -> None:
+        """Returns when it was deposed; raises SessionLost, or what made it give up."""
+
+    def depose(self) -> None:
+        """Nothing more is written, and whoever waits is told. Harmless when it is over."""
+
+
+A = TypeVar("A", bound=Active)
+
+
+class Candidate(Generic[A]):
+    """One broker's candidacy; `run` lives as long as one registration."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        *,
+        make_active: Callable[[Registered, Elected], A],
+        clock: Clock,
+        randomness: Randomness,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_change` is called when another broker, or none, is the controller from now on."""
+        self.broker_id = broker_id
+        self._make_active = make_active
+        self._clock = clock
+        self._randomness = randomness
+        self._on_change = on_change
+        self._failures = 0
+        self.controller_id: BrokerId | None = None
+        """As far as is known here; None: there is none, or it is not known."""
+        self.controller: Registration | None = None
+        """How that broker is registered: where it can be reached."""
+        self.active: A | None = None
+        """Only while this broker is the controller."""
+
+    async def run(self, incarnation: Registered) -> None:
+        """Stand, serve or watch until the session ends."""
+        session = incarnation.session
+        try:
+            while True:
+                try:
+                    await self._take_turn(incarnation)
+                except ConnectionLost:
+                    await session.connected()
+        except SessionLost:
+            return
+        finally:
+            if self.controller_id == self.broker_id:
+                self._know(None)
+
+    async def _take_turn(self, incarnation: Registered) -> None:
+        session = incarnation.session
+        await self._pause()
+        changed = Wake()
+        try:
+            found = await session.get(CONTROLLER, watch=changed)
+        except NoNode:
+            self._know(None)
+            elected = await self._stand(session)
+            if elected is None:
+                self._failures += 1
+                return
+            await self._serve(incarnation, elected)
+            return
+        if found.stat.owner == session.session_id:
+            # Left over from a time as controller that ended before the node could be deleted.
+            await _delete_own(session)
+            return
+        try:
+            controller_id = decode_controller(found.data)
+            self._know(controller_id, await _registration(session, controller_id))
+            self._failures = 0
+        except DamagedNode as error:
+            log.error("nobody can tell who the controller is", error=str(error))
+            self._know(None)
+        await changed.wait()
+
+    async def _pause(self) -> None:
+        if self._failures:
+            await asyncio.sleep(STANDING_BACKOFF.delay_s(self._failures, self._randomness))
+
+    # -- elections -------------------------------------------------------------------------
+
+    async def _stand(self, session: Session) -> Elected | None:
+        """Try to be elected; None when somebody was first."""
+        found = await read_surely(session, CONTROLLER_EPOCH)
+        if found is None:
+            first = encode_controller_epoch(FIRST_EPOCH)
+            with suppress(NodeExists):
+                await create_surely(session, CONTROLLER_EPOCH, first)
+            found = await read_surely(session, CONTROLLER_EPOCH)
+            if found is None:
+                return None
+        epoch = decode_controller_epoch(found.data) + 1
+        data = encode_controller(self.broker_id, timestamp_ms=self._clock.wall_ms())
+        operations: list[Operation] = [
+            Create(path=CONTROLLER, data=data, kind=NodeKind.EPHEMERAL),
+            Set(
+                path=CONTROLLER_EPOCH,
+                data=encode_controller_epoch(epoch),
+                version=found.stat.version,
+            ),
+        ]
+        try:
+            results = await multi_surely(session, operations)
+        except (MultiFailed, MultiUnproved):
+            return None
+        stat = results[1]
+        invariant(
+            isinstance(stat, NodeStat) and stat.version == found.stat.version + 1,
+            "I-16 the controller epoch was not raised by one",
+            epoch=epoch,
+        )
+        return Elected(epoch, found.stat.version + 1)
+
+    async def _serve(self, incarnation: Registered, elected: Elected) -> None:
+        """Be the controller until deposed, or until `/controller` is not ours any more."""
+        session = incarnation.session
+        log.info("elected controller", broker=self.broker_id, epoch=elected.controller_epoch)
+        self.active = active = self._make_active(incarnation, elected)
+        self._know(self.broker_id)
+        try:
+            await first_of(active.run(), self._while_ours(session))
+            self._failures += 1
+        except SessionLost:
+            raise
+        except OperatingError as error:
+            log.error("gave up being the controller", error=error)
+            self._failures += 1
+        finally:
+            active.depose()
+            self.active = None
+            self._know(None)
+        await self._resign(session, elected)
+
+    async def _while_ours(self, session: Session) -> None:
+        """Returns when the node is gone: an operator's way to ask for another election."""
+        while True:
+            changed = Wake()
+            try:
+                found = await session.get(CONTROLLER, watch=changed)
+            except NoNode:
+                return
+            except ConnectionLost:
+                await session.connected()
+                continue
+            if found.stat.owner != session.session_id:
+                return
+            await changed.wait()
+            await session.connected()
+
+    async def _resign(self, session: Session, elected: Elected) -> None:
+        """Make room; not if another one was elected meanwhile, whose node has the same version."""
+        with suppress(MultiFailed, MultiUnproved):
+            await multi_surely(
+                session,
+                [
+                    Check(path=CONTROLLER_EPOCH, version=elected.epoch_version),
+                    Delete(path=CONTROLLER, version=0),
+                ],
+            )
+
+    def _know(
+        self, controller_id: BrokerId | None, registration: Registration | None = None
+    ) -> None:
+        if (controller_id, registration) == (self.controller_id, self.controller):
+            return
+        self.controller_id, self.controller = controller_id, registration
+        if self._on_change is not None:
+            self._on_change()
+
+
+async def _registration(session: Session, broker_id: BrokerId) -> Registration | None:
+    """Of the controller, which registered before it stood; None if somebody deleted it."""
+    found = await read_surely(session, broker_path(broker_id))
+    if found is None:
+        return None
+    epoch = BrokerEpoch(found.stat.czxid)
+    return decode_registration(broker_id, found.data, epoch=epoch)
+
+
+async def _delete_own(session: Session) -> None:
+    """Fenced by the epoch as it was before the look: whoever is elected since has raised it."""
+    epoch = await read_surely(session, CONTROLLER_EPOCH)
+    found = await read_surely(session, CONTROLLER)
+    if epoch is None or found is None or found.stat.owner != session.session_id:
+        return
+    with suppress(MultiFailed, MultiUnproved):
+        await multi_surely(
+            session,
+            [
+                Check(path=CONTROLLER_EPOCH, version=epoch.stat.version),
+                Delete(path=CONTROLLER, version=found.stat.version),
+            ],
+        )

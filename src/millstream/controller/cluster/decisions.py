@@ -1,0 +1,179 @@
+"""The controller's decisions, one after the other: decide, write, and then it is so.
+
+A decision is a pure function of the image that the last one left. The image and the feed move only
+when everything is written: what a broker hears of has happened. Once the fence, or the session, is
+gone nothing is written any more and everybody who waits is told NotController; what was written by
+then is in the nodes, where the next controller finds it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from types import GeneratorType
+from typing import Any, NamedTuple, TypeVar, cast
+
+from millstream.controller.cluster.errors import NotController
+from millstream.controller.cluster.feed import Feed
+from millstream.controller.cluster.fenced_writes import FencedWriter
+from millstream.controller.cluster.plans import Plan
+from millstream.controller.cluster.port import FeedNews, FeedPosition
+from millstream.controller.cluster.tally import Tally
+from millstream.controller.image import ClusterImage
+from millstream.model.invariant import invariant
+from millstream.runtime.turns import Steps, on_the_loop
+
+T = TypeVar("T")
+
+Decide = Callable[[ClusterImage], Plan[T] | Steps[Plan[T]]]
+"""At once, or in steps where there is much to decide."""
+
+
+class _Waiting(NamedTuple):
+    decide: Decide[Any]
+    future: asyncio.Future[Any]
+
+
+class Decisions:
+    """One controller's; `run` takes them until it is deposed. All on the loop's thread."""
+
+    def __init__(self, writer: FencedWriter, tally: Tally) -> None:
+        self._writer = writer
+        self._tally = tally
+        self._feed: Feed | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._work = asyncio.Event()
+        self._moved = asyncio.Event()
+        """Set when the image moves, or when it is all over; then another one takes its place."""
+        self.is_open = False
+        """Whether others may ask: everything is read, and what was left undone is done."""
+        self.is_over = False
+
+    # -- state -----------------------------------------------------------------------------
+
+    @property
+    def image(self) -> ClusterImage:
+        """As it is written. Raises NotController before everything was read."""
+        if self._feed is None:
+            raise NotController
+        return self._feed.image
+
+    def begin(self, controller_epoch: int, image: ClusterImage) -> None:
+        """Everything is read: this is the first image. Nobody is told before `open`."""
+        invariant(self._feed is None, "a controller loads once")
+        self._feed = Feed(controller_epoch, image)
+
+    def open(self) -> None:
+        """Let others see the image, and ask for decisions."""
+        feed = self._feed
+        invariant(feed is not None, "a controller opens before it has loaded")
+        self._feed = Feed(cast("Feed", feed).controller_epoch, self.image)
+        self.is_open = True
+        self._tell()
+
+    # -- asking ----------------------------------------------------------------------------
+
+    async def make(self, decide: Decide[T]) -> T:
+        """Let a decision have its turn; its result, or what it raised. Raises NotController.
+
+        A decision that began is carried through when its caller gives up waiting.
+        """
+        if self.is_over:
+            raise NotController
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(decide, future))
+        self._work.set()
+        return await future
+
+    async def news(self, position: FeedPosition, *, wait_s: float) -> FeedNews:
+        """What is new since then; waits for it that long."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while not self.is_over and not self._is_news(position):
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
+        if self.is_over or not self.is_open:
+            raise NotController
+        return cast("Feed", self._feed).since(position)
+
+    def _is_news(self, position: FeedPosition) -> bool:
+        return self.is_open and cast("Feed", self._feed).is_new(position)
+
+    # -- working ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until Deposed, SessionLost or ImageMistaken is raised; then call `depose`."""
+        while True:
+            while self._waiting:
+                await self._take(self._waiting.popleft())
+            self._work.clear()
+            await self._work.wait()
+
+    async def _take(self, waiting: _Waiting) -> None:
+        future = waiting.future
+        if future.cancelled():
+            return  # given up before it began
+        try:
+            result = await self._carry_out(waiting.decide)
+        except _Refused as refused:
+            if not future.done():
+                future.set_exception(refused.cause)
+            return
+        except BaseException:
+            # Deposed, lost or cancelled in the middle: what is written is known to the next one.
+            if not future.done():
+                future.set_exception(NotController())
+                future.exception()  # seen: nobody may wait any more
+            raise
+        if not future.done():
+            future.set_result(result)
+
+    async def carry_out(self, decide: Decide[T]) -> T:
+        """A decision before `run`, of whoever loads."""
+        try:
+            return cast("T", await self._carry_out(decide))
+        except _Refused as refused:
+            raise refused.cause from None
+
+    async def _carry_out(self, decide: Decide[Any]) -> Any:
+        try:
+            decided = decide(self.image)
+            if isinstance(decided, GeneratorType):
+                decided = await on_the_loop(decided)
+        except Exception as error:
+            raise _Refused(error) from error  # nothing was changed: it is for whoever asked
+        plan = cast("Plan[Any]", decided)
+        before = self.image
+        if plan.groups:
+            await self._writer.write(plan.groups)
+        if plan.image is not before:
+            self._move(before, plan)
+        return plan.result
+
+    def _move(self, before: ClusterImage, plan: Plan[Any]) -> None:
+        feed = self._feed
+        invariant(feed is not None and feed.image is before, "another decision came between")
+        self._tally.count(before, plan.change)
+        cast("Feed", feed).add(plan.image, plan.change)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def depose(self) -> None:
+        """It is over: nothing more is decided here, and whoever waits is told so."""
+        self.is_over = True
+        self._writer.is_over = True
+        while self._waiting:
+            future = self._waiting.popleft().future
+            if not future.done():
+                future.set_exception(NotController())
+                future.exception()
+        self._tell()
+
+
+class _Refused(Exception):
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
+        super().__init__(str(cause))

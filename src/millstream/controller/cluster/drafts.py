@@ -1,0 +1,179 @@
+"""A plan while it is being made: what is to be written, and the image that it leads to.
+
+Partition states are the bulk of it. Each is a group of its own, so that the shell can share them
+out over multis as it likes. Where the replicas change too, the topic's node and the states belong
+together: a state's version is the partition's epoch, and brokers take only what is newer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+from millstream.controller.cluster import nodes
+from millstream.controller.cluster.plans import Group, Plan, Policy
+from millstream.controller.image import (
+    NO_LEADER,
+    BrokerImage,
+    ClusterImage,
+    ImageChange,
+    MovedPartition,
+    PartitionImage,
+    TopicImage,
+)
+from millstream.coordination.port import (
+    ANY_VERSION,
+    MULTI_BYTES_MAX,
+    MULTI_OPERATIONS_MAX,
+    Operation,
+    Set,
+)
+from millstream.model.ids import BrokerId
+from millstream.model.invariant import invariant
+
+T = TypeVar("T")
+
+GROUP_OPERATIONS_MAX: Final = MULTI_OPERATIONS_MAX - 10
+GROUP_BYTES_MAX: Final = MULTI_BYTES_MAX - 16 * 1024
+"""What a group may have, so that the fence fits into the same multi."""
+STATE_BYTES: Final = 1024
+"""More than a state with its path takes, with a topic's longest name and dozens of replicas."""
+TOPIC_NODE_BYTES_MAX: Final = GROUP_BYTES_MAX - 64 * STATE_BYTES
+"""Beside a topic's node some states must fit into a group."""
+
+
+class Draft:
+    """Collects changes to partitions that exist. Later ones build on the earlier."""
+
+    def __init__(self, image: ClusterImage, policy: Policy) -> None:
+        self.image = image
+        self.groups: list[Group] = []
+        self._controller_epoch = policy.controller_epoch
+        self._partitions: dict[str, list[PartitionImage]] = {}
+        """Of the topics that change, all partitions as they will be."""
+        self._moved: dict[str, set[int]] = {}
+        self._reassigned: dict[str, list[PartitionImage]] = {}
+        """Decided, and not among the groups yet."""
+        self._configs: dict[str, Mapping[str, str]] = {}
+
+    def partitions(self, topic: TopicImage) -> Sequence[PartitionImage]:
+        """As they will be."""
+        return self._partitions.get(topic.name, topic.partitions)
+
+    def put(self, topic: TopicImage, after: PartitionImage) -> PartitionImage:
+        """Change one partition, given with the epoch it has; with the one it gets."""
+        partitions = self._partitions.get(topic.name)
+        if partitions is None:
+            partitions = self._partitions[topic.name] = list(topic.partitions)
+            self._moved[topic.name] = set()
+        before = partitions[after.index]
+        check_state(topic, before, after)
+        following = after._replace(partition_epoch=before.partition_epoch + 1)
+        partitions[after.index] = following
+        self._moved[topic.name].add(after.index)
+        if before[1] == after[1] and before[8:] == after[8:]:
+            self.groups.append([self._state_set(topic, following)])
+        else:
+            self._reassigned.setdefault(topic.name, []).append(following)
+        return following
+
+    def _state_set(self, topic: TopicImage, partition: PartitionImage) -> Operation:
+        return Set(
+            path=nodes.state_path(topic.name, partition.index),
+            data=nodes.encode_state(partition, controller_epoch=self._controller_epoch),
+            version=partition.partition_epoch - 1,
+        )
+
+    def configure(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
+        """Give a topic other settings."""
+        path, data = nodes.topic_configs_path(topic.name), nodes.encode_configs(configs)
+        self._configs[topic.name] = configs
+        self.groups.append([Set(path=path, data=data, version=ANY_VERSION)])
+
+    def flush(self) -> None:
+        """Put replicas that were changed among the groups: what follows may rely on them."""
+        for name, changed in self._reassigned.items():
+            topic = self.image.topics[name]
+            written = list(self._partitions[name])
+            for one in changed:
+                written[one.index] = topic.partitions[one.index]
+            while changed:
+                changed = self._write_some(topic, written, changed)
+        self._reassigned.clear()
+
+    def _write_some(
+        self, topic: TopicImage, written: list[PartitionImage], changed: list[PartitionImage]
+    ) -> list[PartitionImage]:
+        """One group with the topic's node and as many states as go with it; the others."""
+        count = min(len(changed), GROUP_OPERATIONS_MAX - 1)
+        while True:
+            following = written.copy()
+            for one in changed[:count]:
+                following[one.index] = one
+            data = nodes.encode_topic(topic.topic_id, following)
+            if count == 1 or len(data) + count * STATE_BYTES <= GROUP_BYTES_MAX:
+                break
+            count //= 2
+        written[:] = following
+        path = nodes.topic_path(topic.name)
+        states = [self._state_set(topic, one) for one in changed[:count]]
+        self.groups.append([Set(path=path, data=data, version=ANY_VERSION), *states])
+        return changed[count:]
+
+    def plan(
+        self,
+        result: T,
+        *,
+        brokers: Mapping[BrokerId, BrokerImage] | None = None,
+        broker_configs: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Plan[T]:
+        """Everything so far; without groups and other brokers the image stays what it is."""
+        self.flush()
+        is_same = brokers is None or brokers == self.image.brokers
+        if not self.groups and is_same:
+            return Plan(result, self.image)
+        put, moved = self._changed_topics()
+        reconfigured = [one for one in put if one.name in self._configs]
+        image = self.image.changed(
+            put=put, brokers=None if is_same else brokers, broker_configs=broker_configs
+        )
+        change = ImageChange(
+            moved=moved,
+            reconfigured=reconfigured,
+            brokers_changed=not is_same,
+            brokers_reconfigured=broker_configs is not None,
+        )
+        return Plan(result, image, self.groups, change)
+
+    def _changed_topics(self) -> tuple[list[TopicImage], list[MovedPartition]]:
+        """The topics as they will be, and their partitions that moved."""
+        put: list[TopicImage] = []
+        moved: list[MovedPartition] = []
+        for name in {**self._partitions, **self._configs}:
+            old = self.image.topics[name]
+            topic = old._replace(
+                partitions=tuple(self.partitions(old)), configs=self._configs.get(name, old.configs)
+            )
+            put.append(topic)
+            indexes = sorted(self._moved.get(name, ()))
+            moved += [MovedPartition(topic, topic.partitions[one]) for one in indexes]
+        return put, moved
+
+
+def check_state(topic: TopicImage, before: PartitionImage, after: PartitionImage) -> None:
+    """What holds for every state that is written."""
+    is_known = after.leader in after.isr or after.leader == NO_LEADER
+    invariant(is_known, "I-14 the leader is not in the ISR", topic=topic.name, after=after)
+    rises = after.leader_epoch - before.leader_epoch
+    invariant(
+        rises == (before.leader != after.leader),
+        "I-15 the leader epoch grows with every change of the leader and only then",
+        topic=topic.name,
+        before=before,
+        after=after,
+    )
+    members = {*after.isr, *after.elr, *after.adding, *after.removing}
+    invariant(
+        members.issubset(after.replicas) and set(after.isr).isdisjoint(after.elr),
+        "I-14 in sync or eligible without being a replica, or both",
+        topic=topic.name,
+        after=after,
+    )

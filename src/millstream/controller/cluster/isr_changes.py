@@ -1,0 +1,135 @@
+"""AlterPartition: a leader asks for another in-sync set.
+
+Checks and their order are those of Kafka 4's controller. A leader that knows more than we do has
+heard of a newer controller: then we are not it any more.
+"""
+
+from collections.abc import Sequence
+
+from millstream.controller.cluster.drafts import Draft
+from millstream.controller.cluster.elections import AllRules, Electorate, settled
+from millstream.controller.cluster.errors import (
+    IneligibleReplica,
+    InvalidUpdateVersion,
+    NotController,
+    StaleBrokerEpoch,
+)
+from millstream.controller.cluster.plans import Plan, Policy
+from millstream.controller.cluster.port import IsrChange
+from millstream.controller.cluster.targets import completed
+from millstream.controller.errors import InvalidRequest
+from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
+from millstream.model.errors import (
+    FencedLeaderEpoch,
+    OperatingError,
+    UnknownPartition,
+    UnknownTopicId,
+)
+from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
+from millstream.runtime.turns import Pace, Steps, run_whole
+
+IsrResults = list[PartitionImage | OperatingError]
+
+
+def isr_changes(
+    image: ClusterImage,
+    changes: Sequence[IsrChange],
+    policy: Policy,
+    *,
+    broker_id: BrokerId,
+    broker_epoch: BrokerEpoch,
+) -> Plan[IsrResults]:
+    """Each partition as it is then, or why it was refused; raises StaleBrokerEpoch.
+
+    A change that completes a reassignment may give the partition another leader.
+    """
+    steps = considering_isr_changes(
+        image, changes, policy, broker_id=broker_id, broker_epoch=broker_epoch
+    )
+    return run_whole(steps)
+
+
+def considering_isr_changes(
+    image: ClusterImage,
+    changes: Sequence[IsrChange],
+    policy: Policy,
+    *,
+    broker_id: BrokerId,
+    broker_epoch: BrokerEpoch,
+) -> Steps[Plan[IsrResults]]:
+    """`isr_changes` in steps."""
+    check_broker_epoch(image, broker_id, broker_epoch)
+    draft = Draft(image, policy)
+    electorate = Electorate.of(image.brokers)
+    all_rules = AllRules(policy)
+    results: IsrResults = []
+    pace = Pace()
+    for change in changes:
+        try:
+            topic, partition = _found(draft, change)
+            _check_based_on(topic, partition, change, broker_id)
+            _check_members(image, topic, partition, change)
+        except OperatingError as error:
+            results.append(error)
+            continue
+        isr = tuple([member for member, _ in change.isr])
+        after, isr = completed(partition, isr)
+        outcome = settled(after, all_rules.of(topic), electorate, isr=isr)
+        is_same = outcome.partition == partition
+        results.append(partition if is_same else draft.put(topic, outcome.partition))
+        if pace.is_due():
+            yield None
+    return draft.plan(results)
+
+
+def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
+    """Raise StaleBrokerEpoch unless it is the incarnation that is there (I-17)."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.is_fenced or broker.epoch != epoch:
+        raise StaleBrokerEpoch(broker_id, epoch)
+
+
+def _found(draft: Draft, change: IsrChange) -> tuple[TopicImage, PartitionImage]:
+    topic = draft.image.topics_by_id.get(change.topic_id)
+    if topic is None:
+        raise UnknownTopicId(change.topic_id)
+    partitions = draft.partitions(topic)
+    if not 0 <= change.partition < len(partitions):
+        raise UnknownPartition(TopicPartition(topic.name, change.partition))
+    return topic, partitions[change.partition]
+
+
+def _check_based_on(
+    topic: TopicImage, partition: PartitionImage, change: IsrChange, broker_id: BrokerId
+) -> None:
+    name = TopicPartition(topic.name, partition.index)
+    if change.leader_epoch > partition.leader_epoch:
+        raise NotController
+    if change.partition_epoch > partition.partition_epoch:
+        raise NotController
+    if change.leader_epoch < partition.leader_epoch:
+        raise FencedLeaderEpoch(ours=partition.leader_epoch, theirs=change.leader_epoch)
+    if broker_id != partition.leader:
+        raise InvalidRequest(f"{name} is led by {partition.leader}, not by {broker_id}")
+    if change.partition_epoch < partition.partition_epoch:
+        raise InvalidUpdateVersion(
+            name, ours=partition.partition_epoch, theirs=change.partition_epoch
+        )
+
+
+def _check_members(
+    image: ClusterImage, topic: TopicImage, partition: PartitionImage, change: IsrChange
+) -> None:
+    name = TopicPartition(topic.name, partition.index)
+    members = {broker_id for broker_id, _ in change.isr}
+    if len(members) < len(change.isr) or not members.issubset(partition.replicas):
+        raise InvalidRequest(f"not all of {sorted(members)} are replicas of {name}, each once")
+    if partition.leader not in members:
+        raise InvalidRequest(f"the leader of {name} is not among {sorted(members)}")
+    for broker_id, epoch in change.isr:
+        broker = image.brokers.get(broker_id)
+        if broker is None or broker.is_fenced or broker.epoch != epoch:
+            raise IneligibleReplica(name, broker_id)
+        # Who is shutting down may stay until it goes: its leader must be able to bring others in.
+        if broker.is_leaving and broker_id not in partition.isr:
+            raise IneligibleReplica(name, broker_id)

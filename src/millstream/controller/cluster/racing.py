@@ -1,0 +1,41 @@
+"""Works of which the first to end ends the others; nothing is left running behind them."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+async def first_of(*works: Coroutine[Any, Any, Any]) -> int:
+    """Run all until one of them ends: its number. The others are cancelled and waited for.
+
+    Raises what any of them raised, the first of them in the order given.
+    """
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended = [number for number, task in enumerate(tasks) if task.done()]
+        for task in tasks:
+            task.cancel()
+        # A work that takes long to give up has a reason for it, such as a write under way.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # seen; raised below unless we were cancelled ourselves
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+    return ended[0]
+
+
+async def until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
+    """Do the work, or give it up when `stop` is set: whether it came to its end."""
+    return await first_of(work, stop.wait()) == 0
+
+
+class Wake(asyncio.Event):
+    """An event that is a watch: whatever happened, look again."""
+
+    def __call__(self, _event: object) -> None:
+        self.set()

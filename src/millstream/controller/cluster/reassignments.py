@@ -1,0 +1,167 @@
+"""Partitions move to other brokers (KIP-455): begun, replaced, given up, completed.
+
+While one goes on the replicas are the new ones in their order, then those that will go. It is done
+when all new ones are in sync: see `targets.completed`, which every change of an in-sync set asks.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.controller.cluster import nodes
+from millstream.controller.cluster.drafts import TOPIC_NODE_BYTES_MAX, Draft
+from millstream.controller.cluster.elections import (
+    AllRules,
+    Electorate,
+    settled,
+    unclean_election,
+)
+from millstream.controller.cluster.errors import NoReassignmentInProgress
+from millstream.controller.cluster.leadership import PartitionResults, find
+from millstream.controller.cluster.plans import Plan, Policy
+from millstream.controller.cluster.port import Reassignment
+from millstream.controller.cluster.targets import completed, is_reassigning, original, target
+from millstream.controller.errors import (
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    InvalidRequest,
+)
+from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
+from millstream.controller.topics import check_assignment
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerId, TopicPartition
+from millstream.runtime.turns import Pace, Steps, run_whole
+
+Replicas = tuple[BrokerId, ...]
+Wanted = Mapping[TopicPartition, Replicas | None]
+
+
+def reassign(
+    image: ClusterImage, wanted: Wanted, policy: Policy, *, may_change_factor: bool = True
+) -> Plan[PartitionResults]:
+    """New replicas in their order, or None to give up a reassignment that is under way."""
+    return run_whole(reassigning(image, wanted, policy, may_change_factor=may_change_factor))
+
+
+def reassigning(
+    image: ClusterImage, wanted: Wanted, policy: Policy, *, may_change_factor: bool = True
+) -> Steps[Plan[PartitionResults]]:
+    """`reassign` in steps."""
+    work = _Work(Draft(image, policy), AllRules(policy), Electorate.of(image.brokers), {})
+    results = PartitionResults({}, [])
+    pace = Pace()
+    for name, replicas in wanted.items():
+        try:
+            topic, partition = find(work.draft, name)
+            if replicas is None:
+                after = _given_up(name, partition)
+            else:
+                _check(image, partition, replicas, may_change_factor=may_change_factor)
+                after = _begun(partition, replicas)
+            work.put(topic, partition, after, results)
+            results.errors[name] = None
+        except OperatingError as error:
+            results.errors[name] = error
+        if pace.is_due():
+            yield None
+    return work.draft.plan(results)
+
+
+def _check(
+    image: ClusterImage, partition: PartitionImage, replicas: Replicas, *, may_change_factor: bool
+) -> None:
+    check_assignment(image, replicas, index=partition.index, factor=None)
+    count = len(target(partition))
+    if not may_change_factor and len(replicas) != count:
+        raise InvalidReplicationFactor(
+            f"partition {partition.index} has {count} replicas and must not get {len(replicas)}"
+        )
+
+
+def _begun(partition: PartitionImage, replicas: Replicas) -> PartitionImage:
+    """From what was there before any reassignment: another one that is under way is replaced."""
+    before = original(partition)
+    removing = tuple([one for one in before if one not in replicas])
+    return partition._replace(
+        replicas=replicas + removing,
+        adding=tuple([one for one in replicas if one not in before]),
+        removing=removing,
+    )
+
+
+def _given_up(name: TopicPartition, partition: PartitionImage) -> PartitionImage:
+    if not is_reassigning(partition):
+        raise NoReassignmentInProgress(name)
+    return partition._replace(replicas=original(partition), adding=(), removing=())
+
+
+class _Work(NamedTuple):
+    draft: Draft
+    rules: AllRules
+    electorate: Electorate
+    sizes: dict[str, int]
+    """Bytes of the topics' nodes as they will be at most."""
+
+    def put(
+        self,
+        topic: TopicImage,
+        before: PartitionImage,
+        after: PartitionImage,
+        results: PartitionResults,
+    ) -> None:
+        """Take the new replicas over, with the leader that follows from them."""
+        if after == before:
+            return
+        rules = self.rules.of(topic)
+        isr = tuple([one for one in before.isr if one in after.replicas])
+        elr = tuple([one for one in before.elr if one in after.replicas])
+        is_lost = bool(before.isr or before.elr) and not (isr or elr)
+        if is_lost and not rules.is_unclean_allowed:
+            raise InvalidReplicaAssignment(
+                f"{TopicPartition(topic.name, before.index)}: none of the replicas that would be"
+                " left has everything"
+            )
+        self._take_room(topic, before, after)
+        after, isr = completed(after._replace(elr=elr), isr)
+        # The new replicas have the say about who left the set, the old ones about who was in it.
+        outcome = settled(after, rules, self.electorate, isr=isr)
+        self.draft.put(topic, outcome.partition)
+        if outcome.is_unclean:
+            results.unclean_elections.append(unclean_election(topic, outcome))
+
+    def _take_room(self, topic: TopicImage, before: PartitionImage, after: PartitionImage) -> None:
+        size = self.sizes.get(topic.name)
+        if size is None:
+            size = len(nodes.encode_topic(topic.topic_id, topic.partitions))
+        size += max(0, _size(after) - _size(before))
+        if size > TOPIC_NODE_BYTES_MAX:
+            raise InvalidRequest(
+                f"too many partitions of {topic.name} would be reassigned at once: who has which"
+                f" takes {size} bytes, and a topic's node may have {TOPIC_NODE_BYTES_MAX}"
+            )
+        self.sizes[topic.name] = size
+
+
+def _size(partition: PartitionImage) -> int:
+    lists = (partition.replicas, partition.adding, partition.removing)
+    return sum(len(str(partition.index)) + 6 + sum(len(str(r)) + 1 for r in one) for one in lists)
+
+
+def reassignments(
+    image: ClusterImage, partitions: Sequence[TopicPartition] | None
+) -> list[Reassignment]:
+    """Those that are under way: of these partitions, or all."""
+    if partitions is None:
+        names = [name for topic in image.topics.values() for name in topic.names_of_partitions()]
+    else:
+        names = [
+            name
+            for name in partitions
+            if name.topic in image.topics
+            and 0 <= name.partition < len(image.topics[name.topic].partitions)
+        ]
+    found = []
+    for name in names:
+        one = image.topics[name.topic].partitions[name.partition]
+        if is_reassigning(one):
+            found.append(Reassignment(name, one.replicas, one.adding, one.removing))
+    return found

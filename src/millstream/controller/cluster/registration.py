@@ -1,0 +1,319 @@
+"""One broker's membership of the cluster: its session, its registration, its broker epoch.
+
+The registration is an ephemeral node; its czxid is the broker's epoch, larger with every
+registration (I-17). When the session is lost everything the broker led is somebody else's: that is
+told at once, before anything else happens (I-18). Then the broker opens a new session and registers
+again, saying which epoch it had, which is the proof that nothing on its disk was lost between.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
+
+from millstream.controller.cluster import nodes
+from millstream.controller.cluster.errors import DamagedNode
+from millstream.controller.cluster.nodes import CLUSTER_ID, Registration
+from millstream.controller.cluster.racing import Wake, until
+from millstream.controller.errors import InconsistentClusterId
+from millstream.coordination.errors import (
+    CannotConnect,
+    ConnectionLost,
+    MultiFailed,
+    MultiUnproved,
+    NodeExists,
+    NoNode,
+    SessionLost,
+)
+from millstream.coordination.port import (
+    Coordination,
+    Create,
+    Delete,
+    NodeData,
+    NodeKind,
+    NodeStat,
+    Session,
+    SessionState,
+)
+from millstream.coordination.proofs import create_surely, multi_surely, read_surely
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.model.invariant import invariant
+from millstream.observe.logs import get_logger
+from millstream.rpc.backoff import Backoff
+from millstream.runtime.clock import Clock
+from millstream.runtime.randomness import Randomness
+
+log = get_logger("millstream.controller.registration")
+
+CONNECT_WAIT_S: Final = 10.0
+"""For one attempt to open a session; attempts follow each other until `close`."""
+
+CONNECT_BACKOFF: Final = Backoff(initial_s=0.1, max_s=2.0)
+
+EXPIRY_SHARE: Final = 1.5
+"""Of the session timeout: how long a dead session's node may stay. A service rounds expiry up to
+its next tick, and a timeout is at least two ticks."""
+
+
+class BrokerIdTaken(OperatingError):
+    """Another broker, with other data, is registered with this id, and is alive."""
+
+    def __init__(self, broker_id: BrokerId, *, path: str) -> None:
+        self.broker_id = broker_id
+        super().__init__(
+            f"another broker is registered with id {broker_id} ({path}) and stays so: every broker"
+            " of a cluster needs an id of its own"
+        )
+
+
+class Registered(NamedTuple):
+    """One incarnation of the broker, as long as its session lives."""
+
+    session: Session
+    epoch: BrokerEpoch
+    cluster_id: str
+
+
+class MembershipEvents(Protocol):
+    """Who is told; called on the loop, never waited for."""
+
+    def registered(self, incarnation: Registered) -> None: ...
+
+    def session_lost(self, epoch: BrokerEpoch) -> None:
+        """Drop every leadership now (I-18). Called once for each incarnation that ended."""
+
+
+class ClusterIds(NamedTuple):
+    """What is known of the cluster's id before anybody was asked."""
+
+    known: str | None
+    """What the broker's own directories say."""
+    new: str
+    """For a cluster that has none yet."""
+
+
+class Membership:
+    """Made, then `run` in a task until `close`; all on the loop's thread."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        registration: Registration,
+        *,
+        clock: Clock,
+        events: MembershipEvents,
+        cluster_ids: ClusterIds,
+        session_timeout_ms: int,
+        randomness: Randomness,
+        while_registered: Callable[[Registered], Awaitable[None]] | None = None,
+    ) -> None:
+        """`while_registered` runs beside every registration; it is cancelled when that ends.
+
+        `registration` needs a directory id, whose directory this process has locked, and the
+        previous epoch if there is proof of a clean shutdown.
+        """
+        self._coordination = coordination
+        self._registration = registration
+        self._clock = clock
+        self._events = events
+        self._cluster_ids = cluster_ids
+        self._timeout_ms = session_timeout_ms
+        self._randomness = randomness
+        self._while_registered = while_registered
+        self._closing = asyncio.Event()
+        self.current: Registered | None = None
+        """None while this broker is no member."""
+
+    @property
+    def path(self) -> str:
+        return nodes.broker_path(self._registration.broker_id)
+
+    async def run(self) -> None:
+        """Be a member until `close`; raises BrokerIdTaken, InconsistentClusterId."""
+        await until(self._closing, self._be_member())
+
+    def close(self) -> None:
+        """`run` ends the session and returns; whatever was led must be given up before."""
+        self._closing.set()
+
+    async def _be_member(self) -> None:
+        failures = 0
+        while True:
+            try:
+                session = await self._coordination.connect(
+                    timeout_ms=self._timeout_ms, wait_s=CONNECT_WAIT_S
+                )
+            except CannotConnect as error:
+                failures += 1
+                log.warning("no session with the coordination service", error=str(error))
+                await asyncio.sleep(CONNECT_BACKOFF.delay_s(failures, self._randomness))
+                continue
+            failures = 0
+            try:
+                await self._live(session)
+            except SessionLost:
+                log.warning("the session is lost", session=session.session_id)
+            finally:
+                self._lose()
+                await asyncio.shield(session.close())
+
+    async def _live(self, session: Session) -> None:
+        """One session, from its beginning to its end."""
+        ended = asyncio.Event()
+
+        def on_state(state: SessionState) -> None:
+            if state is SessionState.LOST:
+                self._lose()
+                ended.set()
+
+        session.add_listener(on_state)
+        await make_base_nodes(session)
+        cluster_id = await agree_on_cluster_id(session, self._cluster_ids)
+        self._cluster_ids = self._cluster_ids._replace(known=cluster_id)
+        stat = await register(session, self._registration, now_ms=self._clock.wall_ms())
+        epoch, previous = BrokerEpoch(stat.czxid), self._registration.previous_epoch
+        invariant(
+            epoch > previous, "I-17 a broker epoch does not grow", epoch=epoch, previous=previous
+        )
+        if session.state is SessionState.LOST:
+            return
+        self._registration = self._registration._replace(previous_epoch=epoch)
+        self.current = incarnation = Registered(session, epoch, cluster_id)
+        log.info("registered", broker=self._registration.broker_id, epoch=epoch)
+        self._events.registered(incarnation)
+        await until(ended, self._stay(incarnation, ended))
+
+    async def _stay(self, incarnation: Registered, ended: asyncio.Event) -> None:
+        if self._while_registered is None:
+            await self._guard(incarnation)
+            return
+        async with asyncio.TaskGroup() as tasks:
+            work = tasks.create_task(_awaited(self._while_registered(incarnation)))
+            await self._guard(incarnation)
+            self._lose()  # before anything is waited for
+            work.cancel()
+        ended.set()
+
+    async def _guard(self, incarnation: Registered) -> None:
+        """Returns when the registration is gone, though the session may live: somebody deleted it.
+
+        To everybody else that is a broker that left; so it is one, and comes anew.
+        """
+        session = incarnation.session
+        with suppress(SessionLost):
+            while True:
+                changed = Wake()
+                try:
+                    stat = await session.exists(self.path, watch=changed)
+                except ConnectionLost:
+                    await session.connected()
+                    continue
+                if stat is None or BrokerEpoch(stat.czxid) != incarnation.epoch:
+                    log.warning("the registration is gone", path=self.path)
+                    return
+                await changed.wait()
+                await session.connected()
+
+    def _lose(self) -> None:
+        incarnation, self.current = self.current, None
+        if incarnation is not None:
+            self._events.session_lost(incarnation.epoch)
+
+
+async def _awaited(work: Awaitable[None]) -> None:
+    await work
+
+
+# -- the nodes ---------------------------------------------------------------------------------
+
+
+async def make_base_nodes(session: Session) -> None:
+    """The nodes that all others hang on, where they are not there yet."""
+    for path in nodes.PERSISTENT:
+        if await read_surely(session, path) is None:
+            with suppress(NodeExists):
+                await create_surely(session, path)
+
+
+async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
+    """The cluster's id; raises InconsistentClusterId when our directories say another one."""
+    found = await read_surely(session, CLUSTER_ID)
+    if found is None:
+        with suppress(NodeExists):
+            await create_surely(session, CLUSTER_ID, nodes.encode_cluster_id(ids.known or ids.new))
+        found = await read_surely(session, CLUSTER_ID)
+        invariant(found is not None, "the cluster's id is gone again", path=CLUSTER_ID)
+    theirs = nodes.decode_cluster_id(found.data if found is not None else b"")
+    if ids.known is not None and theirs != ids.known:
+        raise InconsistentClusterId(path=CLUSTER_ID, ours=ids.known, theirs=theirs)
+    return theirs
+
+
+async def register(session: Session, registration: Registration, *, now_ms: int) -> NodeStat:
+    """Create the registration; raises BrokerIdTaken, SessionLost.
+
+    A node of our own data directory is that of our predecessor, or of a session that we lost:
+    the lock on the directory says that nobody else can be alive with it. It is replaced at once.
+    Any other node is given the time in which a dead session expires.
+    """
+    path = nodes.broker_path(registration.broker_id)
+    data = nodes.encode_registration(registration, timestamp_ms=now_ms)
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + session.timeout_ms / 1000 * EXPIRY_SHARE
+    while True:
+        try:
+            return (await create_surely(session, path, data, kind=NodeKind.EPHEMERAL)).stat
+        except NodeExists:
+            found = await read_surely(session, path)
+        if found is None:
+            continue
+        if found.stat.owner == session.session_id:
+            return found.stat
+        if _is_same_directory(registration, found):
+            await _replace(session, path, data, found)
+        elif not await _is_gone(session, path, wait_s=until_s - loop.time()):
+            raise BrokerIdTaken(registration.broker_id, path=path)
+
+
+def _is_same_directory(registration: Registration, found: NodeData) -> bool:
+    epoch = BrokerEpoch(found.stat.czxid)
+    try:
+        theirs = nodes.decode_registration(registration.broker_id, found.data, epoch=epoch)
+    except DamagedNode:
+        return False
+    return theirs.directory_id is not None and theirs.directory_id == registration.directory_id
+
+
+async def _replace(session: Session, path: str, data: bytes, found: NodeData) -> None:
+    """Take the place of a dead one in one step, so that nobody else gets between."""
+    log.info("replacing the registration of a dead predecessor", path=path)
+    try:
+        await multi_surely(
+            session,
+            [
+                Delete(path=path, version=found.stat.version),
+                Create(path=path, data=data, kind=NodeKind.EPHEMERAL),
+            ],
+        )
+    except (MultiFailed, MultiUnproved):
+        return  # it is gone, or another one is there: look again
+
+
+async def _is_gone(session: Session, path: str, *, wait_s: float) -> bool:
+    """Wait that long for the node to go; however often it is replaced."""
+    try:
+        async with asyncio.timeout(max(0.0, wait_s)):
+            while True:
+                changed = Wake()
+                try:
+                    await session.get(path, watch=changed)
+                except NoNode:
+                    return True
+                except ConnectionLost:
+                    await session.connected()
+                    continue
+                await changed.wait()
+                await session.connected()
+    except TimeoutError:
+        return False

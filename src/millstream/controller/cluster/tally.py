@@ -1,0 +1,32 @@
+"""What a change means for who watches the cluster: elections, and in-sync sets that moved. Pure."""
+
+from dataclasses import dataclass
+
+from millstream.controller.image import NO_LEADER, ClusterImage, ImageChange
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counters of one broker's time as controller; they only grow."""
+
+    elections: int = 0
+    """Partitions that got another leader, or the same one again with a new epoch."""
+    unclean_elections: int = 0
+    """Of those, where records that were acknowledged may be gone."""
+    isr_shrinks: int = 0
+    isr_growths: int = 0
+
+    def count(self, before: ClusterImage, change: ImageChange) -> None:
+        """What the change did to partitions that were there before."""
+        for moved in change.moved:
+            topic = before.topics_by_id.get(moved.topic.topic_id)
+            new = moved.partition
+            if topic is None or new.index >= len(topic.partitions):
+                continue
+            old = topic.partitions[new.index]
+            if new.leader != NO_LEADER and new.leader_epoch > old.leader_epoch:
+                self.elections += 1
+            if not set(old.isr).issubset(new.isr):
+                self.isr_shrinks += 1
+            if not set(new.isr).issubset(old.isr):
+                self.isr_growths += 1

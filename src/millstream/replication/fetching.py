@@ -1,0 +1,283 @@
+"""Fetching from leaders: one connection, one session and one request at a time for each of them.
+
+The shell around `FetchPlan`. A request is sent from within the handling of the answer before it: no
+task and no future for it. Only connecting, and finding out where a leader's log begins, are tasks.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerEpoch, BrokerId, Offset
+from millstream.observe.logs import get_logger
+from millstream.replication import fetch_wire
+from millstream.replication.fetch_plan import FOREVER_S, FetchPlan
+from millstream.replication.fetch_wire import FetchLimits
+from millstream.replication.follower import NO_LEADER, Follower, Next
+from millstream.rpc.connection import Connection
+from millstream.rpc.connections import Address, Connections
+from millstream.rpc.errors import RpcError
+from millstream.wire.api_keys import ApiKey
+from millstream.wire.messages.fetch import FetchRequest
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+log = get_logger("millstream.replication")
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+NO_ADDRESS_WAIT_S: Final = 0.1
+"""Until the metadata is asked again for the address of a leader that it does not have."""
+
+
+LOST_WAIT_S: Final = 0.02
+"""Before a connection is made again that just failed: a leader may close every one of them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchSeams:
+    """What fetchers borrow from the broker."""
+
+    connections: Connections
+    address_of: Callable[[BrokerId], Address | None]
+    """On the listener between brokers, by the metadata of the moment."""
+    replica: Callable[[], tuple[BrokerId, BrokerEpoch]]
+    """This broker and its present incarnation."""
+    spawn: Callable[[Coroutine[Any, Any, None], str], None]
+    limits: Callable[[], FetchLimits] = FetchLimits
+    back_off_max_s: Callable[[], float] = lambda: 1.0
+    """`replica.fetch.backoff.ms`."""
+    poke: Callable[[], None] = lambda: None
+    """Lets answers leave that became ready here."""
+
+
+class ReplicaFetchers:
+    """Follows every partition from its leader. Implements `partitions.FollowedPartitions`."""
+
+    def __init__(self, seams: FetchSeams) -> None:
+        self._seams = seams
+        self._fetchers: dict[BrokerId, LeaderFetcher] = {}
+        self._places: dict[Follower, LeaderFetcher] = {}
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """Leaders that are fetched from."""
+        return len(self._fetchers)
+
+    def follow(self, follower: Follower) -> None:
+        leader = follower.state.leader
+        place = self._places.get(follower)
+        if place is not None and place.leader != leader:
+            self.unfollow(follower)
+        if self._is_closed or leader == NO_LEADER:
+            return
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = LeaderFetcher(self._seams, leader)
+        self._places[follower] = fetcher
+        fetcher.follow(follower)
+
+    def unfollow(self, follower: Follower) -> None:
+        fetcher = self._places.pop(follower, None)
+        if fetcher is None:
+            return
+        fetcher.unfollow(follower)
+        if fetcher.is_idle:
+            fetcher.close()
+            del self._fetchers[fetcher.leader]
+
+    def close(self) -> None:
+        """Fetch nothing more."""
+        self._is_closed = True
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self._places.clear()
+
+
+class LeaderFetcher:
+    """All partitions that are followed from one leader."""
+
+    def __init__(self, seams: FetchSeams, leader: BrokerId) -> None:
+        self._seams = seams
+        self.leader = leader
+        self._plan = FetchPlan()
+        self._loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._is_connecting = False
+        self._is_asking = False
+        """A request is under way, or its answer is being taken."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        return not len(self._plan)
+
+    def follow(self, follower: Follower) -> None:
+        follower.on_ready = partial(self._ready, follower)
+        self._plan.add(follower)
+        following = follower.prepare()
+        if following is not Next.ASK:
+            self._do(follower, following)
+        self._go_on()
+
+    def unfollow(self, follower: Follower) -> None:
+        self._plan.remove(follower)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ready(self, follower: Follower) -> None:
+        self._plan.ready(follower)
+        self._go_on()
+
+    # -- connecting ------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Send the next request if there is one to send and none under way."""
+        if self._is_closed or self._is_asking:
+            return
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            self._ask(connection)
+        elif not self._is_connecting and not self.is_idle:
+            self._is_connecting = True
+            self._seams.spawn(self._connect(), f"fetch from broker {self.leader}")
+
+    async def _connect(self) -> None:
+        """Until there is a connection; `Connections` waits longer after each failure."""
+        try:
+            while not self._is_closed and not self.is_idle:
+                address = self._seams.address_of(self.leader)
+                if address is None:
+                    await asyncio.sleep(NO_ADDRESS_WAIT_S)
+                    continue
+                try:
+                    connection = await self._seams.connections.get(address)
+                except OperatingError as error:
+                    log.debug("a leader cannot be reached", leader=self.leader, error=error)
+                    await asyncio.sleep(0)
+                    continue
+                self._connection = connection
+                self._plan.reset()
+                break
+        finally:
+            self._is_connecting = False
+        self._go_on()
+
+    # -- asking ----------------------------------------------------------------------------
+
+    def _ask(self, connection: Connection) -> None:
+        seams, now_s = self._seams, self._loop.time()
+        need = self._plan.request(now_s)
+        self._set_timer(now_s)
+        if need is None:
+            return
+        body = fetch_wire.encode(
+            seams.limits(),
+            seams.replica(),
+            need.session,
+            asked=need.asked,
+            forgotten=need.forgotten,
+        )
+        try:
+            version = connection.version_of(FetchRequest, fetch_wire.VERSIONS)
+            connection.send_raw(ApiKey.FETCH, version, (body,), self._answered)
+        except RpcError as error:
+            self._lost(connection, error)
+            return
+        self._is_asking = True
+
+    def _set_timer(self, now_s: float) -> None:
+        """For those that rest, where no request is under way after which they are looked at."""
+        due_s = self._plan.due_s()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_s < FOREVER_S:
+            self._timer = self._loop.call_later(max(0.0, due_s - now_s), self._go_on)
+
+    def _answered(self, answer: memoryview | RpcError) -> None:
+        connection = self._connection
+        try:
+            if self._is_closed or connection is None:
+                return
+            if isinstance(answer, RpcError):
+                self._lost(connection, answer)
+                return
+            self._take(connection, answer)
+        finally:
+            self._is_asking = False
+        self._go_on()
+        self._seams.poke()
+
+    def _take(self, connection: Connection, body: memoryview) -> None:
+        seams, now_s = self._seams, self._loop.time()
+        try:
+            is_good, lost = self._plan.answered(
+                fetch_wire.decode(body), now_s=now_s, delay_max_s=seams.back_off_max_s()
+            )
+        except OperatingError as error:
+            self._lost(connection, error)
+            return
+        for follower in lost:
+            work = self._find_place(connection, follower)
+            seams.spawn(work, f"find the log of {follower.partition}")
+        if not is_good:
+            for follower in self._plan:
+                self._do(follower, Next.BACK_OFF)
+
+    def _do(self, follower: Follower, following: Next) -> None:
+        delay_max_s = self._seams.back_off_max_s()
+        self._plan.do(follower, following, now_s=self._loop.time(), delay_max_s=delay_max_s)
+
+    def _lost(self, connection: Connection, error: OperatingError) -> None:
+        """Nothing can be believed of this connection any more."""
+        log.debug("fetching from a leader failed", leader=self.leader, error=error)
+        connection.close(f"fetching failed: {error}")
+        self._connection = None
+        self._loop.call_later(LOST_WAIT_S, self._go_on)
+
+    # -- out of range ----------------------------------------------------------------------
+
+    async def _find_place(self, connection: Connection, follower: Follower) -> None:
+        """Where the leader's log begins and ends, and what comes of it (KIP-320's fences too)."""
+        state = follower.state
+        try:
+            end = await self._offset(connection, follower, LATEST)
+            start = await self._offset(connection, follower, EARLIEST)
+        except OperatingError as error:
+            log.debug("no place in the leader's log", partition=follower.partition, error=error)
+            start = end = None
+        if self._is_closed or not self._plan.holds(follower) or follower.state != state:
+            return  # what was asked is void: another leader, or none
+        if start is None or end is None:
+            self._do(follower, Next.BACK_OFF)
+        else:
+            self._do(follower, follower.begin_anew(leader_start=start, leader_end=end))
+        self._go_on()
+
+    async def _offset(
+        self, connection: Connection, follower: Follower, which: int
+    ) -> Offset | None:
+        one = ListOffsetsPartition(
+            partition_index=follower.partition.partition,
+            current_leader_epoch=follower.state.leader_epoch,
+            timestamp=which,
+        )
+        topic = ListOffsetsTopic(name=follower.partition.topic, partitions=[one])
+        request = ListOffsetsRequest(replica_id=self._seams.replica()[0], topics=[topic])
+        answer = await connection.send(request)
+        for told in (part for topic in answer.topics for part in topic.partitions):
+            return Offset(told.offset) if not told.error_code and told.offset >= 0 else None
+        return None

@@ -1,0 +1,59 @@
+"""Who waits for a partition to move, and when it looks: soon, and once for all that moved."""
+
+from collections.abc import Callable
+
+from millstream.replication.deadlines import Deadlines, Timers
+from millstream.replication.partition import Partition
+
+
+class Waking:
+    """The readers of all partitions of a broker, and the time limits of whatever waits."""
+
+    def __init__(self) -> None:
+        self._moved: dict[Partition, None] = {}
+        self._timers: Timers | None = None
+        self._deadlines: Deadlines | None = None
+        self.after_late_wake: Callable[[], None] = lambda: None
+        """Lets answers leave that became ready outside a wake-up of the network."""
+        self._is_wake_due = False
+        self.is_wake_coming: Callable[[], bool] = lambda: False
+        """Whether somebody calls `wake_readers` soon in any case: then no timer is needed."""
+
+    def deadlines(self, timers: Timers) -> Deadlines:
+        """Where everything waits that has a time limit; one for the broker."""
+        if self._deadlines is None:
+            self._timers = timers
+            self._deadlines = Deadlines(timers)
+        return self._deadlines
+
+    def stop_waiting(self) -> None:
+        """Nobody is left to be answered (I-42)."""
+        if self._deadlines is not None:
+            self._deadlines.close()
+
+    def _wake(self, partition: Partition) -> None:
+        self._moved[partition] = None
+        if self._is_wake_due or self.is_wake_coming():
+            return
+        if self._timers is not None:
+            # Soon, not now: a request that writes to several partitions, or the next one that
+            # has already come, may have more for the same reader.
+            self._is_wake_due = True
+            self._timers.call_later(0.0, self._wake_late)
+
+    def _wake_late(self) -> None:
+        self._is_wake_due = False
+        self.wake_readers()
+        self.after_late_wake()
+
+    def wake_readers(self) -> None:
+        """Let the fetches look that wait for partitions which moved since the last call."""
+        while self._moved:
+            moved, self._moved = self._moved, {}
+            for partition in moved:
+                for reader, mark in list(partition.follower_readers.items()):
+                    reader.progressed(mark)
+                if partition.has_news:
+                    partition.has_news = False
+                    for reader, mark in list(partition.readers.items()):
+                        reader.progressed(mark)

@@ -1,0 +1,92 @@
+"""PullMetadata (key 31000): a broker asks the controller what is new. Our own, not Kafka's.
+
+The answer is everything, or what changed since the position in the request. It comes in pieces, so
+that neither side is busy for long with one of them: the first answer tells how many there are, the
+others are asked for by their number.
+"""
+
+from uuid import UUID
+
+from millstream.wire.api_keys import ApiKey
+from millstream.wire.fields import array, boolean, int16, int32, int64, string, uuid
+from millstream.wire.schema import Message, Struct
+
+
+class PullMetadataRequest(Message, key=ApiKey.PULL_METADATA):
+    broker_id: int = int32()
+    controller_epoch: int = int32(default=-1)
+    """With `version`: how much the broker has."""
+    version: int = int64(default=-1)
+    max_wait_ms: int = int32()
+    transfer_id: int = int64()
+    """Of an answer whose other pieces are asked for; 0 for a new one."""
+    piece: int = int32()
+
+
+class PulledEndpoint(Struct):
+    listener: str = string()
+    host: str = string()
+    port: int = int32()
+    security_protocol: str = string()
+
+
+class PulledBroker(Struct):
+    broker_id: int = int32()
+    epoch: int = int64()
+    rack: str | None = string(nullable="0+", default=None)
+    is_fenced: bool = boolean()
+    is_leaving: bool = boolean()
+    endpoints: list[PulledEndpoint] = array(PulledEndpoint)
+
+
+class PulledSetting(Struct):
+    name: str = string()
+    value: str = string()
+
+
+class PulledBrokerSettings(Struct):
+    broker: str = string()
+    """Its id as text; empty for the settings of all."""
+    settings: list[PulledSetting] = array(PulledSetting)
+
+
+class PulledPartition(Struct):
+    index: int = int32()
+    leader: int = int32()
+    leader_epoch: int = int32()
+    partition_epoch: int = int32()
+    replicas: list[int] = array(int32)
+    isr: list[int] = array(int32)
+    elr: list[int] = array(int32)
+    last_known_leader: int = int32(default=-1)
+    adding: list[int] = array(int32)
+    removing: list[int] = array(int32)
+
+
+class PulledTopic(Struct):
+    name: str = string()
+    topic_id: UUID = uuid()
+    partition_count: int = int32()
+    settings: list[PulledSetting] = array(PulledSetting)
+    partitions: list[PulledPartition] = array(PulledPartition)
+    """Those that are new or changed, as far as they are in this piece."""
+
+
+class PullMetadataResponse(Message, key=ApiKey.PULL_METADATA):
+    error_code: int = int16()
+    controller_id: int = int32(default=-1)
+    cluster_id: str = string()
+    controller_epoch: int = int32(default=-1)
+    version: int = int64(default=-1)
+    is_snapshot: bool = boolean()
+    transfer_id: int = int64()
+    piece: int = int32()
+    piece_count: int = int32()
+    """0: nothing is new."""
+    deleted_topics: list[UUID] = array(uuid)
+    brokers: list[PulledBroker] | None = array(PulledBroker, nullable="0+", default=None)
+    """Null where they are as they were; else all of them, in the first piece."""
+    broker_settings: list[PulledBrokerSettings] | None = array(
+        PulledBrokerSettings, nullable="0+", default=None
+    )
+    topics: list[PulledTopic] = array(PulledTopic)
