@@ -60,8 +60,10 @@ check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, 
 interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Spark
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m interop tests/interop
 
-sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker or all
-	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS)
+# With PROOF=1 bugs are planted in the cluster's code, one by one, and each must be caught.
+sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker, cluster or all
+	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS) \
+	  $(if $(PROOF),--proof)
 
 # Without ROUNDS 10 of each, but of Spark the whole matrix: every kill once (CELLS='driver / topic'
 # chooses some by name). ENSEMBLE=1 has the cluster on three real ZooKeeper servers.

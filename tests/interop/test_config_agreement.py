@@ -42,7 +42,7 @@ SET_BY_KAFKA = {"min.insync.replicas"}
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 SHOWN_ONCE_SET = {MOVE_RATE}
 """Kafka has no static setting of it, and describes it only where somebody changed it."""
-ZOOKEEPER = {name for name in LATER_KEYS if name.startswith("zookeeper.")}
+ZOOKEEPER = {name for name in BROKER_KEYS if name.startswith("zookeeper.")}
 """Of Kafka before 4.0."""
 
 

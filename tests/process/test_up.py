@@ -157,9 +157,12 @@ def test_an_ipv6_address_is_told_and_kept_with_its_brackets(tmp_path: Path) -> N
         assert again == place
 
 
-def test_several_brokers_are_refused_in_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", ["0", "65"])
+def test_a_number_of_brokers_that_cannot_be_is_refused_in_one_line(
+    tmp_path: Path, count: str
+) -> None:
     done = subprocess.run(
-        [*MILLSTREAM, "up", "--brokers", "3", "--data-dir", str(tmp_path)],
+        [*MILLSTREAM, "up", "--brokers", count, "--data-dir", str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=30,
@@ -167,7 +170,7 @@ def test_several_brokers_are_refused_in_one_line(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
-    assert "--brokers 3" in done.stderr
+    assert f"--brokers {count}" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -16,6 +16,7 @@ from millstream.cli import brokers_up, direct
 PLAIN = [
     ["broker", "--config", "server.properties"],
     ["broker", "--config=a=b.toml"],
+    ["broker", "--zookeeper", "a:1,b:2", "--config", "server.properties"],
     ["up"],
     ["up", "--port", "0"],
     ["up", "--data-dir=/tmp/x y", "--host", "0.0.0.0", "--port=19092", "--brokers", "1"],
@@ -46,7 +47,21 @@ LEFT_TO_THE_LIBRARY = [
 ]
 WORDS = st.one_of(
     st.sampled_from(["--config", "--brokers", "--port", "--data-dir", "--host", "--help", "--"]),
-    st.sampled_from(["1", "0", "9092", "x", "", "-1", "a b", "--port=7", "--host=h", "--config=f"]),
+    st.sampled_from(
+        [
+            "1",
+            "0",
+            "9092",
+            "x",
+            "",
+            "-1",
+            "a b",
+            "--port=7",
+            "--host=h",
+            "--config=f",
+            "--zookeeper",
+        ]
+    ),
     st.text(alphabet="-=ab1 ", max_size=6),
 )
 
@@ -61,8 +76,8 @@ class Calls:
         # It would stay off, as nothing is run here that turns it on again.
         monkeypatch.setattr(gc, "disable", lambda: None)
 
-    def _note(self, asked: object) -> int:
-        self.found.append(asked)
+    def _note(self, asked: object, **options: object) -> int:
+        self.found.append((asked, options) if options else asked)
         return 7
 
     def directly(self, arguments: Sequence[str]) -> list[Any]:
@@ -109,4 +124,5 @@ def test_what_is_taken_means_the_same_in_the_library(command: str, words: list[s
 
 
 def test_a_settings_path_is_a_path(calls: Calls) -> None:
-    assert calls.directly(["broker", "--config", "a/b"]) == [Path("a/b")]
+    found = calls.directly(["broker", "--config", "a/b"])
+    assert found == [(Path("a/b"), {"zookeeper": None})]

@@ -105,7 +105,7 @@ def test_ctrl_c_before_anything_happens_is_no_traceback(monkeypatch: pytest.Monk
     assert ended.value.code == 130
 
 
-@pytest.mark.parametrize("command", [["--version"], ["up", "--brokers", "2"], ["fly"]])
+@pytest.mark.parametrize("command", [["--version"], ["up", "--brokers", "0"], ["fly"]])
 def test_the_package_run_as_a_module_is_the_command(command: list[str]) -> None:
     """`python -m millstream`, for those who have it in an environment that is not on the path."""
     environment = os.environ | {"COLUMNS": "200"}

@@ -104,6 +104,7 @@ def test_broker_key_gives_the_topics_default_and_the_topic_wins(name: str) -> No
     texts["message.timestamp.type"] = ("LogAppendTime", "CreateTime")
     texts["min.cleanable.dirty.ratio"] = ("0.25", "0.75")
     texts["segment.bytes"] = ("2097152", "4194304")
+    texts["unclean.leader.election.enable"] = ("true", "false")
     broker_text, topic_text = texts.get(topic_key.name, ("7", "8"))
     configs = BrokerConfigs({topic_key.synonyms[0]: broker_text})
     assert configs.topic_text({}, topic_key.name) == broker_text

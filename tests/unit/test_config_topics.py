@@ -46,6 +46,7 @@ OTHER_EFFECTS = {
     "compression.type",
     "compression.zstd.level",
     "min.insync.replicas",
+    "unclean.leader.election.enable",
 }
 """Tested one by one below."""
 

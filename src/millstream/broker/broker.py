@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from millstream.broker import gauges, lone_broker, registry
+from millstream.broker.cluster_settings import inter_broker_listener, is_in_cluster
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
@@ -19,18 +20,25 @@ from millstream.broker.listeners import (
     check_protocols,
     parse_listeners,
 )
-from millstream.broker.producer_ids import ProducerIds
+from millstream.broker.producer_ids import BlockSource, ProducerIds
 from millstream.broker.server import Server
 from millstream.broker.services import Services
 from millstream.broker.tasks import TaskScope
 from millstream.broker.upkeep import Upkeep
 from millstream.controller.identity import META_PROPERTIES
-from millstream.controller.image import BrokerImage, Endpoint, ImageChange, TopicImage
+from millstream.controller.image import (
+    BrokerImage,
+    ClusterImage,
+    Endpoint,
+    ImageChange,
+    TopicImage,
+)
 from millstream.controller.local import LocalController
+from millstream.coordination.port import Coordination
 from millstream.kernels.slots import SlotTable
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
-from millstream.model.invariant import InvariantViolated
+from millstream.model.invariant import InvariantViolated, invariant
 from millstream.model.limits import OPEN_FILES_MAX, REQUESTS_ELSEWHERE_MAX
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import Repeated, get_logger
@@ -47,6 +55,7 @@ from millstream.storage.config import LogConfig
 from millstream.storage.manager import LogManager, Seams, StartReport
 
 if TYPE_CHECKING:
+    from millstream.broker.cluster_part import ClusterPart
     from millstream.observe.http import ObserveServer
 
 log = get_logger("millstream.broker")
@@ -68,7 +77,11 @@ class BrokerSeams:
     """None: threads of the running loop."""
     network: Network | None = None
     """None: the machine's sockets, without transports between."""
+    coordination: Coordination | None = None
+    """None: the servers of `zookeeper.connect`; without any the broker is alone."""
     process: ProcessFacts | None = None
+    host_name: str = ""
+    """What a broker of a cluster is reached by where its settings say no address."""
     open_files_max: int = OPEN_FILES_MAX
     """Segment files held open at once."""
 
@@ -117,15 +130,6 @@ class Broker:
             open_files_max=seams.open_files_max,
             cleaner_limits=configs.cleaner_limits(),
         )
-        self.controller = LocalController(
-            disk=seams.disk,
-            background=self._background,
-            randomness=seams.randomness,
-            directories=directories,
-            broker_id=self.broker_id,
-            check_configs=configs.check_topic_configs,
-            turns=self._turns,
-        )
         dispatch = Dispatch(lambda: self.services, self._tasks.spawn, requests)
         self.server = Server(
             dispatch,
@@ -141,6 +145,9 @@ class Broker:
         self.server.exchange.after_commit = self.partitions.wake_readers
         self.partitions.after_late_wake = self.server.exchange.poke
         self.partitions.is_wake_coming = self.server.exchange.is_awake
+        self.cluster = self._make_cluster(dispatch, requests) if self._is_in_cluster else None
+        """What a broker of a cluster has beside the rest; None: it is alone."""
+        self._alone = None if self.cluster is not None else self._make_alone()
         self.services = self._make_services(dispatch, LoopTimers(loop, seams.clock))
         gauges.register(self.services)
         self._upkeep = Upkeep(
@@ -160,8 +167,60 @@ class Broker:
         self._warming: asyncio.TimerHandle | None = None
         self.metrics_port: int | None = None
 
+    @property
+    def _is_in_cluster(self) -> bool:
+        return self._seams.coordination is not None or is_in_cluster(self._configs)
+
+    def _make_alone(self) -> LocalController:
+        seams, configs = self._seams, self._configs
+        return LocalController(
+            disk=seams.disk,
+            background=self._background,
+            randomness=seams.randomness,
+            directories=configs.get_list("log.dirs"),
+            broker_id=self.broker_id,
+            check_configs=configs.check_topic_configs,
+            turns=self._turns,
+        )
+
+    def _make_cluster(self, dispatch: Dispatch, requests: Turns) -> "ClusterPart":
+        # Only here: a start is measured in tenths of a second, and one alone needs none of it.
+        from millstream.broker.cluster_part import ClusterPart, PartSeams
+
+        seams = self._seams
+        borrowed = PartSeams(
+            broker_id=self.broker_id,
+            configs=self._configs,
+            coordination=seams.coordination,
+            disk=seams.disk,
+            network=seams.network or LoopNetwork(),
+            clock=seams.clock,
+            randomness=seams.randomness,
+            turns=self._turns,
+            requests=requests,
+            spawn=self._tasks.spawn,
+            logs=self.logs,
+            partitions=self.partitions,
+            services=lambda: self.services,
+            poke=self.server.exchange.poke,
+        )
+        return ClusterPart(borrowed, dispatch)
+
+    @property
+    def controller(self) -> LocalController:
+        """Of a broker that is alone."""
+        invariant(self._alone is not None, "a broker of a cluster has no controller of its own")
+        return cast("LocalController", self._alone)
+
+    @property
+    def image(self) -> ClusterImage:
+        """What this broker knows of the cluster."""
+        return self.services.image
+
     def _make_services(self, dispatch: Dispatch, timers: LoopTimers) -> Services:
         seams, configs = self._seams, self._configs
+        cluster = self.cluster
+        blocks: BlockSource = cluster.member.producer_id_blocks if cluster else self.controller
         return Services(
             broker_id=self.broker_id,
             clock=seams.clock,
@@ -169,7 +228,7 @@ class Broker:
             timers=timers,
             answering=dispatch,
             configs=configs,
-            controller=self.controller,
+            controller=cluster.metadata if cluster else self.controller,
             logs=self.logs,
             partitions=self.partitions,
             fetch_sessions=FetchSessions(
@@ -177,9 +236,10 @@ class Broker:
                 clock=seams.clock,
                 randomness=seams.randomness,
             ),
-            producer_ids=ProducerIds(self.controller, self._tasks.spawn),
+            producer_ids=ProducerIds(blocks, self._tasks.spawn),
             metrics=self.metrics,
             repeated=Repeated(log, seams.clock, interval_s=60.0),
+            membership=cluster.metadata if cluster else None,
         )
 
     # -- start -----------------------------------------------------------------------------
@@ -197,9 +257,36 @@ class Broker:
             raise
 
     async def _start(self) -> StartReport:
-        configs = self._configs
+        configs, cluster = self._configs, self.cluster
         wanted = parse_listeners("listeners", configs.get_written("listeners"))
-        check_protocols(wanted, _protocol_map(configs))
+        protocols = _protocol_map(configs)
+        check_protocols(wanted, protocols)
+        report = self._load_alone() if cluster is None else cluster.load()
+        self.logs.expect(META_PROPERTIES)
+        bound = await self.server.bind(wanted)
+        given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
+        told = self._told(advertised(bound, given))
+        self.endpoints = bound
+        if cluster is None:
+            self.controller.register(BrokerImage(self.broker_id, told, self._rack))
+            self.controller.subscribe(self._on_change, prepare=self.partitions.preparing)
+            await self._serve_metrics()  # before clients come: its port may be taken
+        else:
+            await self._serve_metrics()
+            listener = inter_broker_listener(configs, bound, protocols)
+            await cluster.join(told, listener=listener, on_change=self._on_change)
+        self._upkeep.start()
+        self._warm_up(registry.load_all())
+        self.server.accept()
+        self._not_ready = None
+        _tell_start(report, bound)
+        if cluster is None:
+            for problem in lone_broker.problems(configs):
+                log.warning("a setting that does not fit a single broker", problem=problem)
+        return report
+
+    def _load_alone(self) -> StartReport:
+        """Metadata and logs of a broker that keeps both itself."""
         self.controller.load()
         self._use_dynamic_configs()
         deleted = {topic.topic_id for topic in self.controller.deleted_topics}
@@ -207,31 +294,17 @@ class Broker:
         report = self.logs.start(self._config_of)
         self.controller.leave_out(report.failed_directories)
         self.controller.open()
-        self.logs.expect(META_PROPERTIES)
         if self.controller.is_first_start:
             # The one line by which a disk that is not mounted can be told from a new broker.
             log.info(
                 "a first start: nothing of this broker was found",
-                directories=",".join(configs.get_list("log.dirs")),
+                directories=",".join(self._configs.get_list("log.dirs")),
                 cluster=self.controller.image.cluster_id,
             )
         for gone in self.controller.directory_plan.forgotten:
             log.info("a log directory without partitions is gone", directory=gone.path)
         self._adopt(report)
         self.partitions.attach(self.controller.image)
-        bound = await self.server.bind(wanted)
-        given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
-        self._register(advertised(bound, given))
-        self.controller.subscribe(self._on_change, prepare=self.partitions.preparing)
-        self.endpoints = bound
-        await self._serve_metrics()  # before clients come: its port may be taken
-        self._upkeep.start()
-        self._warm_up(registry.load_all())
-        self.server.accept()
-        self._not_ready = None
-        _tell_start(report, bound)
-        for problem in lone_broker.problems(configs):
-            log.warning("a setting that does not fit a single broker", problem=problem)
         return report
 
     def _adopt(self, report: StartReport) -> None:
@@ -253,10 +326,13 @@ class Broker:
         topic = self.controller.image.topics.get(partition.topic)
         return self._configs.log_config(topic.configs if topic is not None else {})
 
-    def _register(self, endpoints: list[ListenerAddress]) -> None:
-        told = tuple(Endpoint(one.name, one.host, one.port, PLAINTEXT) for one in endpoints)
-        rack = self._configs.get_text("broker.rack") or None
-        self.controller.register(BrokerImage(self.broker_id, told, rack, is_fenced=False))
+    def _told(self, endpoints: list[ListenerAddress]) -> tuple[Endpoint, ...]:
+        host = self._seams.host_name if self.cluster is not None else ""
+        return tuple(Endpoint(one.name, one.host or host, one.port, PLAINTEXT) for one in endpoints)
+
+    @property
+    def _rack(self) -> str | None:
+        return self._configs.get_text("broker.rack") or None
 
     async def _serve_metrics(self) -> None:
         port = self._configs.get_int("metrics.port")
@@ -280,11 +356,15 @@ class Broker:
         """
         if change.brokers_reconfigured:
             self._use_dynamic_configs()
-        yield from self.partitions.following(change)
+        cluster = self.cluster
+        if cluster is not None:
+            yield from cluster.member.taking(change)
+        else:
+            yield from self.partitions.following(change)
         yield from _telling(change)
         if change.created or change.grown:
             self._garbage.put_aside()
-        if change.deleted:
+        if change.deleted and cluster is None:
             self._tasks.spawn(self._forget_gone(change.deleted), "forget deleted topics")
         if change.brokers_reconfigured:  # by now the logs know it too
             self.server.check_room()
@@ -299,12 +379,14 @@ class Broker:
                 await self.controller.forget_deleted(gone)
 
     def _make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
+        if self.cluster is not None:
+            return self.cluster.make_missing_logs()
         if not self.partitions.has_missing:
             return None
         return self.controller.run_between(self.partitions.trying_again, name="make missing logs")
 
     def _use_dynamic_configs(self) -> None:
-        found = self.controller.image.broker_configs
+        found = self.image.broker_configs
         self._configs.set_dynamic(
             broker=found.get(str(self.broker_id), {}), default=found.get("", {})
         )
@@ -321,16 +403,32 @@ class Broker:
         loop = asyncio.get_running_loop()
         self._warming = loop.call_later(WARM_UP_STEP_S, self._warm_up, steps)
 
+    @property
+    def failure(self) -> OperatingError | None:
+        """Why a broker that was started cannot go on; it must be stopped then."""
+        return self.cluster.failure if self.cluster is not None else None
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Wait until it is told to stop, or cannot go on."""
+        if self.cluster is None:
+            await stop.wait()
+        else:
+            await self.cluster.serve_until(stop)
+
     # -- stop ------------------------------------------------------------------------------
 
     async def stop(self, *, is_clean: bool = True) -> None:
         """End connections and work, flush, leave the mark of a clean stop."""
         self._not_ready = "the broker is stopping"
+        if self.cluster is not None and is_clean:
+            await self.cluster.hand_over()
         self._upkeep.stop()
         if self._warming is not None:
             self._warming.cancel()
         if self._observe is not None:
             await self._observe.close()
+        if self.cluster is not None:
+            self.cluster.stop_serving()
         await self.server.close()
         self._requests.stop()  # nobody is left to be answered
         await self._tasks.close(timeout_s=1.0)
@@ -341,8 +439,12 @@ class Broker:
         unfinished = await self._background.close(timeout_s=STOP_TIMEOUT_S)
         if unfinished:
             log.warning("background work did not end in time", work=unfinished[:5])
-        self.logs.close()
-        self.controller.close()
+        if self.cluster is not None:
+            self.logs.close(broker_epoch=self.cluster.last_epoch)
+            await self.cluster.close()
+        else:
+            self.logs.close()
+            self.controller.close()
         if is_clean:
             log.info("broker stopped", broker=self.broker_id)
 

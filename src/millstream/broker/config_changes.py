@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of, text_of
+from millstream.controller.cluster.errors import NotController
 from millstream.controller.errors import UnknownTopic
 from millstream.controller.topics import check_topic_name
 from millstream.model.config.broker_keys import LOG_LEVELS, broker_key
@@ -82,6 +83,8 @@ async def alter_resources(
                 if times[one.resource_type, one.resource_name] > 1:
                     raise InvalidConfigRequest("a resource must not be there twice")
                 await _alter(context, one, validate_only=validate_only)
+            except NotController:
+                raise  # it is not about this resource: the next controller is asked for all
             except OperatingError as error:
                 outcomes.append(Outcome(code_of(error), text_of(error)))
             else:
@@ -154,7 +157,7 @@ async def _alter_topic(context: Context, change: ResourceChange, *, validate_onl
     if not name:
         raise InvalidConfigRequest("there are no settings for all topics; a broker has defaults")
     check_topic_name(name)
-    topic = services.image.topics.get(name)
+    topic = services.controller.deciding_image.topics.get(name)
     former = topic.configs if topic is not None and not change.is_whole else {}
     configs = applied(former, change.keys, topic_key)
     services.configs.check_topic_configs(configs)
@@ -167,21 +170,23 @@ async def _alter_broker(context: Context, change: ResourceChange, *, validate_on
     services = context.services
     name = change.resource_name
     if name:
-        check_broker_name(name, services.broker_id)
-        name = str(services.broker_id)
-    former = services.image.broker_configs.get(name, {})
+        # In a cluster the controller keeps every broker's; else each knows only itself.
+        broker_id = services.broker_id if services.membership is None else None
+        name = str(check_broker_name(name, broker_id))
+    former = services.controller.deciding_image.broker_configs.get(name, {})
     configs = applied({} if change.is_whole else former, change.keys, broker_key)
     services.configs.check_broker_configs(configs, former=former, is_default=not name)
     await services.controller.alter_broker_configs(name, configs, validate_only=validate_only)
 
 
-def check_broker_name(name: str, broker_id: BrokerId) -> None:
-    """Raise InvalidConfigRequest unless the resource is this broker: each knows only itself."""
+def check_broker_name(name: str, broker_id: BrokerId | None) -> BrokerId:
+    """The id that the resource's name is; raises InvalidConfigRequest unless it is `broker_id`."""
     digits = name.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _ID_DIGITS_MAX):
         raise InvalidConfigRequest(f"a broker's id is a number, not {name!r}")
-    if int(name) != broker_id:
+    if broker_id is not None and int(name) != broker_id:
         raise InvalidConfigRequest(f"this is broker {broker_id}, not {name}: ask that one")
+    return BrokerId(int(name))
 
 
 # -- others ----------------------------------------------------------------------------------------

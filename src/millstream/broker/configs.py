@@ -177,6 +177,12 @@ class BrokerConfigs:
         for callback in list(self._subscribers):
             callback()
 
+    def with_defaults(self, default: Mapping[str, str]) -> "BrokerConfigs":
+        """What holds for every broker that has no dynamic settings of its own; not kept in step."""
+        other = BrokerConfigs(self._sources.static)
+        other.set_dynamic(broker={}, default=default)
+        return other
+
     def subscribe(self, callback: Callable[[], None]) -> None:
         """Call it after every dynamic change."""
         self._subscribers.append(callback)

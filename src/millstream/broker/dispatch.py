@@ -13,13 +13,14 @@ came behind it do not overtake it.
 """
 
 import inspect
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from struct import Struct
 from types import GeneratorType
 from typing import Any, Final
 
 from millstream.broker import registry
+from millstream.broker.collecting import CollectingPeer
 from millstream.broker.context import AnswerPart, Context, Peer, RequestFacts
 from millstream.broker.error_codes import code_of
 from millstream.broker.peer import release, size_of
@@ -50,6 +51,7 @@ them is another thread's work, which costs a tenth of a millisecond to hand over
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 Work = Callable[[], Coroutine[Any, Any, None]]
+Take = Callable[[Peer, RequestFacts, memoryview], None]
 
 
 class Dispatch:
@@ -63,11 +65,21 @@ class Dispatch:
         self._spawn = spawn
         self._turns = turns
         self._handlers: dict[int, Handler] = {}
+        self.take_elsewhere: Mapping[int, Take] = {}
+        """APIs whose requests are not served here but passed on; in a cluster the controller's."""
 
     # -- requests --------------------------------------------------------------------------
 
     def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
-        """Serve one request; its answer follows now or later."""
+        """Serve one request, here or elsewhere; its answer follows now or later."""
+        take = self.take_elsewhere.get(facts.api_key)
+        if take is not None:
+            take(peer, facts, body)
+        else:
+            self.serve(peer, facts, body)
+
+    def serve(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
+        """Serve one request here."""
         handler = self._handlers.get(facts.api_key) or self._load(facts.api_key)
         if handler is None:
             peer.close(f"unknown api key {facts.api_key}")
@@ -155,7 +167,7 @@ class Dispatch:
         try:
             answer = await work
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
-            await self._fail_elsewhere(context, handler, request, error)
+            await self.refuse(context, handler, request, error)
         else:
             if answer is not None:
                 await self._answer_elsewhere(context, answer)
@@ -190,10 +202,10 @@ class Dispatch:
         except Exception as second:  # noqa: BLE001 - nothing can be answered any more
             self._give_up(context, error, second)
 
-    async def _fail_elsewhere(
+    async def refuse(
         self, context: Context, handler: Handler, request: Any, error: Exception
     ) -> None:
-        """The same for a request that may be large, and so may be what it is answered."""
+        """`_fail` for a request that may be large, and so may be what it is answered."""
         code = self._code_of(context, error)
         if code is None:
             return
@@ -218,6 +230,8 @@ class Dispatch:
                 return None
         elif not isinstance(error, OperatingError):
             log.warning("a request was refused", api=name, error=error)
+        if code is ErrorCode.NOT_CONTROLLER and isinstance(context.peer, CollectingPeer):
+            context.peer.is_not_controller()
         return code
 
     def _give_up(self, context: Context, error: Exception, second: Exception) -> None:

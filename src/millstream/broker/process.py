@@ -9,6 +9,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,7 @@ from millstream.runtime import descriptors, fatal, mounts
 from millstream.runtime.loop import DirectLoop
 from millstream.runtime.os_disk import OsDisk
 
+_SERVERS: Final = "zookeeper.connect"
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -44,10 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     return run(Path(arguments[1]))
 
 
-def run(config_file: Path) -> int:
-    """Run the broker that the file describes."""
+def run(config_file: Path, *, zookeeper: str | None = None) -> int:
+    """Run the broker that the file describes, in the cluster of these servers if any are given."""
     try:
-        configs = read_configs(config_file)
+        configs = read_configs(config_file, zookeeper=zookeeper)
     except (InvalidConfig, OSError) as error:
         sys.stderr.write(f"millstream: {error}\n")
         return EXIT_USAGE
@@ -57,12 +59,13 @@ def run(config_file: Path) -> int:
         return runner.run(_serve(configs))
 
 
-def read_configs(config_file: Path) -> BrokerConfigs:
+def read_configs(config_file: Path, *, zookeeper: str | None = None) -> BrokerConfigs:
     """Settings of a file with what the environment overrides; raises InvalidConfig or OSError."""
     settings = load_settings(config_file, os.environ)
     for warning in settings.warnings:
         sys.stderr.write(f"millstream: {warning}\n")
-    configs = BrokerConfigs(settings.values)
+    values = settings.values if zookeeper is None else {**settings.values, _SERVERS: zookeeper}
+    configs = BrokerConfigs(values)
     for name in ("listeners", "advertised.listeners"):
         parse_listeners(name, configs.get_written(name))
     return configs
@@ -76,8 +79,12 @@ async def _serve(configs: BrokerConfigs) -> int:
     try:
         check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
         files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
-        broker = Broker(configs, BrokerSeams(process=LinuxProcess(), open_files_max=files))
-        await broker.start()
+        seams = BrokerSeams(
+            process=LinuxProcess(), host_name=socket.gethostname(), open_files_max=files
+        )
+        broker = Broker(configs, seams)
+        if not await _started(broker, stop):
+            return EXIT_OK
     except (OperatingError, OSError) as error:
         logs.flush()
         sys.stderr.write(f"millstream: the broker cannot start: {error}\n")
@@ -88,11 +95,30 @@ async def _serve(configs: BrokerConfigs) -> int:
     with pid_file(configs.get_text("pid.file")):
         try:
             say_ready(broker.endpoints)
-            await stop.wait()
+            await broker.serve_until(stop)
         finally:
             await broker.stop()
             logs.flush()
+    if broker.failure is not None:
+        sys.stderr.write(f"millstream: the broker cannot go on: {broker.failure}\n")
+        return EXIT_FAILED
     return EXIT_OK
+
+
+async def _started(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether it was started; a start that waits for others can be told to stop."""
+    starting = asyncio.get_running_loop().create_task(broker.start(), name="start")
+    stopping = asyncio.get_running_loop().create_task(stop.wait(), name="stop")
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+        return False
+    await starting
+    return True
 
 
 @contextmanager

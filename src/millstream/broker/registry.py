@@ -41,11 +41,21 @@ SERVED: Final[Mapping[ApiKey, Served]] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: _up_to("alter_replica_log_dirs", 1, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _up_to("describe_log_dirs", 1, 5),
     ApiKey.CREATE_PARTITIONS: _up_to("create_partitions", 0, 3),
+    ApiKey.ELECT_LEADERS: _up_to("elect_leaders", 0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _up_to("incremental_alter_configs", 0, 1),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _up_to("alter_partition_reassignments", 0, 1),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _up_to("list_partition_reassignments", 0, 0),
+    ApiKey.DESCRIBE_QUORUM: _up_to("describe_quorum", 0, 2),
+    ApiKey.ALTER_PARTITION: _up_to("alter_partition", 2, 3),
+    ApiKey.UPDATE_FEATURES: _up_to("update_features", 0, 2),
+    ApiKey.ENVELOPE: _up_to("envelope", 0, 0),
     ApiKey.DESCRIBE_CLUSTER: _up_to("describe_cluster", 0, 2),
     ApiKey.DESCRIBE_PRODUCERS: _up_to("describe_producers", 0, 0),
+    ApiKey.BROKER_HEARTBEAT: _up_to("broker_heartbeat", 0, 1),
+    ApiKey.UNREGISTER_BROKER: _up_to("unregister_broker", 0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: _up_to("list_config_resources", 0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _up_to("describe_topic_partitions", 0, 0),
+    ApiKey.PULL_METADATA: _up_to("pull_metadata", 0, 0),
 }
 
 PRODUCE_ADVERTISED_FROM: Final = 0

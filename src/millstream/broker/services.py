@@ -1,18 +1,20 @@
 """What handlers work with. Built once by the composition in `broker.py`, handed in everywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from millstream.model.ids import BrokerId
+from millstream.model.ids import BrokerId, TopicId
 
 if TYPE_CHECKING:
     from millstream.broker.configs import BrokerConfigs
-    from millstream.broker.context import AnswerPart, Context
+    from millstream.broker.context import AnswerPart, Context, Peer, RequestFacts
     from millstream.broker.fetch_sessions import FetchSessions
+    from millstream.broker.membership import Membership
     from millstream.broker.producer_ids import ProducerIds
-    from millstream.controller.image import ClusterImage
-    from millstream.controller.local import LocalController
+    from millstream.controller.image import ClusterImage, TopicImage
+    from millstream.controller.topics import MorePartitions, NewTopic, TopicDefaults
+    from millstream.model.errors import OperatingError
     from millstream.observe.broker_metrics import BrokerMetrics
     from millstream.observe.logs import Repeated
     from millstream.replication.partitions import Partitions
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 class Answering(Protocol):
     """Turns a handler's answer into a frame; see `dispatch.py`."""
+
+    def serve(self, peer: "Peer", facts: "RequestFacts", body: memoryview) -> None: ...
 
     def answer(self, context: "Context", response: Any) -> None: ...
 
@@ -51,6 +55,42 @@ class Timers(Protocol):
         """Returns a handle with `cancel()`."""
 
 
+class MetadataControl(Protocol):
+    """Changes of metadata; each raises NotController where this broker cannot make them."""
+
+    @property
+    def image(self) -> "ClusterImage":
+        """What this broker knows of the cluster."""
+
+    @property
+    def deciding_image(self) -> "ClusterImage":
+        """What the next change is decided on."""
+
+    async def create_topics(
+        self,
+        wanted: "Sequence[NewTopic]",
+        *,
+        validate_only: bool = False,
+        defaults: "TopicDefaults" = ...,
+    ) -> "list[TopicImage | OperatingError]": ...
+
+    async def delete_topics(
+        self, topics: Sequence[str | TopicId]
+    ) -> "list[OperatingError | None]": ...
+
+    async def create_partitions(
+        self, wanted: "Sequence[MorePartitions]", *, validate_only: bool = False
+    ) -> "list[OperatingError | None]": ...
+
+    async def alter_topic_configs(
+        self, topic: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None: ...
+
+    async def alter_broker_configs(
+        self, name: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None: ...
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
     """One broker's parts."""
@@ -62,8 +102,8 @@ class Services:
     answering: Answering
     configs: "BrokerConfigs"
     """Broker settings, static and dynamic; and every topic's effective settings."""
-    controller: "LocalController"
-    """Changes of topics and dynamic configuration; all its methods that change are coroutines."""
+    controller: MetadataControl
+    """Changes of topics and dynamic configuration."""
     logs: "LogManager"
     partitions: "Partitions"
     """The partitions this broker leads; produce, fetch and offsets go through them."""
@@ -72,6 +112,8 @@ class Services:
     metrics: "BrokerMetrics"
     repeated: "Repeated"
     """Warnings that clients can cause at any rate."""
+    membership: "Membership | None" = None
+    """This broker's place in a cluster; None: it is alone."""
 
     @property
     def image(self) -> "ClusterImage":

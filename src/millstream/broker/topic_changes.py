@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
+from millstream.broker.configs import BrokerConfigs
 from millstream.broker.services import Services
 from millstream.controller.image import PartitionImage, TopicImage
 from millstream.controller.topics import TopicDefaults
@@ -20,7 +21,11 @@ DEFAULT_REPLICATION_FACTOR: Final = "default.replication.factor"
 
 def topic_defaults(services: Services) -> TopicDefaults:
     """For topics that are created without saying how large."""
-    configs = services.configs
+    return configured_defaults(services.configs)
+
+
+def configured_defaults(configs: BrokerConfigs) -> TopicDefaults:
+    """The same from the settings alone."""
     return TopicDefaults(
         configs.get_int(NUM_PARTITIONS), configs.get_int(DEFAULT_REPLICATION_FACTOR)
     )

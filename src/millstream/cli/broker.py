@@ -11,8 +11,15 @@ def broker(
     config: Annotated[
         Path, typer.Option("--config", help="server.properties or a TOML file.", metavar="FILE")
     ],
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            help="Servers of the coordination service, h1:2181,h2:2181; without any it is alone.",
+            metavar="SERVERS",
+        ),
+    ] = None,
 ) -> None:
     """Run one broker until SIGTERM or Ctrl-C; prints `ready: host:port` when clients can come."""
     from millstream.broker.process import run  # only here: the other commands need no broker
 
-    sys.exit(run(config))
+    sys.exit(run(config, zookeeper=zookeeper))

@@ -1,7 +1,12 @@
-"""The data directory of `millstream up`: one folder per broker with its settings and pid file."""
+"""The data directory of `millstream up`: one folder per broker with its settings and pid file.
+
+A directory is one broker's alone, which keeps its metadata in its own files, or a cluster's, with
+the keeper's folder beside the brokers'. It stays what it was when it was made.
+"""
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +18,12 @@ PID_FILE: Final = "millstream.pid"
 SETTINGS_FILE: Final = "server.properties"
 HOST_DEFAULT: Final = "127.0.0.1"
 PORT_DEFAULT: Final = 9092
+KEEPER_FOLDER: Final = "keeper"
+ZOOKEEPER: Final = "zookeeper.connect"
 _PREFIX: Final = "broker-"
+
+REPLICAS_MAX: Final = 3
+"""Of topics whose creator does not say how many; more brokers do not mean more copies."""
 
 
 class BrokerRunning(Exception):
@@ -31,10 +41,12 @@ class BrokerDirectory:
         self._former: str | None = None
         """The settings before this start."""
 
-    def prepare(self, *, host: str | None, port: int | None) -> None:
+    def prepare(
+        self, *, host: str | None, port: int | None, cluster_size: int | None = None
+    ) -> None:
         """Write the settings; those of an earlier run are kept, but for the address asked for.
 
-        Raises BrokerRunning, OSError.
+        Without `cluster_size` the broker is alone. Raises BrokerRunning, OSError.
         """
         pid = self.running_pid()
         if pid is not None:
@@ -45,7 +57,8 @@ class BrokerDirectory:
         if not self.settings_file.exists():
             place = _bracketed(host or HOST_DEFAULT)
             address = f"PLAINTEXT://{place}:{PORT_DEFAULT if port is None else port}"
-            self._replace(render_properties({"listeners": address, **self._defaults()}))
+            defaults = self._defaults(cluster_size)
+            self._replace(render_properties({"listeners": address, **defaults}))
             return
         self._follow_move()
         if host is not None or port is not None:
@@ -94,15 +107,43 @@ class BrokerDirectory:
         is_ours = os.fsencode(self.settings_file.name) in command[-2:][0] if command else False
         return pid if is_ours and b"millstream" in b" ".join(command) else None
 
-    def _defaults(self) -> dict[str, str]:
-        return {
+    def _defaults(self, cluster_size: int | None) -> dict[str, str]:
+        replicas = min(cluster_size or 1, REPLICAS_MAX)
+        settings = {
             "broker.id": str(self.broker_id),
             "log.dirs": str(self.path / "data"),
             "pid.file": str(self.pid_file),
-            "offsets.topic.replication.factor": "1",
-            "transaction.state.log.replication.factor": "1",
-            "default.replication.factor": "1",
+            "offsets.topic.replication.factor": str(replicas),
+            "transaction.state.log.replication.factor": str(replicas),
+            "default.replication.factor": str(replicas),
         }
+        if cluster_size is not None:
+            # With three copies one broker may be gone, and every record is still on two disks.
+            in_sync_min = str(max(1, replicas - 1))
+            settings |= {
+                "broker.rack": socket.gethostname(),
+                "min.insync.replicas": in_sync_min,
+                "transaction.state.log.min.isr": in_sync_min,
+            }
+        return settings
+
+    @property
+    def keeper_place(self) -> str:
+        """Where its coordination service is; "" for a broker that is alone or not there yet."""
+        try:
+            return parse_properties(self.settings_file.read_text()).get(ZOOKEEPER, "")
+        except FileNotFoundError:
+            return ""
+
+    def set_keeper(self, place: str) -> None:
+        """Let it find the keeper, which may be on another port than the last time."""
+        if self.keeper_place != place:
+            self._set(ZOOKEEPER, place)
+
+    @property
+    def port(self) -> int:
+        """As the settings have it; 0 lets the system choose."""
+        return int(self._address()[2])
 
     def _address(self) -> tuple[str, str, str]:
         """Name, host and port of the first listener."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 _OPTIONS: Final = {
-    "broker": frozenset({"--config"}),
+    "broker": frozenset({"--config", "--zookeeper"}),
     "up": frozenset({"--brokers", "--port", "--data-dir", "--host"}),
 }
 _NUMBER_DIGITS_MAX: Final = 9
@@ -50,7 +50,7 @@ def _broker(given: dict[str, str]) -> Callable[[], int] | None:
         gc.disable()
         from millstream.broker.process import run
 
-        return run(Path(given["--config"]))
+        return run(Path(given["--config"]), zookeeper=given.get("--zookeeper"))
 
     return run_broker
 
@@ -68,7 +68,7 @@ def _up(given: dict[str, str]) -> Callable[[], int] | None:
 
         return brokers_up.run(
             brokers_up.Wanted(
-                brokers=numbers["--brokers"],
+                brokers=numbers["--brokers"] if "--brokers" in given else None,
                 port=numbers["--port"] if "--port" in given else None,
                 data_dir=Path(given.get("--data-dir", brokers_up.DATA_DIR_DEFAULT)),
                 host=given.get("--host"),

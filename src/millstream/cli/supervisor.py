@@ -69,23 +69,31 @@ class Supervisor:
             self._report_deaths()
 
     def stop(self) -> None:
-        """Stop every broker of the data directory, whoever started it."""
+        """Stop every broker of the data directory, whoever started it.
+
+        One after the other: each hands its leaderships over to those that are left.
+        """
         self._report_deaths()
         found = [one.running_pid() for one in brokers_of(self._data_dir)]
         pids = {pid for pid in found if pid is not None}
         pids |= {child.pid for child in self._children.values() if child.poll() is None}
-        for pid in pids:
-            _send(pid, signal.SIGTERM)
-        deadline_s = self._clock.monotonic_s() + STOP_TIMEOUT_S
-        while pids := {pid for pid in pids if self._is_alive(pid)}:
-            if self._clock.monotonic_s() > deadline_s:
-                for pid in pids:
-                    self._complain(
-                        f"pid {pid} did not stop in {STOP_TIMEOUT_S:.0f} s and is killed"
-                    )
-                    _send(pid, signal.SIGKILL)
-            self._await_signal(POLL_S)
+        for pid in sorted(pids):
+            self._stop_one(pid)
         self._close()
+
+    def end(self) -> None:
+        """Have `wait` return; from any thread."""
+        with suppress(OSError):  # it has ended already
+            self._writer.send(bytes([signal.SIGTERM]))
+
+    def _stop_one(self, pid: int) -> None:
+        _send(pid, signal.SIGTERM)
+        deadline_s = self._clock.monotonic_s() + STOP_TIMEOUT_S
+        while self._is_alive(pid):
+            if self._clock.monotonic_s() > deadline_s:
+                self._complain(f"pid {pid} did not stop in {STOP_TIMEOUT_S:.0f} s and is killed")
+                _send(pid, signal.SIGKILL)
+            self._await_signal(POLL_S)
 
     # -- inside ----------------------------------------------------------------------------
 

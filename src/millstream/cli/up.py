@@ -10,9 +10,17 @@ from millstream.cli import brokers_up
 
 
 def up(
-    brokers: Annotated[int, typer.Option(help="How many; more than one is not there yet.")] = 1,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            help="How many; several are a cluster. As many as the data directory has, at first 1."
+        ),
+    ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Of the first broker; 0 takes a free one. 9092 at first.")
+        int | None,
+        typer.Option(
+            help="Of the first broker, the others follow; 0 takes free ones. 9092 at first."
+        ),
     ] = None,
     data_dir: Annotated[Path, typer.Option(help="Where everything is kept.")] = Path(
         brokers_up.DATA_DIR_DEFAULT
@@ -24,6 +32,6 @@ def up(
         ),
     ] = None,
 ) -> None:
-    """Start a broker and keep it until Ctrl-C; prints `ready: host:port` when clients can come."""
+    """Start brokers and keep them until Ctrl-C; prints `ready: host:port,...` for clients."""
     wanted = brokers_up.Wanted(brokers=brokers, port=port, data_dir=data_dir, host=host)
     sys.exit(brokers_up.run(wanted))

@@ -111,3 +111,25 @@ class InconsistentClusterId(OperatingError):
     def __init__(self, *, path: str, ours: str, theirs: str) -> None:
         self.path, self.ours, self.theirs = path, ours, theirs
         super().__init__(f"{path} belongs to cluster {theirs}, the others to {ours}")
+
+
+class NotOfThisCluster(OperatingError):
+    """A data directory whose logs the cluster would not know, and so would delete."""
+
+    def __init__(self, directory: str, reason: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory} cannot be used in a cluster: {reason}. Without zookeeper.connect its"
+            " broker is alone, as before; a broker of a cluster begins with directories of its own"
+        )
+
+
+class OfACluster(OperatingError):
+    """A data directory of a broker in a cluster, for a broker that is alone."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        super().__init__(
+            f"{directory} belongs to a broker of a cluster, whose metadata is in the coordination"
+            " service: set zookeeper.connect"
+        )

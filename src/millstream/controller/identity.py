@@ -19,6 +19,7 @@ from millstream.controller.errors import (
     DuplicateDirectoryId,
     InconsistentClusterId,
     MetadataMissing,
+    OfACluster,
     WrongBrokerId,
 )
 from millstream.controller.store import make_directories_durably
@@ -31,6 +32,8 @@ from millstream.storage.partition_metadata import format_topic_id, parse_topic_i
 META_PROPERTIES: Final = "meta.properties"
 METADATA_HOME: Final = "metadata.home"
 """In log directories without the metadata: where that is."""
+CLUSTER_MEMBER: Final = "cluster.member"
+"""In log directories of a broker in a cluster, whose metadata is in no directory."""
 
 _RESERVED_DIRECTORY_IDS: Final = 100
 """Kafka keeps the first ones for "unassigned", "lost" and "migrating"."""
@@ -87,6 +90,14 @@ def check_directory_ids(found: Mapping[str, MetaProperties]) -> None:
             other = paths.setdefault(properties.directory_id, directory)
             if other != directory:
                 raise DuplicateDirectoryId(paths=(other, directory))
+
+
+def check_alone(disk: Disk, directories: Iterable[str]) -> None:
+    """Raise OfACluster for a directory of a broker in a cluster: its topics are not in it."""
+    for directory in directories:
+        with suppress(OSError):
+            if disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
+                raise OfACluster(directory)
 
 
 def agreed_cluster_id(found: Mapping[str, MetaProperties], known: str | None) -> str | None:

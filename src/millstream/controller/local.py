@@ -115,12 +115,13 @@ class LocalController:
     def load(self, *, cluster_id: str | None = None) -> None:
         """Lock and read the metadata; `image` is there then. Nothing of it is changed.
 
-        Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, MetadataMissing,
-        DamagedMetadata, LogDirectoryLocked or StorageFailed; nothing stays locked then.
+        Raises WrongBrokerId, OfACluster, InconsistentClusterId, DuplicateDirectoryId,
+        MetadataMissing, DamagedMetadata, LogDirectoryLocked or StorageFailed; nothing stays locked.
         `cluster_id` is for a directory without one.
         """
         self._found = identity.read_meta_properties(self._disk, self._directories)
         identity.check_broker_id(self._found, self.broker_id)
+        identity.check_alone(self._disk, self._found)
         if not _has_metadata(self._disk, self._store.directory):
             identity.check_metadata_home(identity.marked_directories(self._disk, self._found))
         known = identity.agreed_cluster_id(self._found, None)
@@ -230,6 +231,11 @@ class LocalController:
         image = self._image
         invariant(image is not None, "the controller is used before it was loaded")
         return image  # type: ignore[return-value]
+
+    @property
+    def deciding_image(self) -> ClusterImage:
+        """What the next change is decided on; here the same."""
+        return self.image
 
     @property
     def is_first_start(self) -> bool:

@@ -94,7 +94,7 @@ def simulate_broker(seed: int, *, steps: int) -> Counter[str]:
 
 def run_broker(seed: int, *, steps: int) -> BrokerRun:
     """As `simulate_broker`, with the fingerprint of the run."""
-    with _errors_are_failures():
+    with errors_are_failures():
         play = _Play(seed, duration_s=steps * SECONDS_PER_STEP)
         try:
             play.scene.world.run(play.run)
@@ -271,7 +271,7 @@ class _Failures(logging.Handler):
 
 
 @contextmanager
-def _errors_are_failures() -> Iterator[None]:
+def errors_are_failures() -> Iterator[None]:
     """An exception that the broker turned into a closed connection is still a defect."""
     failures = _Failures()
     logger = logging.getLogger("millstream")

@@ -31,6 +31,9 @@ PASSING = frozenset(
 class Client:
     """One life of one client. Subclasses say in `work` what it does."""
 
+    passing: frozenset[ErrorCode] = PASSING
+    """After these it tries again."""
+
     def __init__(self, scene: Scene, name: str, randomness: SeededRandomness) -> None:
         self.scene = scene
         self.name = name

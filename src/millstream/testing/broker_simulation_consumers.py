@@ -16,7 +16,7 @@ from millstream.broker.handlers.fetch import VERSIONS as FETCH_VERSIONS
 from millstream.model.limits import KIB
 from millstream.rpc.errors import RpcError
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.broker_simulation_client import PASSING, Client
+from millstream.testing.broker_simulation_client import Client
 from millstream.testing.broker_simulation_scene import Scene, Topic
 from millstream.testing.broker_simulation_watch import require
 from millstream.testing.history import Place
@@ -85,7 +85,7 @@ async def list_offset(client: Client, topic: Topic, partition: int, timestamp: i
         answer = response.topics[0].partitions[0]
         if answer.error_code == ErrorCode.NONE:
             return int(answer.offset)
-        require(answer.error_code in PASSING, "ListOffsets", code=answer.error_code)
+        require(answer.error_code in client.passing, "ListOffsets", code=answer.error_code)
         await client.pause(0.05, 0.5)
 
 
@@ -171,7 +171,7 @@ class Consumer(Client):
         response = await self.ask_once(MetadataRequest(topics=wanted))
         topic = response.topics[0]
         if topic.error_code:
-            require(topic.error_code in PASSING, "Metadata", code=topic.error_code)
+            require(topic.error_code in self.passing, "Metadata", code=topic.error_code)
             await self.pause(0.05, 0.3)
             return
         cursor.leader_epoch = topic.partitions[cursor.partition].leader_epoch
@@ -194,13 +194,14 @@ class Consumer(Client):
             if answer.leader_epoch < cursor.last_epoch or answer.end_offset < cursor.position:
                 self._go_back(cursor, answer.leader_epoch, answer.end_offset)
             return True
-        is_passing = answer.error_code in PASSING or answer.error_code in _STALE
+        is_passing = answer.error_code in self.passing or answer.error_code in _STALE
         require(is_passing, "OffsetForLeaderEpoch", code=answer.error_code)
         await self.pause(0.05, 0.3)
         return False
 
     def _go_back(self, cursor: Cursor, epoch: int, end_offset: int) -> None:
-        require(self.scene.powers_lost, "I-08 a log was truncated without loss", at=cursor.place)
+        is_lost = self.scene.may_have_lost(cursor.place)
+        require(is_lost, "I-08 a log was truncated without loss", at=cursor.place)
         self.scene.made["truncations noticed"] += 1
         cursor.last_epoch = epoch
         cursor.seek(max(0, min(end_offset, cursor.position)))
@@ -299,7 +300,7 @@ class Consumer(Client):
         else:
             # Right after a start some partitions may not be there yet.
             is_gone = code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            require(code in PASSING or is_gone, "Fetch of a partition", code=code)
+            require(code in self.passing or is_gone, "Fetch of a partition", code=code)
         return True
 
     def _take_records(self, cursor: Cursor, data: PartitionData) -> None:

@@ -97,9 +97,10 @@ class SimProcess:
 
     def _handles(self) -> list[asyncio.Handle]:
         loop: Any = self._loop
-        return [one for one in (*loop._scheduled, *loop._ready) if self._owns(one)]  # noqa: SLF001
+        return [one for one in (*loop._scheduled, *loop._ready) if self.owns(one)]  # noqa: SLF001
 
-    def _owns(self, handle: Any) -> bool:
+    def owns(self, handle: Any) -> bool:
+        """Whether the callback is one of this process, not of the world around it."""
         if handle.cancelled() or handle._context.get(_CURRENT) is not self:  # noqa: SLF001
             return False
         return not isinstance(getattr(_callback_of(handle), "__self__", None), _WORLD)

@@ -8,6 +8,7 @@ the lane goes on under a new id from sequence 0 on.
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -16,7 +17,7 @@ from millstream.broker.handlers.produce import VERSIONS as PRODUCE_VERSIONS
 from millstream.kernels.compression import Codec
 from millstream.rpc.connection import Connection
 from millstream.rpc.errors import RpcError
-from millstream.testing.broker_simulation_client import PASSING, Client
+from millstream.testing.broker_simulation_client import Client
 from millstream.testing.broker_simulation_scene import Topic
 from millstream.testing.broker_simulation_watch import require
 from millstream.testing.history import Send
@@ -73,6 +74,8 @@ class Batch:
 class ProducerClient(Client):
     """What both kinds share."""
 
+    acks: Sequence[int] = (-1, 1, 0)
+    """One of them for every request."""
     _values_made = 0
 
     def new_batch(self, topic: Topic, partition: int, *, lane: str, number: int) -> Batch:
@@ -114,6 +117,7 @@ class ProducerClient(Client):
 class IdempotentProducer(ProducerClient):
     """One lane for each of some partitions; ends when everything is acknowledged."""
 
+    acks: Sequence[int] = (-1, -1, -1, 1)
     targets: list[tuple[Topic, int]]
 
     async def work(self) -> None:
@@ -133,7 +137,7 @@ class IdempotentProducer(ProducerClient):
                 require(producer_id not in known, "I-20 a producer id twice", id=producer_id)
                 known.add(producer_id)
                 return producer_id
-            require(answer.error_code in PASSING, "InitProducerId", code=answer.error_code)
+            require(answer.error_code in self.passing, "InitProducerId", code=answer.error_code)
             await self.pause(0.05, 0.5)
 
 
@@ -195,7 +199,7 @@ class _Lane:
             await owner.pause(0.0, 0.2)
             return
         version = owner.any_version(ProduceRequest, PRODUCE_VERSIONS)
-        acks = owner.randomness.choice([-1, -1, -1, 1])
+        acks = owner.randomness.choice(owner.acks)
         sent = []
         for batch in list(self._unacknowledged):
             request = owner.request(
@@ -234,15 +238,16 @@ class _Lane:
             if is_first:
                 self._lost = batch
         else:
-            is_passing = code in PASSING or code in _GONE
+            is_passing = code in owner.passing or code in _GONE
             require(is_passing, "an idempotent batch was refused", code=code, batch=batch.send)
             batch.was_refused = True
             owner.scene.made["refused for now"] += 1
 
     async def _begin_anew(self) -> None:
-        """The broker lost its power and with it what this producer had stored."""
+        """What this producer had stored is gone, or was never taken in order."""
         owner = self._owner
-        is_known_trouble = owner.scene.powers_lost or self._is_overtaken
+        place = self._topic.place(self._partition)
+        is_known_trouble = owner.scene.may_have_lost(place) or self._is_overtaken
         require(is_known_trouble, "I-20 a sequence was refused without loss", lane=self._name)
         self._is_known = self._is_overtaken = False
         owner.scene.made["producers begun anew"] += 1
@@ -276,14 +281,25 @@ class PlainProducer(ProducerClient):
     async def _send_on(self, connection: Connection, life: int, sends: asyncio.TaskGroup) -> None:
         """As long as the connection lasts: what it carries arrives in order."""
         number = 0
-        while connection.is_open and not self.scene.is_ending:
-            if self.scene.topics and connection.has_room:
+        while connection.is_open and not self.scene.is_ending and not self.has_to_move():
+            topic = self.choose_topic()
+            if topic is not None and connection.has_room:
                 number += 1
-                topic = self.randomness.choice(list(self.scene.topics.values()))
                 self._send_one(connection, topic, f"{self.name}.{self.life}.{life}", number, sends)
                 if self.randomness.chance(0.3):
                     sends.create_task(self._look_at(connection, topic), name=self.name)
             await self.pause(0.0, self.randomness.choice([0.0, 0.5, 1.5]))
+
+    def has_to_move(self) -> bool:
+        """Whether what comes next has to go elsewhere."""
+        return False
+
+    def choose_topic(self) -> Topic | None:
+        topics = list(self.scene.topics.values())
+        return self.randomness.choice(topics) if topics else None
+
+    def choose_partition(self, topic: Topic) -> int:
+        return self.randomness.integer(0, topic.partition_count)
 
     async def _look_at(self, connection: Connection, topic: Topic) -> None:
         """Something that could be answered at once, behind batches that wait for a flush."""
@@ -299,10 +315,10 @@ class PlainProducer(ProducerClient):
         number: int,
         sends: asyncio.TaskGroup,
     ) -> None:
-        partition = self.randomness.integer(0, topic.partition_count)
+        partition = self.choose_partition(topic)
         batch = self.new_batch(topic, partition, lane=lane, number=number)
         batch.build(timestamp_ms=self.clock.wall_ms())
-        acks = self.randomness.choice([-1, 1, 0])
+        acks = self.randomness.choice(self.acks)
         # By id: a topic that was deleted and made anew must not get what was meant for the old.
         version = _FIRST_WITH_TOPIC_IDS
         request = self.request(topic, batch, partition=partition, acks=acks, version=version)
@@ -321,5 +337,5 @@ class PlainProducer(ProducerClient):
             self.scene.history.acknowledged(batch.send, outcome.base_offset)
         else:
             code = outcome.error_code
-            is_passing = code in PASSING or code in _GONE
+            is_passing = code in self.passing or code in _GONE
             require(is_passing, "a plain batch was refused", code=code, batch=batch.send)

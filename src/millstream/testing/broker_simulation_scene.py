@@ -76,6 +76,11 @@ class Scene:
     def now_s(self) -> float:
         return self.world.loop.time()
 
+    def may_have_lost(self, place: Place) -> bool:
+        """Whether something happened that takes away what was acknowledged or read there."""
+        del place
+        return self.powers_lost > 0
+
     def watch_task(self, task: asyncio.Task[Any]) -> asyncio.Task[Any]:
         """A failure of a client ends the run."""
         task.add_done_callback(self._finished)

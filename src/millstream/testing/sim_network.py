@@ -37,7 +37,9 @@ class _Link:
         """Cuts and clogs that hold it."""
 
     def is_cut(self) -> bool:
-        return self.cut_count > 0 or not self._network.down_hosts.isdisjoint(self._hosts)
+        if self.cut_count > 0 or self._hosts[1] in self._network.paused_hosts:
+            return True
+        return not self._network.down_hosts.isdisjoint(self._hosts)
 
     def delay_s(self) -> float:
         return self.randomness.between(*self.delay_range_s)
@@ -101,6 +103,8 @@ class SimNetwork:
         self._changed = asyncio.Event()
         self.down_hosts: set[str] = set()
         """Hosts without power: nothing reaches or leaves them. Never iterated."""
+        self.paused_hosts: set[str] = set()
+        """Hosts whose process is stopped: what is sent to them waits. Never iterated."""
 
     def host(self, name: str) -> "SimHost":
         """The seam for a process on this host."""
@@ -127,14 +131,14 @@ class SimNetwork:
         invariant(link.cut_count > 0, "mended a link that was not cut", link=(source, target))
         link.cut_count -= 1
         self.trace.note("mend", source, target)
-        self._wake()
+        self.wake()
 
     def heal_all(self) -> None:
         """Every link works, at its usual speed."""
         for link in self._links.values():
             link.cut_count = 0
             link.delay_range_s = LINK_DELAY_S
-        self._wake()
+        self.wake()
 
     def clog(self, source: str, target: str, *, duration_s: float) -> None:
         """Hold one direction for a while."""
@@ -174,7 +178,7 @@ class SimNetwork:
     def revive_host(self, name: str) -> None:
         """Power is back; processes on the host listen and connect anew."""
         self.down_hosts.discard(name)
-        self._wake()
+        self.wake()
 
     def connection_count(self, one: str, other: str) -> int:
         self._forget_finished()
@@ -286,7 +290,8 @@ class SimNetwork:
         self._next_port += 1
         return self._next_port - 1
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Links changed: look again at what can be delivered."""
         self._changed.set()
         for connection in self._connections:
             for pipe in connection.pipes:

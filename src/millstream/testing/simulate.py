@@ -1,8 +1,10 @@
 """Many seeds of the simulations, on all cores.
 
-    python -m millstream.testing.simulate --seeds 1000 --from 0 [--steps 200] [--part log|broker]
+    python -m millstream.testing.simulate --seeds 1000 --from 0 [--steps 200] [--part broker]
+    python -m millstream.testing.simulate --proof
 
-Without a part it runs all of them, one after the other.
+Parts are log, broker and cluster; without one all of them run, one after the other. With `--proof`
+bugs are planted in the cluster's code one by one, and each must be caught.
 
 A seed that fails is told with the command that replays it. A run that is long enough to have met
 every operation must have met every one: a simulation that never lost power proves nothing.
@@ -19,6 +21,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from millstream.testing.broker_simulation import INTERESTING, simulate_broker
+from millstream.testing.cluster_simulation import simulate_cluster
+from millstream.testing.cluster_simulation_coverage import never_made as cluster_never_made
 from millstream.testing.log_simulation import ALWAYS, SOMETIMES, simulate_log
 from millstream.testing.reporting import replay_lines
 
@@ -29,7 +33,8 @@ SEEDS_PER_JOB: Final = 5
 
 LOG: Final = "log"
 BROKER: Final = "broker"
-PARTS: Final = (LOG, BROKER)
+CLUSTER: Final = "cluster"
+PARTS: Final = (LOG, BROKER, CLUSTER)
 ALL: Final = "all"
 BROKER_SEEDS_TO_MEET_ALL: Final = 150
 """With so many seeds of the usual length every fault and every rare event came up."""
@@ -57,6 +62,8 @@ class SimulationRun(NamedTuple):
     @property
     def never_made(self) -> list[str]:
         """What should have happened in a run of this length and did not."""
+        if self.part == CLUSTER:
+            return cluster_never_made(self.made, self.seeds) if self.steps >= STEPS_DEFAULT else []
         if self.part == BROKER:
             is_long = self.seeds * self.steps >= BROKER_SEEDS_TO_MEET_ALL * STEPS_DEFAULT
             return sorted(INTERESTING - set(self.made)) if is_long else []
@@ -110,7 +117,7 @@ def _workers() -> Iterator[ProcessPoolExecutor]:
 
 def _run_job(seeds: range, steps: int, part: str) -> tuple[Counter[str], SeedFailure | None]:
     made: Counter[str] = Counter()
-    simulate = simulate_log if part == LOG else simulate_broker
+    simulate = {LOG: simulate_log, BROKER: simulate_broker, CLUSTER: simulate_cluster}[part]
     for seed in seeds:
         try:
             made += simulate(seed, steps=steps)
@@ -131,7 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--steps", type=int, default=STEPS_DEFAULT)
     parser.add_argument("--part", choices=[ALL, *PARTS], default=ALL)
+    parser.add_argument("--proof", action="store_true", help="plant bugs, each must be caught")
     options = parser.parse_args(arguments)
+    if options.proof:
+        return prove()
     if options.seeds < 1 or options.steps < 1:
         parser.error("--seeds and --steps must be at least 1")
     for part in PARTS if options.part == ALL else (options.part,):
@@ -142,6 +152,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if report(run):
             return 1
     return 0
+
+
+def prove() -> int:
+    """Plant every bug; 1 when one of them is not caught as what it is."""
+    from millstream.testing.cluster_simulation_bugs import BUGS, first_catch, is_caught_as_it_should
+
+    missed = 0
+    for bug in BUGS:
+        caught = first_catch(bug)
+        is_good = caught is not None and is_caught_as_it_should(bug, caught)
+        missed += not is_good
+        how = f"seed {caught.seed}: {caught.told[:200]}" if caught is not None else "not caught"
+        sys.stdout.write(f"{'caught' if is_good else 'MISSED'}  {bug.name}\n        {how}\n")
+    return 1 if missed else 0
 
 
 def report(run: SimulationRun) -> int:

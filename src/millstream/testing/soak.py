@@ -14,11 +14,12 @@ from typing import Final
 
 from millstream.runtime.randomness import system_randomness
 from millstream.testing.chaos import run_chaos
-from millstream.testing.simulate import ALL, BROKER, LOG, PARTS, STEPS_DEFAULT, run_seeds
+from millstream.testing.simulate import ALL, BROKER, LOG, STEPS_DEFAULT, run_seeds
 
 SEEDS_PER_TURN: Final = {LOG: 200, BROKER: 150}
 ROUNDS_PER_TURN: Final = {LOG: 50, BROKER: 20}
 """Each about half a minute on two cores."""
+PARTS: Final = (LOG, BROKER)
 LONG_TURN_EVERY: Final = 4
 """Every so many turns the histories are longer and fewer: some states need a long way to reach."""
 LONG_FACTOR: Final = 5

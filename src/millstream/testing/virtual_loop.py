@@ -31,6 +31,8 @@ class _NoSelector:
         self._loop = loop
 
     def select(self, timeout: float | None) -> list[object]:
+        if self._loop.before_each_round is not None:
+            self._loop.before_each_round()
         if timeout is None:
             raise DeadlockError(self._loop.describe_tasks())
         if timeout > 0:
@@ -51,6 +53,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = _NoSelector(self)
         self._failure: BaseException | None = None
         self._unfinished: dict[asyncio.Task[Any], Context] = {}
+        self.before_each_round: Callable[[], None] | None = None
+        """For what stops single processes: it may take from what is ready."""
         self.trace = trace if trace is not None else Trace()
         fatal.install(self, on_violation=self.fail)
         self.set_exception_handler(VirtualLoop._unhandled)

@@ -7,6 +7,7 @@ key too, and takes its type, rule and text from the topic's key.
 from collections.abc import Mapping
 from typing import Final
 
+from millstream.model.config.cluster_keys import CLUSTER_ROWS
 from millstream.model.config.definition import (
     ConfigKey,
     ConfigType,
@@ -353,7 +354,7 @@ def _topic_default(topic_key: ConfigKey) -> ConfigKey:
 
 
 def _all_keys() -> dict[str, ConfigKey]:
-    keys = {key.name: key for key in _OWN_ROWS}
+    keys = {key.name: key for key in (*_OWN_ROWS, *CLUSTER_ROWS)}
     for topic_key in TOPIC_KEYS.values():
         if topic_key.synonyms:
             default = _topic_default(topic_key)

@@ -1,4 +1,4 @@
-"""Kafka's broker keys for what comes with the cluster, groups and transactions.
+"""Kafka's broker keys for what comes with groups and transactions.
 
 A settings file may have them already and a wrong value is told, but nothing reads them yet; so they
 are not described to clients. A key moves to `broker_keys.py` with the code that obeys it.
@@ -7,11 +7,9 @@ are not described to clients. A key moves to `broker_keys.py` with the code that
 from collections.abc import Mapping
 from typing import Final
 
-from millstream.model.config.definition import ConfigKey, ConfigType, Rule, at_least, one_of
+from millstream.model.config.definition import ConfigKey, ConfigType, Rule, at_least
 
-_COORDINATION: Final = "coordination"
 _GROUPS: Final = "consumer groups"
-_REPLICATION: Final = "replication"
 _TRANSACTIONS: Final = "transactions"
 
 _INT, _LONG, _SHORT = ConfigType.INT, ConfigType.LONG, ConfigType.SHORT
@@ -21,7 +19,6 @@ _NOT_NEGATIVE: Final = at_least(0)
 _ROWS: Final[tuple[tuple[str, ConfigType, str | None, Rule | None, str], ...]] = (
     ("add.partitions.to.txn.retry.backoff.max.ms", _INT, "100", _NOT_NEGATIVE, _TRANSACTIONS),
     ("add.partitions.to.txn.retry.backoff.ms", _INT, "20", _POSITIVE, _TRANSACTIONS),
-    ("auto.leader.rebalance.enable", ConfigType.BOOLEAN, "true", None, _REPLICATION),
     ("group.consumer.assignment.interval.ms", _INT, "1000", _NOT_NEGATIVE, _GROUPS),
     ("group.consumer.assignors", ConfigType.LIST, "uniform,range", None, _GROUPS),
     ("group.consumer.heartbeat.interval.ms", _INT, "5000", _POSITIVE, _GROUPS),
@@ -49,9 +46,6 @@ _ROWS: Final[tuple[tuple[str, ConfigType, str | None, Rule | None, str], ...]] =
     ("group.max.session.timeout.ms", _INT, "1800000", None, _GROUPS),
     ("group.max.size", _INT, "2147483647", _POSITIVE, _GROUPS),
     ("group.min.session.timeout.ms", _INT, "6000", None, _GROUPS),
-    ("inter.broker.listener.name", ConfigType.STRING, None, None, _REPLICATION),
-    ("leader.imbalance.check.interval.seconds", _LONG, "300", _POSITIVE, _REPLICATION),
-    ("num.replica.fetchers", _INT, "1", _POSITIVE, _REPLICATION),
     ("offset.metadata.max.bytes", _INT, "4096", None, _GROUPS),
     ("offsets.commit.timeout.ms", _INT, "5000", _POSITIVE, _GROUPS),
     ("offsets.load.buffer.size", _INT, "5242880", _POSITIVE, _GROUPS),
@@ -60,22 +54,6 @@ _ROWS: Final[tuple[tuple[str, ConfigType, str | None, Rule | None, str], ...]] =
     ("offsets.topic.num.partitions", _INT, "50", _POSITIVE, _GROUPS),
     ("offsets.topic.replication.factor", _SHORT, "3", _POSITIVE, _GROUPS),
     ("offsets.topic.segment.bytes", _INT, "104857600", _POSITIVE, _GROUPS),
-    ("replica.fetch.backoff.ms", _INT, "1000", _NOT_NEGATIVE, _REPLICATION),
-    ("replica.fetch.max.bytes", _INT, "1048576", _NOT_NEGATIVE, _REPLICATION),
-    ("replica.fetch.min.bytes", _INT, "1", None, _REPLICATION),
-    ("replica.fetch.response.max.bytes", _INT, "10485760", _NOT_NEGATIVE, _REPLICATION),
-    ("replica.fetch.wait.max.ms", _INT, "500", None, _REPLICATION),
-    ("replica.high.watermark.checkpoint.interval.ms", _LONG, "5000", None, _REPLICATION),
-    ("replica.lag.time.max.ms", _LONG, "30000", None, _REPLICATION),
-    ("replica.socket.receive.buffer.bytes", _INT, "65536", None, _REPLICATION),
-    ("replica.socket.timeout.ms", _INT, "30000", None, _REPLICATION),
-    (
-        "security.inter.broker.protocol",
-        ConfigType.STRING,
-        "PLAINTEXT",
-        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-        _REPLICATION,
-    ),
     (
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         _INT,
@@ -98,9 +76,6 @@ _ROWS: Final[tuple[tuple[str, ConfigType, str | None, Rule | None, str], ...]] =
     ("transaction.state.log.segment.bytes", _INT, "104857600", _POSITIVE, _TRANSACTIONS),
     ("transaction.two.phase.commit.enable", ConfigType.BOOLEAN, "false", None, _TRANSACTIONS),
     ("transactional.id.expiration.ms", _INT, "604800000", _POSITIVE, _TRANSACTIONS),
-    ("zookeeper.connect", ConfigType.LIST, None, None, _COORDINATION),
-    ("zookeeper.connection.timeout.ms", _INT, None, _POSITIVE, _COORDINATION),
-    ("zookeeper.session.timeout.ms", _INT, "18000", _POSITIVE, _COORDINATION),
 )
 
 LATER_KEYS: Final[Mapping[str, ConfigKey]] = {

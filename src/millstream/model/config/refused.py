@@ -30,7 +30,6 @@ REFUSED_TOPIC_KEYS: Final[Mapping[str, str]] = {
     "remote.log.copy.disable": _TIERED,
     "remote.log.delete.on.disable": _TIERED,
     "remote.storage.enable": _TIERED,
-    "unclean.leader.election.enable": "with one replica there is no election",
 }
 
 REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
@@ -45,7 +44,6 @@ REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
     "config.providers": _CLASSES,
     "connection.failed.authentication.delay.ms": _LOGIN,
     "connections.max.reauth.ms": _LOGIN,
-    "controlled.shutdown.enable": "with one broker there is no leadership to hand over",
     "controller.listener.names": _QUORUM,
     "cordoned.log.dirs": "every log directory takes new partitions",
     "create.topic.policy.class.name": _CLASSES,
@@ -73,6 +71,7 @@ REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
     "num.network.threads": _ONE_LOOP,
     "num.recovery.threads.per.data.dir": "recovery reads one log after the other",
     "num.replica.alter.log.dirs.threads": "moves between directories share the thread pool",
+    "num.replica.fetchers": "one connection fetches everything that another broker leads",
     "offsets.topic.compression.codec": "offsets are stored uncompressed, as by default in Kafka",
     "principal.builder.class": _CLASSES,
     "process.roles": _QUORUM,
@@ -81,15 +80,14 @@ REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
     "producer.purgatory.purge.interval.requests": _PURGATORY,
     "queued.max.request.bytes": "each connection has its own bound on what waits",
     "queued.max.requests": "each connection has its own bound on what waits",
+    "replica.socket.receive.buffer.bytes": "the system sizes its receive buffers itself",
     "replica.selector.class": _CLASSES,
-    "request.timeout.ms": "there are no requests between brokers",
     "security.providers": _CLASSES,
     "server.max.startup.time.ms": "a start takes as long as it takes",
     "socket.listen.backlog.size": "the queue of new connections has a fixed length",
     "socket.receive.buffer.bytes": "the system sizes its receive buffers itself",
     "telemetry.max.bytes": "clients do not send telemetry",
-    "unclean.leader.election.enable": "with one replica there is no election",
-    "unclean.leader.election.interval.ms": "with one replica there is no election",
+    "unclean.leader.election.interval.ms": "where they are allowed they come at once",
     "unstable.api.versions.enable": "versions that are not stable are not served",
     "unstable.feature.versions.enable": "versions that are not stable are not served",
 }
@@ -115,7 +113,7 @@ REFUSED_BROKER_PREFIXES: Final[Mapping[str, str]] = {
     "replication.quota.": _QUOTAS,
     "sasl.": _LOGIN,
     "share.": _SHARE,
-    "socket.connection.setup.": "there are no connections between brokers",
+    "socket.connection.setup.timeout.max.": "every attempt to connect has the same time",
     "ssl.": _TLS,
 }
 """Whole families of keys."""

@@ -243,6 +243,15 @@ _ROWS: Final = (
         at_least(1),
         ("log.roll.ms", "log.roll.hours"),
     ),
+    ConfigKey(
+        "unclean.leader.election.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        "Whether a replica that is not in sync may lead when no other is left, which loses what it"
+        " does not have; such an election is reported.",
+        None,
+        ("unclean.leader.election.enable",),
+    ),
 )
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = {key.name: key for key in _ROWS}

@@ -1,0 +1,88 @@
+"""Whose log directories these are, for a broker of a cluster: nothing in them is touched before.
+
+The metadata is the cluster's, so a broker deletes logs that the cluster knows nothing of. That must
+never be the logs of a broker that was alone, or Apache Kafka's: a mark in every directory says that
+its logs came from a cluster, and a broker that is alone does not take such a directory either.
+"""
+
+from collections.abc import Container, Sequence
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+from millstream.controller import identity
+from millstream.controller.errors import NotOfThisCluster
+from millstream.controller.identity import CLUSTER_MEMBER, MetaProperties
+from millstream.controller.local import METADATA_DIRECTORY
+from millstream.controller.store import BROKER
+from millstream.model.ids import BrokerId
+from millstream.runtime.disk import Disk, write_atomically
+from millstream.runtime.randomness import Randomness
+
+_MARK: Final = b"the metadata of these logs is in the coordination service of their cluster\n"
+
+
+class ClusterIdentity:
+    """Made, `read`; `complete`d when the cluster's id is known."""
+
+    def __init__(
+        self, disk: Disk, directories: Sequence[str], *, broker_id: BrokerId, randomness: Randomness
+    ) -> None:
+        self._disk = disk
+        self._directories = list(directories)
+        self._broker_id = broker_id
+        self._randomness = randomness
+        self._found: dict[str, MetaProperties] = {}
+        self.cluster_id: str | None = None
+        """What the directories say; None: they belong to no cluster yet."""
+        self.new_cluster_id = ""
+        """For a cluster that has none."""
+        self._directory_ids: dict[str, UUID] = {}
+        self._is_marked = False
+
+    def read(self) -> None:
+        """Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, DamagedMetadata, and
+        NotOfThisCluster for a directory with the metadata of a broker that was alone.
+        """
+        self._found = identity.read_meta_properties(self._disk, self._directories)
+        identity.check_broker_id(self._found, self._broker_id)
+        identity.check_directory_ids(self._found)
+        self.cluster_id = identity.agreed_cluster_id(self._found, None)
+        self.new_cluster_id = identity.new_cluster_id(self._randomness)
+        for directory in self._found:
+            with suppress(OSError):
+                if self._disk.exists(f"{directory}/{METADATA_DIRECTORY}/{BROKER}"):
+                    raise NotOfThisCluster(directory, "it has the metadata of a broker alone")
+                if self._disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
+                    self._is_marked = True
+
+    def check_logs(self, log_count: int) -> None:
+        """Raise NotOfThisCluster for logs that did not come from a cluster."""
+        if log_count and not self._is_marked:
+            first = self._directories[0]
+            raise NotOfThisCluster(first, f"{log_count} logs in it came from elsewhere")
+
+    def leave_out(self, directories: Container[str]) -> None:
+        """Log directories that turned out to be unusable are not ours to mark."""
+        self._found = {path: one for path, one in self._found.items() if path not in directories}
+        self._directory_ids = identity.directory_ids_of(self._found, self._randomness)
+
+    @property
+    def directory_id(self) -> UUID | None:
+        """By which the cluster knows this broker's data: the first directory's."""
+        return next((self._directory_ids[one] for one in self._directory_ids), None)
+
+    def complete(self, cluster_id: str) -> None:
+        """Take the directories as this broker's in this cluster; raises OSError."""
+        identity.write_meta_properties(
+            self._disk,
+            self._found,
+            broker_id=self._broker_id,
+            cluster_id=cluster_id,
+            directory_ids=self._directory_ids,
+        )
+        for directory in self._found:
+            path = f"{directory}/{CLUSTER_MEMBER}"
+            if not self._disk.exists(path):
+                write_atomically(self._disk, path, _MARK)
+        self.cluster_id, self._is_marked = cluster_id, True

@@ -1,0 +1,392 @@
+"""A broker's part of a cluster, put together: its session, its candidacy, what it knows and leads.
+
+Whatever is lost, it is this object that hears of it first: a session that is gone closes every
+leadership before anything else happens (I-18), and nothing is led again before the metadata shows
+the broker's new epoch (I-17).
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from millstream.broker.cluster_settings import ClusterSettings, PolicyMaker
+from millstream.broker.configs import BrokerConfigs
+from millstream.broker.controller_calls import ControllerCalls, GivenUp
+from millstream.broker.dispatch import Spawn
+from millstream.broker.forwarding import Route
+from millstream.broker.isr_sender import IsrSender
+from millstream.controller.cluster.active import ActiveController, Balance, ControllerSettings
+from millstream.controller.cluster.candidate import Candidate, Elected
+from millstream.controller.cluster.errors import NotController
+from millstream.controller.cluster.following import Following, Located, locate
+from millstream.controller.cluster.nodes import Registration
+from millstream.controller.cluster.port import ClusterController
+from millstream.controller.cluster.producer_id_blocks import ProducerIdBlocks
+from millstream.controller.cluster.pulling import MetadataSource
+from millstream.controller.cluster.registration import ClusterIds, Membership, Registered
+from millstream.controller.cluster.tally import Tally
+from millstream.controller.image import ClusterImage, ImageChange
+from millstream.coordination.errors import CannotConnect
+from millstream.coordination.port import Coordination, Session, SessionState
+from millstream.model.errors import OperatingError
+from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
+from millstream.observe.logs import get_logger
+from millstream.replication.partitions import Partitions
+from millstream.rpc.connections import Address, Connections
+from millstream.runtime.clock import Clock
+from millstream.runtime.randomness import Randomness
+from millstream.runtime.turns import Steps, Turns
+from millstream.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
+
+log = get_logger("millstream.broker.cluster")
+
+HAND_OVER_S: Final = 15.0
+"""For a controlled shutdown; whatever is left is somebody else's when the session ends."""
+HAND_OVER_LOOK_S: Final = 0.1
+CLOSE_S: Final = 5.0
+"""For the session to end. It expires by itself if that is not possible."""
+FORWARD: Final = "forward"
+SHUTDOWN: Final = "shutdown"
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberParts:
+    """What it needs of the broker."""
+
+    broker_id: BrokerId
+    configs: BrokerConfigs
+    settings: ClusterSettings
+    coordination: Coordination
+    connections: Connections
+    clock: Clock
+    randomness: Randomness
+    turns: Turns
+    spawn: Spawn
+    partitions: Partitions
+
+
+class ClusterMember:
+    """Made, `begin`, `ready`; later `hand_over` and `close`. All on the loop's thread."""
+
+    def __init__(self, parts: MemberParts) -> None:
+        self._parts = parts
+        self._settings = settings = parts.settings
+        self._listener = ""
+        self.tally = Tally()
+        """Of all times that this broker was the controller."""
+        self._policy = PolicyMaker(parts.configs)
+        self.candidate: Candidate[ActiveController] = Candidate(
+            parts.broker_id,
+            make_active=self._make_active,
+            clock=parts.clock,
+            randomness=parts.randomness,
+            on_change=self._controller_changed,
+        )
+        self.following = Following(
+            parts.broker_id,
+            locate=self._located,
+            connections=parts.connections,
+            turns=parts.turns,
+            randomness=parts.randomness,
+        )
+        self._calls = ControllerCalls(
+            self._located,
+            parts.connections,
+            parts.randomness,
+            timeout_s=settings.request_timeout_s,
+        )
+        self.calls = self._calls
+        self._source = MetadataSource(self._open_controller)
+        self.isr = IsrSender(
+            self._calls,
+            broker_id=parts.broker_id,
+            broker_epoch=lambda: self._current.epoch if self._current else None,
+            spawn=parts.spawn,
+        )
+        self.producer_id_blocks = ProducerIdBlocks(parts.broker_id, self._session)
+        self._membership: Membership | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._registered = asyncio.Event()
+        self._taken_epoch = NO_BROKER_EPOCH
+        """The epoch whose first image is taken over: its leaderships are led."""
+        self._taken = asyncio.Event()
+        self.is_taking = False
+        self._is_between = False
+        self.last_epoch = NO_BROKER_EPOCH
+        """Of the newest registration; proof, with a clean stop, that nothing was lost."""
+        self.cluster_id = ""
+        self.failure: OperatingError | None = None
+        self.failed = asyncio.Event()
+        """Set when the broker cannot be a member any more: `failure` says why."""
+
+    # -- what handlers ask -----------------------------------------------------------------
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        current = self._current
+        return current.epoch if current is not None else NO_BROKER_EPOCH
+
+    @property
+    def is_active(self) -> bool:
+        return self._open_controller() is not None
+
+    def active(self) -> ClusterController:
+        controller = self._open_controller()
+        if controller is None:
+            raise NotController
+        return controller
+
+    async def pulled(self, request: PullMetadataRequest) -> PullMetadataResponse:
+        return await self._source.answer(request)
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.following.image
+
+    def route(self) -> Route:
+        """The way of requests that are the controller's."""
+        located = self._located()
+        if isinstance(located, Address):
+            return Route(is_here=False, address=located._replace(purpose=FORWARD))
+        return Route(is_here=located is not None, address=None)
+
+    def address_of(self, broker_id: BrokerId) -> Address | None:
+        """On the listener between brokers, by the metadata of the moment."""
+        broker = self.image.brokers.get(broker_id)
+        endpoint = broker.endpoint(self._listener) if broker is not None else None
+        return Address(endpoint.host, endpoint.port, "fetch") if endpoint is not None else None
+
+    def epoch_of(self, broker_id: BrokerId) -> BrokerEpoch | None:
+        """Of a broker that is alive, by the metadata."""
+        broker = self.image.brokers.get(broker_id)
+        return broker.epoch if broker is not None and not broker.is_fenced else None
+
+    def may_propose(self) -> bool:
+        """Not while the session is suspended: then nothing is changed (I-18)."""
+        session = self._session()
+        return session is not None and session.state is SessionState.CONNECTED
+
+    # -- its life --------------------------------------------------------------------------
+
+    def begin(self, registration: Registration, ids: ClusterIds, *, listener: str) -> None:
+        """Become a member, and stay one until `close`."""
+        parts = self._parts
+        self._listener = listener
+        self.last_epoch = registration.previous_epoch
+        self._membership = Membership(
+            parts.coordination,
+            registration,
+            clock=parts.clock,
+            events=self,
+            cluster_ids=ids,
+            session_timeout_ms=self._settings.session_timeout_ms,
+            randomness=parts.randomness,
+            while_registered=self._while_registered,
+        )
+        loop = asyncio.get_running_loop()
+        for work, name in (
+            (self._be_member(self._membership), "be a member"),
+            (self.following.run(), "follow the cluster"),
+        ):
+            self._tasks.append(loop.create_task(work, name=name))
+
+    async def registered_once(self) -> None:
+        """The first registration; raises what kept it from coming, CannotConnect in the end."""
+        # A registration of somebody else with this id may have to expire first.
+        limit_s = self._settings.connection_timeout_s + 2 * self._settings.session_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._or_failed(self._registered)
+        except TimeoutError:
+            raise CannotConnect(
+                f"no registration with {self._settings.hosts or 'the service'} in {limit_s:.0f} s"
+            ) from None
+
+    async def ready(self) -> None:
+        """The metadata shows this broker, and what it leads is led; raises what ended it."""
+        await self._or_failed(self._taken)
+
+    async def _or_failed(self, event: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        waits = [loop.create_task(one.wait()) for one in (event, self.failed)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _be_member(self, membership: Membership) -> None:
+        try:
+            await membership.run()
+        except OperatingError as error:
+            log.error("this broker cannot be a member of the cluster", error=error)
+            self.failure = error
+            self.failed.set()
+
+    async def _while_registered(self, incarnation: Registered) -> None:
+        await self.candidate.run(incarnation)
+
+    async def hand_over(self) -> None:
+        """A controlled shutdown: leaderships and places in sync go to others, while it serves."""
+        epoch = self.broker_epoch
+        if not self._settings.hands_over or epoch == NO_BROKER_EPOCH or not self._taken.is_set():
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                is_done = await self._is_handed_over(epoch)
+                while not is_done:
+                    await asyncio.sleep(HAND_OVER_LOOK_S)
+                    is_done = await self._is_handed_over(epoch)
+        except TimeoutError:
+            log.warning("not everything could be handed over in time", seconds=HAND_OVER_S)
+        except (GivenUp, OperatingError) as error:
+            log.warning("nothing was handed over", reason=str(error) or "the session is lost")
+
+    async def _is_handed_over(self, epoch: BrokerEpoch) -> bool:
+        async def here(controller: ClusterController) -> bool:
+            return await controller.shut_down(self._parts.broker_id, epoch)
+
+        async def there(send: Callable[[Any], Any]) -> bool:
+            request = BrokerHeartbeatRequest(
+                broker_id=self._parts.broker_id, broker_epoch=epoch, want_shut_down=True
+            )
+            return bool((await send(request)).should_shut_down)
+
+        return await self._calls.call(
+            here, there, purpose=SHUTDOWN, is_wanted=lambda: self.broker_epoch == epoch
+        )
+
+    async def close(self) -> None:
+        """End the session; whatever was led has been given up before."""
+        if self._membership is not None:
+            self._membership.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks[:1], timeout=CLOSE_S)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks.clear()
+
+    # -- what happens to it ----------------------------------------------------------------
+
+    def registered(self, incarnation: Registered) -> None:
+        self.last_epoch = incarnation.epoch
+        self.cluster_id = incarnation.cluster_id
+        self._registered.set()
+        self._controller_changed()
+
+    def session_lost(self, epoch: BrokerEpoch) -> None:
+        """Nothing is led from here on, before anybody else is told anything (I-18)."""
+        self._taken_epoch = NO_BROKER_EPOCH
+        self._parts.partitions.close_all_leaderships()
+        log.warning("the session is lost: nothing is led any more", epoch=epoch)
+
+    def taking(self, change: ImageChange) -> Steps[None]:
+        """Lead and follow what the image says, if it knows this incarnation (I-17)."""
+        self.is_taking = True
+        try:
+            while self._is_between:
+                yield None
+            yield from self._taking(change)
+        finally:
+            self.is_taking = False
+
+    def between(self, steps: Steps[None]) -> Steps[None]:
+        """Steps that no change may come into; not while one is being taken."""
+        self._is_between = True
+        try:
+            yield from self._while_member(steps, self.broker_epoch)
+        finally:
+            self._is_between = False
+
+    def _taking(self, change: ImageChange) -> Steps[None]:
+        partitions, image, epoch = self._parts.partitions, self.image, self.broker_epoch
+        if not self._is_shown(image, epoch):
+            self._taken_epoch = NO_BROKER_EPOCH
+            return
+        if self._taken_epoch == epoch:
+            yield from self._while_member(partitions.preparing(change), epoch)
+            yield from self._while_member(partitions.following(change), epoch)
+            return
+        if not self._taken.is_set():
+            yield from self._forgetting_strays(image)
+        yield from self._while_member(partitions.taking(image), epoch)
+        if self.broker_epoch == epoch:
+            self._taken_epoch = epoch
+            self._taken.set()
+
+    def _is_shown(self, image: ClusterImage, epoch: BrokerEpoch) -> bool:
+        mine = image.brokers.get(self._parts.broker_id)
+        return epoch != NO_BROKER_EPOCH and mine is not None and mine.epoch == epoch
+
+    def _while_member(self, steps: Steps[None], epoch: BrokerEpoch) -> Steps[None]:
+        """The steps, given up when the session is lost between two of them: no step of an old
+        image may lead anything after that.
+        """
+        answer: Any = None
+        error: Exception | None = None
+        try:
+            while self.broker_epoch == epoch:
+                asked = steps.throw(error) if error is not None else steps.send(answer)
+                answer = error = None
+                try:
+                    answer = yield asked
+                except Exception as raised:  # noqa: BLE001 - the steps decide what it means
+                    error = raised
+        except StopIteration:
+            return
+        finally:
+            steps.close()
+        self._parts.partitions.close_all_leaderships()
+
+    def _forgetting_strays(self, image: ClusterImage) -> Steps[None]:
+        """Logs of topics that were deleted, or moved away, while this broker was not there."""
+        if not image.topics:
+            # As likely a coordination service that lost everything: these may be the last copies.
+            log.warning("the cluster has no topics: logs that are here stay as they are")
+            return
+        strays = yield from self._parts.partitions.deleting_strays(image)
+        for one in strays:
+            log.info("a log without a place in the cluster was deleted", partition=str(one))
+
+    # -- inside ----------------------------------------------------------------------------
+
+    @property
+    def _current(self) -> Registered | None:
+        return self._membership.current if self._membership is not None else None
+
+    def _session(self) -> Session | None:
+        current = self._current
+        return current.session if current is not None else None
+
+    def _located(self) -> Located | None:
+        return locate(self.candidate, self._listener)
+
+    def _open_controller(self) -> ActiveController | None:
+        active = self.candidate.active
+        return active if active is not None and active.is_open else None
+
+    def _controller_changed(self) -> None:
+        self.following.controller_changed()
+
+    def _make_active(self, incarnation: Registered, elected: Elected) -> ActiveController:
+        parts, settings = self._parts, self._settings
+        return ActiveController(
+            incarnation,
+            elected,
+            ControllerSettings(
+                make_policy=self._policy,
+                check_configs=parts.configs.check_topic_configs,
+                randomness=parts.randomness,
+                balance=Balance(
+                    is_enabled=settings.rebalances, interval_s=settings.rebalance_interval_s
+                ),
+            ),
+            self.tally,
+            parts.broker_id,
+        )

@@ -1,0 +1,256 @@
+"""What a broker of a cluster has beside one that is alone: made, started and stopped with it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from millstream.broker.cluster_identity import ClusterIdentity
+from millstream.broker.cluster_member import ClusterMember, MemberParts
+from millstream.broker.cluster_metadata import ClusterMetadata
+from millstream.broker.cluster_settings import (
+    ClusterSettings,
+    cluster_settings,
+    replica_settings,
+)
+from millstream.broker.configs import BrokerConfigs
+from millstream.broker.dispatch import Dispatch, Spawn
+from millstream.broker.forwarding import FORWARDED, Forwarding
+from millstream.broker.services import Services
+from millstream.broker.topic_changes import configured_defaults
+from millstream.controller.cluster.nodes import Registration
+from millstream.controller.cluster.racing import until
+from millstream.controller.cluster.registration import ClusterIds
+from millstream.controller.image import Endpoint, ImageChange
+from millstream.coordination.port import Coordination
+from millstream.model.config.errors import InvalidConfig
+from millstream.model.errors import OperatingError, StorageFailed
+from millstream.model.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from millstream.observe.logs import get_logger
+from millstream.replication.fetch_wire import FetchLimits
+from millstream.replication.fetching import FetchSeams, ReplicaFetchers
+from millstream.replication.partitions import Partitions
+from millstream.rpc.connections import Connections
+from millstream.rpc.settings import RpcSettings
+from millstream.runtime.clock import Clock
+from millstream.runtime.disk import Disk
+from millstream.runtime.network import Network
+from millstream.runtime.randomness import Randomness
+from millstream.runtime.turns import Steps, Turns
+from millstream.storage.manager import LogManager, StartReport
+
+log = get_logger("millstream.broker.cluster")
+
+
+@dataclass(slots=True, kw_only=True)
+class PartSeams:
+    """What it borrows from the broker it belongs to."""
+
+    broker_id: BrokerId
+    configs: BrokerConfigs
+    coordination: Coordination | None
+    """None: that of `zookeeper.connect`."""
+    disk: Disk
+    network: Network
+    clock: Clock
+    randomness: Randomness
+    turns: Turns
+    requests: Turns
+    spawn: Spawn
+    logs: LogManager
+    partitions: Partitions
+    services: Callable[[], Services]
+    poke: Callable[[], None]
+    """Lets answers leave that became ready here."""
+
+
+class ClusterPart:
+    """`load`, `join`; later `hand_over`, `stop_serving` and `close`."""
+
+    def __init__(self, seams: PartSeams, dispatch: Dispatch) -> None:
+        """Raises InvalidConfig."""
+        self._seams = seams
+        configs = seams.configs
+        self._settings = settings = cluster_settings(configs)
+        replica_settings(configs)  # which checks them
+        self._identity = ClusterIdentity(
+            seams.disk,
+            configs.get_list("log.dirs"),
+            broker_id=seams.broker_id,
+            randomness=seams.randomness,
+        )
+        self.connections = Connections(
+            seams.network,
+            RpcSettings(
+                client_id=f"broker-{seams.broker_id}",
+                connect_timeout_s=settings.connect_timeout_s,
+                request_timeout_s=settings.request_timeout_s,
+            ),
+            seams.randomness,
+        )
+        self.member = ClusterMember(
+            MemberParts(
+                broker_id=seams.broker_id,
+                configs=configs,
+                settings=settings,
+                coordination=seams.coordination or _kazoo(settings, seams.clock),
+                connections=self.connections,
+                clock=seams.clock,
+                randomness=seams.randomness,
+                turns=seams.turns,
+                spawn=seams.spawn,
+                partitions=seams.partitions,
+            )
+        )
+        self.metadata = ClusterMetadata(self.member, lambda: configured_defaults(configs))
+        self._forward(dispatch)
+        self._fetchers = self._replicate()
+        self.unclean_truncations = 0
+
+    def _forward(self, dispatch: Dispatch) -> None:
+        seams = self._seams
+        forwarding = Forwarding(
+            dispatch,
+            seams.services,
+            self.member.route,
+            self.connections,
+            spawn=seams.spawn,
+            turns=seams.requests,
+            timeout_s=self._settings.request_timeout_s,
+        )
+        dispatch.take_elsewhere = dict.fromkeys(FORWARDED, forwarding.take)
+
+    def _replicate(self) -> ReplicaFetchers:
+        seams, member = self._seams, self.member
+        configs, cluster = seams.configs, seams.partitions.cluster
+        cluster.proposals = member.isr
+        cluster.may_propose = member.may_propose
+        cluster.epoch_of = member.epoch_of
+        cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
+        cluster.on_unclean = self._note_unclean
+        fetchers = ReplicaFetchers(
+            FetchSeams(
+                connections=self.connections,
+                address_of=member.address_of,
+                replica=lambda: (seams.broker_id, member.broker_epoch),
+                spawn=seams.spawn,
+                limits=self._fetch_limits,
+                back_off_max_s=lambda: replica_settings(configs).fetch_backoff_ms / 1000,
+                poke=seams.poke,
+            )
+        )
+        seams.partitions.fetching = fetchers
+        return fetchers
+
+    def _fetch_limits(self) -> FetchLimits:
+        settings = replica_settings(self._seams.configs)
+        return FetchLimits(
+            wait_max_ms=settings.fetch_wait_max_ms,
+            bytes_min=settings.fetch_min_bytes,
+            bytes_max=settings.fetch_response_max_bytes,
+            partition_bytes_max=settings.fetch_max_bytes,
+        )
+
+    def _note_unclean(self, partition: TopicPartition, mark: Offset, end: Offset) -> None:
+        self.unclean_truncations += 1
+        log.warning(
+            "records that were acknowledged are cut off, after an unclean election",
+            partition=str(partition),
+            high_watermark=mark,
+            end=end,
+        )
+
+    # -- start -----------------------------------------------------------------------------
+
+    def load(self) -> StartReport:
+        """Look whose the directories are, lock them and open their logs."""
+        seams = self._seams
+        self._identity.read()
+        seams.logs.prepare([])
+        # The topics' own settings are not known yet; nothing is removed by these.
+        report = seams.logs.start(lambda *_: seams.configs.log_config({}))
+        self._identity.leave_out(report.failed_directories)
+        self._identity.check_logs(len(report.loaded))
+        self.member.last_epoch = report.last_broker_epoch
+        return report
+
+    async def join(
+        self,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        listener: str,
+        on_change: Callable[[ImageChange], Steps[None]],
+    ) -> None:
+        """Become a member; returns when the cluster knows this broker, and it leads its own.
+
+        Raises what keeps it out.
+        """
+        for one in endpoints:
+            if not one.host:
+                raise InvalidConfig(
+                    f"advertised.listeners: {one.listener} needs an address by which other brokers"
+                    " and clients reach this one; it listens on all"
+                )
+        member = self.member
+        member.following.subscribe(on_change)
+        rack = self._seams.configs.get_text("broker.rack") or None
+        registration = Registration(
+            self._seams.broker_id,
+            endpoints,
+            rack,
+            previous_epoch=member.last_epoch,
+            directory_id=self._identity.directory_id,
+        )
+        ids = ClusterIds(self._identity.cluster_id, self._identity.new_cluster_id)
+        member.begin(registration, ids, listener=listener)
+        await member.registered_once()
+        try:
+            self._identity.complete(member.cluster_id)
+        except OSError as error:
+            raise StorageFailed(str(error.filename), error.strerror or str(error)) from error
+        await member.ready()
+
+    # -- while it runs ---------------------------------------------------------------------
+
+    def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
+        """Logs that could not be made for want of room."""
+        if not self._seams.partitions.has_missing or self.member.is_taking:
+            return None
+        steps = self.member.between(self._seams.partitions.trying_again())
+        return self._seams.turns.run(steps, name="make missing logs")
+
+    # -- stop ------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """While everything still serves."""
+        await self.member.hand_over()
+
+    def stop_serving(self) -> None:
+        """Nothing is led, and nothing fetched, from here on."""
+        self._seams.partitions.close_all_leaderships()
+        self._fetchers.close()
+
+    @property
+    def last_epoch(self) -> BrokerEpoch:
+        """For the proof of a clean stop."""
+        return self.member.last_epoch
+
+    async def close(self) -> None:
+        """End the session and every connection; the logs are closed."""
+        await self.member.close()
+        await self.connections.close()
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`, or until this broker cannot be a member any more."""
+        await until(stop, self.member.failed.wait())
+
+    @property
+    def failure(self) -> OperatingError | None:
+        return self.member.failure
+
+
+def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:
+    # Only here: the simulator has its own, and a broker alone needs none.
+    from millstream.coordination.kazoo_session import KazooCoordination
+
+    return KazooCoordination(settings.hosts, clock)

@@ -1,0 +1,79 @@
+"""AlterPartitionReassignments (key 45), versions 0-1.
+
+Behaviour: each partition by itself. New replicas, in the order in which they shall lead, begin a
+reassignment, and replace one that is under way; null gives that up (NO_REASSIGNMENT_IN_PROGRESS).
+Brokers that are not there or twice are INVALID_REPLICA_ASSIGNMENT. The answer comes when the
+reassignment is noted; it is done when the new replicas are in sync, see ListPartitionReassignments.
+REQUEST_TIMED_OUT when noting takes longer than allowed, and it goes on all the same. The controller
+does it; other brokers pass it on.
+v1 whether the number of replicas may change (KIP-860; INVALID_REPLICATION_FACTOR where not).
+
+Where it differs from Kafka: a `timeout_ms` below a second counts as one second.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import code_of, text_of
+from millstream.broker.membership import administration_of
+from millstream.broker.topic_changes import within
+from millstream.model.errors import OperatingError
+from millstream.model.ids import BrokerId, TopicPartition
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+VERSIONS: Final = range(2)
+
+
+async def handle(
+    context: Context, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
+    """Begin, replace or give up."""
+    wanted = {
+        TopicPartition(topic.name, one.partition_index): None
+        if one.replicas is None
+        else tuple(map(BrokerId, one.replicas))
+        for topic in request.topics
+        for one in topic.partitions
+    }
+    may_change_factor = request.allow_replication_factor_change
+    change = administration_of(context.services).reassign_partitions(
+        wanted, may_change_factor=may_change_factor
+    )
+    try:
+        outcomes = await within(request.timeout_ms, change)
+    except TimeoutError:
+        return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
+    return AlterPartitionReassignmentsResponse(
+        error_message=None,
+        allow_replication_factor_change=may_change_factor,
+        responses=_responses(outcomes),
+    )
+
+
+def failed(
+    request: AlterPartitionReassignmentsRequest, error: ErrorCode, version: int
+) -> AlterPartitionReassignmentsResponse:
+    """The error of the whole request."""
+    del request, version
+    return AlterPartitionReassignmentsResponse(error_code=error, error_message=error.text)
+
+
+def _responses(
+    outcomes: Mapping[TopicPartition, OperatingError | None],
+) -> list[ReassignableTopicResponse]:
+    topics: dict[str, list[ReassignablePartitionResponse]] = {}
+    for partition, outcome in outcomes.items():
+        told = ReassignablePartitionResponse(
+            partition_index=partition.partition, error_message=None
+        )
+        if outcome is not None:
+            told.error_code, told.error_message = code_of(outcome), text_of(outcome)
+        topics.setdefault(partition.topic, []).append(told)
+    return [ReassignableTopicResponse(name=name, partitions=all_) for name, all_ in topics.items()]

@@ -1,0 +1,50 @@
+"""BrokerHeartbeat (key 63), versions 0-1. Between brokers.
+
+Behaviour: only how a broker is stopped in a controlled way: with `want_shut_down` the controller
+takes its leaderships and its places in sync, and `should_shut_down` says that nothing is left to be
+moved; else the broker asks again. STALE_BROKER_EPOCH for an earlier incarnation, NOT_CONTROLLER
+from a broker that is not. A broker's life is known by its session with the coordination service and
+not by these, so that none are sent without `want_shut_down`; one is answered with how the broker
+stands.
+v1 offline log directories, which do not count here: a partition without a log is told by its
+leader.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.controller.cluster.errors import NotController, StaleBrokerEpoch
+from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.broker_heartbeat import (
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+)
+
+VERSIONS: Final = range(2)
+
+
+async def handle(context: Context, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+    """Take the leaderships away where that is asked for."""
+    membership = context.services.membership
+    if membership is None:
+        raise NotController
+    controller = membership.active()
+    broker_id, epoch = BrokerId(request.broker_id), BrokerEpoch(request.broker_epoch)
+    is_done = False
+    if request.want_shut_down:
+        is_done = await controller.shut_down(broker_id, epoch)
+    known = controller.image.brokers.get(broker_id)
+    if known is None or known.epoch != epoch:
+        raise StaleBrokerEpoch(broker_id, epoch)
+    return BrokerHeartbeatResponse(
+        is_caught_up=True, is_fenced=known.is_fenced, should_shut_down=is_done
+    )
+
+
+def failed(
+    request: BrokerHeartbeatRequest, error: ErrorCode, version: int
+) -> BrokerHeartbeatResponse:
+    """The error alone."""
+    del request, version
+    return BrokerHeartbeatResponse(error_code=error)

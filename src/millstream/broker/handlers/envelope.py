@@ -1,0 +1,74 @@
+"""Envelope (key 58), version 0. Between brokers.
+
+Behaviour: a client's request that another broker passes on is served here, and its answer, with the
+header that the client waits for, is the content of this one's. NOT_CONTROLLER from a broker that is
+not the controller, or is no longer when the request has been served: then the other broker finds
+the next. INVALID_REQUEST for bytes that are no request, and for a request that is not the
+controller's. The principal is not looked at while clients do not log in.
+"""
+
+from typing import Final
+
+from millstream.broker.collecting import CollectingPeer, RequestRefused
+from millstream.broker.context import Context, RequestFacts
+from millstream.broker.forwarding import FORWARDED
+from millstream.observe.logs import get_logger
+from millstream.wire.errors import ErrorCode
+from millstream.wire.headers import RequestHeader, decode_request_header
+from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from millstream.wire.primitives import MalformedFrame
+
+VERSIONS: Final = range(1)
+
+ADDRESS_BYTES_MAX: Final = 64
+"""An IPv6 address as text, and some room."""
+
+log = get_logger("millstream.broker.envelope")
+
+
+async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse:
+    """Serve what is inside."""
+    services, membership = context.services, context.services.membership
+    if membership is not None and not membership.is_active:
+        return failed(request, ErrorCode.NOT_CONTROLLER, context.version)
+    data = memoryview(request.request_data)
+    try:
+        header, begin = decode_request_header(data)
+    except MalformedFrame as error:
+        log.warning("an envelope has no request in it", reason=str(error))
+        return failed(request, ErrorCode.INVALID_REQUEST, context.version)
+    if header.api_key not in FORWARDED:
+        return failed(request, ErrorCode.INVALID_REQUEST, context.version)
+    peer = context.peer
+    collecting = CollectingPeer(
+        listener=peer.listener, client_host=_client_host(request), local_host=peer.local_host
+    )
+    services.answering.serve(collecting, _facts(context, header, len(data)), data[begin:])
+    try:
+        # NotController is raised through: the answer is `failed` with it.
+        return EnvelopeResponse(response_data=await collecting.answered)
+    except RequestRefused as error:
+        log.warning("a forwarded request was refused", api=header.api_key.name, reason=str(error))
+        return failed(request, ErrorCode.INVALID_REQUEST, context.version)
+
+
+def failed(request: EnvelopeRequest, error: ErrorCode, version: int) -> EnvelopeResponse:
+    """The error alone."""
+    del request, version
+    return EnvelopeResponse(response_data=None, error_code=error)
+
+
+def _facts(context: Context, header: RequestHeader, size_bytes: int) -> RequestFacts:
+    return RequestFacts(
+        api_key=header.api_key,
+        version=header.api_version,
+        correlation_id=header.correlation_id,
+        client_id=header.client_id,
+        number=0,
+        received_us=context.facts.received_us,
+        bytes_in=size_bytes,
+    )
+
+
+def _client_host(request: EnvelopeRequest) -> str:
+    return bytes(request.client_host_address[:ADDRESS_BYTES_MAX]).decode("utf-8", "replace")

@@ -1,0 +1,57 @@
+"""ListPartitionReassignments (key 46), version 0.
+
+Behaviour: the reassignments under way, of the partitions asked for or of all (null), with all
+replicas of the moment, those that come and those that will go. A partition that is not there, or
+not being reassigned, is not told. The controller knows; other brokers pass the question on.
+"""
+
+from typing import Final
+
+from millstream.broker.context import Context
+from millstream.broker.membership import administration_of
+from millstream.model.ids import TopicPartition
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+VERSIONS: Final = range(1)
+
+
+def handle(
+    context: Context, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
+    """From the controller's image of this moment."""
+    asked = None
+    if request.topics is not None:
+        asked = [
+            TopicPartition(topic.name, index)
+            for topic in request.topics
+            for index in topic.partition_indexes
+        ]
+    topics: dict[str, list[OngoingPartitionReassignment]] = {}
+    for one in administration_of(context.services).reassignments(asked):
+        told = OngoingPartitionReassignment(
+            partition_index=one.partition.partition,
+            replicas=list(one.replicas),
+            adding_replicas=list(one.adding),
+            removing_replicas=list(one.removing),
+        )
+        topics.setdefault(one.partition.topic, []).append(told)
+    return ListPartitionReassignmentsResponse(
+        error_message=None,
+        topics=[
+            OngoingTopicReassignment(name=name, partitions=all_) for name, all_ in topics.items()
+        ],
+    )
+
+
+def failed(
+    request: ListPartitionReassignmentsRequest, error: ErrorCode, version: int
+) -> ListPartitionReassignmentsResponse:
+    """The error of the whole request."""
+    del request, version
+    return ListPartitionReassignmentsResponse(error_code=error, error_message=error.text)

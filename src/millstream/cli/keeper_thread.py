@@ -1,0 +1,80 @@
+"""The keeper of `millstream up`: in `up`'s own process, on a loop of its own.
+
+Never in a broker's: a broker that hangs must lose its session, and one that is killed must not take
+the cluster's metadata along.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from millstream.coordination.keeper.process import system_seams
+from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.runtime import fatal
+from millstream.runtime.loop_thread import LoopThread
+
+HOST: Final = "127.0.0.1"
+START_TIMEOUT_S: Final = 120.0
+"""Its log and snapshot are read; they are small, a disk may be slow."""
+STOP_TIMEOUT_S: Final = 15.0
+
+
+class KeeperThread:
+    """`start` once, then `stop` once; from the main thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._thread = LoopThread("keeper")
+        self._server: KeeperServer | None = None
+        self._seams: KeeperSeams | None = None
+
+    def start(self, port: int, *, on_failure: Callable[[BaseException], None]) -> int:
+        """Serve on the port, or on a free one where somebody has it; which one it is.
+
+        Raises OperatingError, OSError. `on_failure` is called on another thread when its disk
+        fails later: no broker of the cluster can go on then.
+        """
+        try:
+            return self._thread.run(self._start(port, on_failure), START_TIMEOUT_S)
+        except OSError as error:
+            if not port or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
+        return self._thread.run(self._start(0, on_failure), START_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Sessions stay in its log; the brokers have ended theirs."""
+        if self._server is not None:
+            self._thread.run(self._stop(), STOP_TIMEOUT_S)
+        self._thread.stop()
+
+    async def _start(self, port: int, on_failure: Callable[[BaseException], None]) -> int:
+        fatal.install(asyncio.get_running_loop())
+        seams = system_seams()
+        settings = KeeperSettings(directory=str(self._directory), host=HOST, port=port)
+        server = KeeperServer(seams, settings)
+        try:
+            await server.start()
+        except BaseException:
+            await seams.background.close(timeout_s=1.0)
+            raise
+        self._server, self._seams = server, seams
+        self._watching = asyncio.get_running_loop().create_task(
+            self._watch(server, on_failure), name="watch the keeper"
+        )
+        return server.port
+
+    async def _watch(
+        self, server: KeeperServer, on_failure: Callable[[BaseException], None]
+    ) -> None:
+        await server.ended.wait()
+        if server.failure is not None:
+            on_failure(server.failure)
+
+    async def _stop(self) -> None:
+        server, seams = self._server, self._seams
+        if server is not None and seams is not None:
+            await server.stop()
+            await self._watching
+            await seams.background.close(timeout_s=5.0)

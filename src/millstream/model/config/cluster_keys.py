@@ -1,0 +1,135 @@
+"""The settings of a broker that count in a cluster: coordination, replication, the controller.
+
+A broker without `zookeeper.connect` is alone, and only its topics' settings count for it.
+"""
+
+from typing import Final
+
+from millstream.model.config.definition import ConfigKey, ConfigType, at_least, one_of
+
+_BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING
+_INT, _LONG = ConfigType.INT, ConfigType.LONG
+
+CLUSTER_ROWS: Final = (
+    ConfigKey(
+        "auto.leader.rebalance.enable",
+        _BOOLEAN,
+        "true",
+        "Whether the controller gives leaderships back to the first of a partition's replicas.",
+    ),
+    ConfigKey(
+        "controlled.shutdown.enable",
+        _BOOLEAN,
+        "true",
+        "Whether a broker that stops hands its leaderships over first.",
+    ),
+    ConfigKey(
+        "inter.broker.listener.name",
+        _STRING,
+        None,
+        "The listener that other brokers connect to; without it the first one whose protocol is"
+        " security.inter.broker.protocol.",
+    ),
+    ConfigKey(
+        "leader.imbalance.check.interval.seconds",
+        _LONG,
+        "300",
+        "How often the controller looks for leaderships to give back.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "replica.fetch.backoff.ms",
+        _INT,
+        "1000",
+        "How long a follower waits after a leader could not be asked, or did not answer with"
+        " records of a partition.",
+        at_least(0),
+    ),
+    ConfigKey(
+        "replica.fetch.max.bytes",
+        _INT,
+        "1048576",
+        "The most that a follower asks for of one partition; a first batch that is larger comes"
+        " all the same.",
+        at_least(0),
+    ),
+    ConfigKey(
+        "replica.fetch.min.bytes",
+        _INT,
+        "1",
+        "A follower's fetch waits until there is at least this much, or its time is over.",
+    ),
+    ConfigKey(
+        "replica.fetch.response.max.bytes",
+        _INT,
+        "10485760",
+        "The most that a follower asks for at a time; a first batch that is larger comes all the"
+        " same.",
+        at_least(0),
+    ),
+    ConfigKey(
+        "replica.fetch.wait.max.ms",
+        _INT,
+        "500",
+        "How long a follower's fetch waits for records; it must be below replica.lag.time.max.ms.",
+    ),
+    ConfigKey(
+        "replica.high.watermark.checkpoint.interval.ms",
+        _LONG,
+        "5000",
+        "How often high watermarks are stored.",
+    ),
+    ConfigKey(
+        "replica.lag.time.max.ms",
+        _LONG,
+        "30000",
+        "A follower that has not had everything for this long is out of sync.",
+    ),
+    ConfigKey(
+        "replica.socket.timeout.ms",
+        _INT,
+        "30000",
+        "How long a follower waits for the answer to a fetch.",
+    ),
+    ConfigKey(
+        "request.timeout.ms",
+        _INT,
+        "30000",
+        "How long a broker waits for another's answer, and for a controller to be there.",
+    ),
+    ConfigKey(
+        "security.inter.broker.protocol",
+        _STRING,
+        "PLAINTEXT",
+        "Protocol of the listener that other brokers connect to, where none is named.",
+        one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    ),
+    ConfigKey(
+        "socket.connection.setup.timeout.ms",
+        _LONG,
+        "10000",
+        "How long a connection to another broker may take to be made.",
+    ),
+    ConfigKey(
+        "zookeeper.connect",
+        ConfigType.LIST,
+        None,
+        "Servers of the coordination service as host:port, the last with a path behind it where"
+        " not all of the tree is the cluster's; without it the broker is alone.",
+    ),
+    ConfigKey(
+        "zookeeper.connection.timeout.ms",
+        _INT,
+        None,
+        "How long a start waits for the coordination service; without it as long as a session"
+        " lives.",
+        at_least(1),
+    ),
+    ConfigKey(
+        "zookeeper.session.timeout.ms",
+        _INT,
+        "6000",
+        "How long a broker may be silent before the coordination service takes it for dead.",
+        at_least(1),
+    ),
+)

@@ -1,0 +1,187 @@
+"""Bugs that the simulation of a cluster must find: planted one by one, until a seed fails.
+
+A plant replaces production code within this process, for one run. What it must be caught as is part
+of it: a simulation that stumbles over something else on its way would not have found the bug.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+from millstream.testing.cluster_simulation import run_cluster
+
+SEEDS: Final = range(1, 61)
+STEPS: Final = 200
+
+Replace = Callable[[Any], Any]
+"""From what is there to what is put in its place."""
+
+
+class Patch(NamedTuple):
+    """Where, as `module:name.name`, and what."""
+
+    target: str
+    replace: Replace
+
+
+class Planted(NamedTuple):
+    """A bug."""
+
+    name: str
+    patches: tuple[Patch, ...]
+    told: tuple[str, ...]
+    """One of these is in what the failing run says."""
+    first_seed: int = SEEDS.start
+    """Nearer to where it is known to be caught."""
+
+
+class Caught(NamedTuple):
+    """How a planted bug was found."""
+
+    seed: int
+    told: str
+
+
+@contextmanager
+def planted(bug: Planted) -> Iterator[None]:
+    """With the bug in place; raises AttributeError when its target is not there any more."""
+    with ExitStack() as patches:
+        for target, replace in bug.patches:
+            module, _, path = target.partition(":")
+            owner: Any = importlib.import_module(module)
+            *holders, name = path.split(".")
+            for holder in holders:
+                owner = getattr(owner, holder)
+            original = owner.__dict__[name]
+            patches.enter_context(mock.patch.object(owner, name, replace(original)))
+        yield
+
+
+def first_catch(bug: Planted, *, seeds: range = SEEDS, steps: int = STEPS) -> Caught | None:
+    """Run seeds until one fails; None when none does."""
+    order = [*range(bug.first_seed, seeds.stop), *range(seeds.start, bug.first_seed)]
+    with planted(bug):
+        for seed in order:
+            try:
+                run_cluster(seed, steps=steps)
+            except KeyboardInterrupt:
+                raise
+            except BaseExceptionGroup as error:
+                return Caught(seed, " ".join(map(str, error.exceptions)))
+            except BaseException as error:  # noqa: BLE001 - violated invariants too
+                return Caught(seed, f"{type(error).__name__}: {error}")
+    return None
+
+
+def is_caught_as_it_should(bug: Planted, caught: Caught) -> bool:
+    return any(part in caught.told for part in bug.told)
+
+
+# -- the bugs ----------------------------------------------------------------------------------
+
+_LEADER: Final = "millstream.replication.leader:LeaderReplicas"
+_FOLLOWER: Final = "millstream.replication.follower:Follower"
+
+
+def _always_proved(_: Any) -> Any:
+    return lambda *_: True
+
+
+def _cut_to_high_watermark(_: Any) -> Any:
+    return lambda follower, _: follower._cut(follower.log.high_watermark)  # noqa: SLF001
+
+
+def _no_check(_: Any) -> Any:
+    return lambda *_, **__: None
+
+
+def _always_enough(_: Any) -> Any:
+    return property(lambda _: True)
+
+
+def _any_epoch(original: Any) -> Any:
+    def fetched(replicas: Any, one: Any, **options: Any) -> Any:
+        named = one._replace(leader_epoch=replicas.state.leader_epoch)
+        return original(replicas, named, **options)
+
+    return fetched
+
+
+def _no_older_epoch_is_refused(original: Any) -> Any:
+    def check(partition: Any, current: int) -> None:
+        if current > partition.leader_epoch:
+            original(partition, current)
+
+    return check
+
+
+def _whoever_is_alive(original: Any) -> Any:
+    """The first of the assigned replicas that is alive, in sync or not."""
+
+    def first(electorate: Any, order: Any, among: Any) -> Any:
+        del among
+        return original(electorate, order, order)
+
+    return first
+
+
+def _without_fence(original: Any) -> Any:
+    """Every write names the epoch's version as it is, not as it was when this one was elected."""
+
+    async def write(writer: Any, groups: Any) -> Any:
+        found = await writer._session.exists("/controller_epoch")  # noqa: SLF001
+        fence = writer._fence  # noqa: SLF001
+        writer._fence = type(fence)(path=fence.path, version=found.version)  # noqa: SLF001
+        return await original(writer, groups)
+
+    return write
+
+
+BUGS: Final = (
+    Planted(
+        "an uncleanly restarted replica stays eligible",
+        (Patch("millstream.controller.cluster.brokers:_Looks.is_proved", _always_proved),),
+        ("I-14", "I-01", "I-13", "lost-write", "lost-read"),
+    ),
+    Planted(
+        "followers truncate to their high watermark",
+        (Patch(f"{_FOLLOWER}._truncate", _cut_to_high_watermark),),
+        ("I-12", "I-02", "I-13", "I-01", "I-40", "I-08", "lost", "inconsistent"),
+    ),
+    Planted(
+        "epochs of fetches are not checked",
+        (
+            Patch("millstream.replication.partition:Partition.check_leader_epoch", _no_check),
+            Patch(f"{_LEADER}.fetched", _any_epoch),
+        ),
+        ("I-09", "I-12", "I-13", "I-02", "I-01", "I-15", "lost", "inconsistent"),
+    ),
+    Planted(
+        "acknowledged before enough are in sync",
+        (Patch(f"{_LEADER}.is_enough", _always_enough),),
+        ("I-09", "I-01", "I-13", "lost"),
+    ),
+    Planted(
+        "elected from outside of the ISR",
+        (Patch("millstream.controller.cluster.elections:Electorate.first", _whoever_is_alive),),
+        ("I-14",),
+    ),
+    Planted(
+        "a fetch of an older epoch advances the high watermark",
+        (
+            Patch(
+                "millstream.replication.partition:Partition.check_leader_epoch",
+                _no_older_epoch_is_refused,
+            ),
+            Patch(f"{_LEADER}.fetched", _any_epoch),
+        ),
+        ("I-09", "I-12", "I-13", "I-02", "I-01", "lost", "inconsistent"),
+    ),
+    Planted(
+        "a deposed controller's write is accepted",
+        (Patch("millstream.controller.cluster.fenced_writes:FencedWriter.write", _without_fence),),
+        ("I-16",),
+    ),
+)

@@ -1,0 +1,226 @@
+"""Clients of a simulated cluster: those of a lone broker's simulation, and the way to the leader.
+
+Each works on one partition. It learns from any broker who leads it, goes there, and asks again when
+it is told that somebody else does.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from millstream.rpc.connection import Connection
+from millstream.rpc.connections import Address
+from millstream.rpc.errors import RpcError
+from millstream.runtime.randomness import SeededRandomness
+from millstream.testing.broker_simulation_client import PASSING, Client
+from millstream.testing.broker_simulation_consumers import (
+    FIRST_WITH_TOPIC_IDS,
+    Consumer,
+    Cursor,
+    LastReader,
+)
+from millstream.testing.broker_simulation_producers import (
+    Batch,
+    IdempotentProducer,
+    PlainProducer,
+)
+from millstream.testing.broker_simulation_scene import PORT, Scene, Topic
+from millstream.testing.broker_simulation_watch import require
+from millstream.testing.cluster_simulation_scene import ClusterScene
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.fetch import PartitionData
+from millstream.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponsePartition,
+)
+from millstream.wire.messages.produce import PartitionProduceResponse, ProduceRequest
+from millstream.wire.schema import Message
+
+IN_A_CLUSTER: Final = PASSING | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
+    ErrorCode.REPLICA_NOT_AVAILABLE,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.BROKER_NOT_AVAILABLE,
+}
+"""What passes while leaders and controllers change."""
+
+
+class _Routed(Client):
+    """Finds the leader of one partition."""
+
+    passing = IN_A_CLUSTER
+    topic: Topic
+    partition: int
+    _leader: Address | None = None
+    _leader_epoch = -1
+
+    def any_broker(self) -> Address:
+        hosts = list(_scene_of(self).broker_hosts.values())
+        return Address(self.randomness.choice(hosts), PORT)
+
+    async def connection(self) -> Connection:
+        """To the leader; to anybody while it is not known."""
+        if self._leader is None:
+            await self.look_for_leader()
+        try:
+            return await self._connections.get(self._leader or self.any_broker())
+        except RpcError:
+            self._leader = None
+            raise
+
+    def leader_is_wrong(self) -> None:
+        self._leader = None
+
+    async def look_for_leader(self) -> MetadataResponsePartition | None:
+        """Ask any broker; None when it does not know."""
+        connection = await self._connections.get(self.any_broker())
+        wanted = [MetadataRequestTopic(name=self.topic.name)]
+        response = await connection.send(MetadataRequest(topics=wanted))
+        addresses = {one.node_id: Address(one.host, one.port) for one in response.brokers}
+        found = response.topics[0]
+        if found.error_code:
+            require(found.error_code in self.passing, "Metadata", code=found.error_code)
+            return None
+        for partition in found.partitions:
+            if partition.partition_index == self.partition:
+                # A broker that lags tells of a leader that was: the newest is believed.
+                if partition.leader_epoch >= self._leader_epoch:
+                    self._leader = addresses.get(partition.leader_id)
+                    self._leader_epoch = partition.leader_epoch
+                return partition  # type: ignore[no-any-return]
+        return None
+
+    async def ask_once(self, request: Message, version: int | None = None) -> object:
+        try:
+            return await super().ask_once(request, version)
+        except RpcError:
+            self._leader = None
+            raise
+
+
+def _scene_of(client: Client) -> ClusterScene:
+    scene = client.scene
+    if not isinstance(scene, ClusterScene):
+        raise TypeError("a client of a cluster in another scene")
+    return scene
+
+
+class ClusterIdempotentProducer(_Routed, IdempotentProducer):
+    """acks=all; whatever happens it sends again until it knows."""
+
+    acks: Sequence[int] = (-1,)
+
+    def aim(self, topic: Topic, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+        self.targets = [(topic, partition)]
+
+    async def produce(
+        self, connection: Connection, request: ProduceRequest, version: int
+    ) -> PartitionProduceResponse | RpcError:
+        outcome = await super().produce(connection, request, version)
+        if isinstance(outcome, RpcError) or outcome.error_code:
+            self.leader_is_wrong()
+        return outcome
+
+
+class ClusterPlainProducer(_Routed, PlainProducer):
+    """Sends everything once, with any acks; only what acks=all brought is promised."""
+
+    def aim(self, topic: Topic, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+
+    def has_to_move(self) -> bool:
+        return self._leader is None
+
+    def choose_topic(self) -> Topic:
+        return self.topic
+
+    def choose_partition(self, topic: Topic) -> int:
+        del topic
+        return self.partition
+
+    async def produce(
+        self, connection: Connection, request: ProduceRequest, version: int
+    ) -> PartitionProduceResponse | RpcError:
+        outcome = await super().produce(connection, request, version)
+        if isinstance(outcome, RpcError) or outcome.error_code:
+            self.leader_is_wrong()
+        return outcome
+
+    async def _finish(self, connection: Connection, request: ProduceRequest, batch: Batch) -> None:
+        if request.acks == -1:
+            await super()._finish(connection, request, batch)
+            return
+        outcome = await self.produce(connection, request, FIRST_WITH_TOPIC_IDS)
+        if not isinstance(outcome, RpcError) and outcome.error_code == ErrorCode.NONE:
+            self.scene.made["acknowledged by leaders alone"] += 1
+
+
+class ClusterConsumer(_Routed, Consumer):
+    """Reads one partition from its leader, with or without sessions and epochs."""
+
+    def __init__(self, scene: Scene, name: str, randomness: SeededRandomness) -> None:
+        super().__init__(scene, name, randomness)
+        self._session_with: Address | None = None
+
+    def aim(self, topic: Topic, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+        self.assign([(topic, partition)])
+
+    async def _look_again(self, cursor: Cursor) -> None:
+        found = await self.look_for_leader()
+        if found is None or self._leader is None:
+            await self.pause(0.05, 0.3)
+            return
+        if self._session_with != self._leader:
+            self._forget_session()
+            self._session_id, self._session_with = 0, self._leader
+        cursor.leader_epoch = max(cursor.leader_epoch, self._leader_epoch)
+        if self.is_fenced and not self._diverges and cursor.last_epoch >= 0:
+            cursor.is_stale = not await self._validate(cursor)
+        else:
+            cursor.is_stale = False
+
+    async def _poll(self) -> None:
+        if any(cursor.is_stale for cursor in self.cursors):
+            return
+        try:
+            await super()._poll()
+        except RpcError:
+            self._make_stale()
+            raise
+
+    async def _take(self, cursor: Cursor, data: PartitionData) -> bool:
+        is_trouble = await super()._take(cursor, data)
+        if data.error_code and data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._make_stale()
+        return is_trouble
+
+    def _make_stale(self) -> None:
+        self.leader_is_wrong()
+        for cursor in self.cursors:
+            cursor.is_stale = True
+
+    async def _reset(self, cursor: Cursor) -> None:
+        is_lost = self.scene.may_have_lost(cursor.place)
+        require(is_lost, "I-01 a position is out of range", at=cursor.place, was=cursor.position)
+        await super()._reset(cursor)
+
+
+class ClusterReader(_Routed, LastReader):
+    """Reads one partition once after the faults are over."""
+
+    def aim(self, topic: Topic, partition: int) -> None:
+        self.topic, self.partition = topic, partition
+
+    async def read(self) -> None:
+        await self._read(self.topic, self.partition)
+        await self._connections.close()

@@ -1,0 +1,88 @@
+"""Looking at a running broker: what its parts say, and what its files have."""
+
+from collections.abc import Callable
+from typing import Any, Final
+from zlib import crc32
+
+from millstream.broker.broker import Broker
+from millstream.storage.log import Log
+from millstream.testing.cluster_views import (
+    BatchView,
+    BrokerView,
+    LeaderClaim,
+    PartitionKey,
+    ReplicaView,
+    batches_in,
+)
+from millstream.testing.sim_disk import SimDisk
+
+Fingerprint = tuple[object, ...]
+
+_CACHED_MAX: Final = 4_000
+_CACHE: dict[Fingerprint, list[BatchView]] = {}
+"""Batches of a file, or of all files of a log, most of which are as they were at the last look."""
+
+
+def view_of(
+    broker: Broker, disk: SimDisk, *, incarnation: int, has_lost_session: bool
+) -> BrokerView:
+    """Everything that can be seen of it."""
+    replicas = {}
+    for log in broker.logs:
+        replica = _replica(broker.broker_id, log, disk)
+        replicas[replica.key] = replica
+    claims = {claim.key: claim for claim in (_claim(broker, one) for one in broker.partitions)}
+    return BrokerView(
+        broker.broker_id,
+        incarnation,
+        int(getattr(getattr(broker, "member", None), "broker_epoch", -1)),
+        has_lost_session,
+        replicas,
+        claims,
+    )
+
+
+def _key(log: Log) -> PartitionKey:
+    return PartitionKey(log.partition.topic, str(log.home.topic_id), log.partition.partition)
+
+
+def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
+    return ReplicaView(
+        broker,
+        _key(log),
+        log.log_start,
+        log.log_end,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.recovery_point,
+        stored_batches(disk, log.home.directory),
+    )
+
+
+def _claim(broker: Broker, partition: Any) -> LeaderClaim:
+    """Of a partition that the broker leads."""
+    state = getattr(partition, "state", None)
+    isr = tuple(state.isr) if state is not None else ()
+    return LeaderClaim(broker.broker_id, _key(partition.log), partition.leader_epoch, isr)
+
+
+def stored_batches(disk: SimDisk, directory: str) -> list[BatchView]:
+    """As the page cache has them; the same list while the files are the same."""
+    live = disk.storage.live
+    names = [name for name in disk.list_directory(directory) if name.endswith(".log")]
+    contents = [bytes(live.file(f"{directory}/{name}").content) for name in names]
+    prints = tuple((crc32(data), len(data)) for data in contents)
+    return _cached(prints, lambda: [one for data in contents for one in _batches_of(data)])
+
+
+def _batches_of(data: bytes) -> list[BatchView]:
+    return _cached((crc32(data), len(data)), lambda: batches_in(data))
+
+
+def _cached(fingerprint: Fingerprint, read: Callable[[], list[BatchView]]) -> list[BatchView]:
+    known = _CACHE.get(fingerprint)
+    if known is None:
+        if len(_CACHE) >= _CACHED_MAX:
+            _CACHE.clear()
+        known = _CACHE[fingerprint] = read()
+    return known

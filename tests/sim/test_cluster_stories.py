@@ -1,0 +1,287 @@
+"""The stories that shaped Kafka's replication, and those that every operator lives through.
+
+Each is played on a simulated cluster of three brokers, with every promise checked meanwhile.
+"""
+
+import asyncio
+
+import pytest
+
+from millstream.broker.broker import BrokerSeams
+from millstream.testing.cluster_simulation_coverage import TRUNCATIONS
+from millstream.testing.cluster_simulation_scene import host_of
+from millstream.testing.cluster_simulation_stage import Stage
+from millstream.wire.errors import ErrorCode
+
+SEEDS = [1, 2, 3]
+
+pytestmark = pytest.mark.skipif(
+    "coordination" not in BrokerSeams.__dataclass_fields__, reason="brokers have no cluster mode"
+)
+
+
+def same_logs(stage: Stage, *brokers: int) -> bool:
+    found = [stage.replica(one) for one in brokers]
+    logs = [one.batches if one is not None else None for one in found]
+    return logs[0] is not None and all(one == logs[0] for one in logs)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_fails_and_comes_back(seed: int) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3])
+        assert await stage.produce(1, b"a") == 0
+        stage.kill(3)
+        await stage.until_led(by=1, isr={1, 2})
+        assert await stage.produce(1, b"b") == 1
+        await stage.start(3)
+        await stage.until_led(by=1, isr={1, 2, 3})
+        assert await stage.produce(1, b"c") == 2
+        await stage.until(lambda: same_logs(stage, 1, 2, 3), "three equal logs")
+        assert await stage.read_values(1) == [b"a", b"b", b"c"]
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_fails_with_a_tail_that_nobody_has(seed: int) -> None:
+    """acks=1 promises no more; the tail is cut off, and nothing else (I-08)."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3])
+        assert await stage.produce(1, b"a") == 0
+        stage.cut(1, 2)
+        stage.cut(1, 3)
+        assert await stage.produce(1, b"tail", acks=1) == 1
+        stage.kill(1)
+        stage.heal()
+        await stage.until_led(isr={2, 3})
+        state = stage.state()
+        assert state is not None
+        assert await stage.produce(state.leader, b"b") == 1
+        await stage.start(1)
+        await stage.until_led(isr={1, 2, 3})
+        await stage.until(lambda: same_logs(stage, 1, 2, 3), "three equal logs")
+        assert await stage.read_values(state.leader) == [b"a", b"b"]
+        assert stage.scene.made[TRUNCATIONS] >= 1
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_whole_isr_is_down_and_nobody_else_may_lead(seed: int) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3])
+        stage.kill(3)
+        await stage.until_led(by=1, isr={1, 2})
+        assert await stage.produce(1, b"a") == 0
+        stage.kill(1, 2)
+        await stage.start(3)
+        await asyncio.sleep(10)
+        state = stage.state()
+        assert state is not None
+        assert state.leader not in (3, *stage.play.view().brokers)
+        await stage.start(1, 2)
+        await stage.until_led(isr={1, 2, 3})
+        state = stage.state()
+        assert state is not None
+        assert await stage.read_values(state.leader) == [b"a"]
+        assert stage.scene.made["unclean elections"] == 0
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_whole_isr_is_down_and_anybody_may_lead(seed: int) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3], is_unclean=True, in_sync_min=1)
+        stage.kill(3)
+        await stage.until_led(by=1, isr={1, 2})
+        assert await stage.produce(1, b"lost") == 0
+        stage.kill(1, 2)
+        await stage.start(3)
+        await stage.until_led(by=3)
+        assert stage.scene.made["unclean elections"] >= 1
+        assert await stage.produce(3, b"new") == 0
+        await stage.start(1, 2)
+        await stage.until_led(isr={1, 2, 3})
+        await stage.until(lambda: same_logs(stage, 1, 2, 3), "three equal logs")
+        state = stage.state()
+        assert state is not None
+        assert await stage.read_values(state.leader) == [b"new"]
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kip_101_a_follower_restarts_before_it_knows_the_high_watermark(seed: int) -> None:
+    """It must not cut off what was acknowledged, whoever leads next."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2])
+        assert await stage.produce(1, b"a") == 0
+        stage.kill(2)  # at once: it has the record, and its high watermark is 0
+        await stage.start(2)
+        stage.kill(1)
+        await asyncio.sleep(6)
+        state, replica = stage.state(), stage.replica(2)
+        assert state is not None
+        assert replica is not None
+        assert state.leader != 2 or replica.log_end == 1
+        await stage.start(1)
+        await stage.until_led(isr={1, 2})
+        state = stage.state()
+        assert state is not None
+        assert await stage.read_values(state.leader) == [b"a"]
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kip_101_both_die_and_the_one_with_less_comes_first(seed: int) -> None:
+    """Two logs with different records at one offset become one again."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2], is_unclean=True, in_sync_min=1)
+        assert await stage.produce(1, b"m1") == 0
+        stage.cut(1, 2)
+        assert await stage.produce(1, b"m2", acks=1) == 1
+        stage.kill(1, 2)
+        stage.heal()
+        await stage.start(2)
+        await stage.until_led(by=2)
+        assert await stage.produce(2, b"m3") == 1
+        await stage.start(1)
+        await stage.until_led(by=2, isr={1, 2})
+        await stage.until(lambda: same_logs(stage, 1, 2), "two equal logs")
+        assert await stage.read_values(2) == [b"m1", b"m3"]
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kip_279_leaders_change_twice_and_logs_part_in_two_epochs(seed: int) -> None:
+    """The follower's last epoch is unknown to the leader: it goes back epoch by epoch."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2], is_unclean=True, in_sync_min=1)
+        assert await stage.produce(1, b"a") == 0
+        stage.cut(1, 2)
+        assert await stage.produce(1, b"c", acks=1) == 1
+        stage.kill(1)
+        stage.heal()
+        await stage.until_led(by=2)
+        assert await stage.produce(2, b"d1", acks=1) == 1
+        assert await stage.produce(2, b"d2", acks=1) == 2
+        stage.kill(2)
+        await stage.start(1)
+        await stage.until_led(by=1)
+        assert await stage.produce(1, b"e", acks=1) == 2
+        await stage.start(2)
+        await stage.until_led(by=1, isr={1, 2})
+        await stage.until(lambda: same_logs(stage, 1, 2), "two equal logs")
+        assert await stage.read_values(1) == [b"a", b"c", b"e"]
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kip_320_readers_of_another_epoch_are_fenced(seed: int) -> None:
+    """I-15"""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3])
+        assert await stage.produce(1, b"a") == 0
+        stage.kill(1)
+        await stage.until_led(isr={2, 3})
+        state = stage.state()
+        assert state is not None
+        leader, epoch = state.leader, state.leader_epoch
+        old = await stage.fetch(leader, leader_epoch=epoch - 1)
+        assert old.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        new = await stage.fetch(leader, leader_epoch=epoch + 1)
+        assert new.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        other = ({2, 3} - {leader}).pop()
+        follower = await stage.fetch(other, leader_epoch=epoch)
+        assert follower.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        good = await stage.fetch(leader, leader_epoch=epoch)
+        assert good.error_code == 0
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kip_320_a_reader_is_told_that_what_it_read_is_gone(seed: int) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2], is_unclean=True, in_sync_min=1)
+        assert await stage.produce(1, b"a") == 0
+        stage.kill(2)
+        await stage.until_led(by=1, isr={1})
+        assert await stage.produce(1, b"lost1", b"lost2") == 1
+        assert await stage.read_values(1) == [b"a", b"lost1", b"lost2"]
+        state = stage.state()
+        assert state is not None
+        epoch = state.leader_epoch
+        stage.kill(1)
+        await stage.start(2)
+        await stage.until_led(by=2)
+        assert await stage.produce(2, b"x", b"y", b"z") == 1
+        state = stage.state()
+        assert state is not None
+        data = await stage.fetch(2, 3, leader_epoch=state.leader_epoch, last_epoch=epoch)
+        assert data.error_code == 0
+        assert data.diverging_epoch.end_offset == 1
+        assert not data.records
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_that_slept_through_its_session_acknowledges_nothing(seed: int) -> None:
+    """I-18: when it wakes there is another one; nothing that it still takes counts."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3])
+        assert await stage.produce(1, b"a") == 0
+        process = stage.machine(1).process
+        assert process is not None
+        stage.scene.pauses.pause(host_of(1), process)
+        await stage.until_led(isr={2, 3})
+        state = stage.state()
+        assert state is not None
+        assert await stage.produce(state.leader, b"b") == 1
+        stage.scene.pauses.resume(host_of(1))
+        outcome = await stage.produce(1, b"zombie")
+        assert outcome is None or isinstance(outcome, ErrorCode)
+        await stage.until_led(isr={1, 2, 3})
+        await stage.until(lambda: same_logs(stage, 1, 2, 3), "three equal logs")
+        state = stage.state()
+        assert state is not None
+        assert await stage.read_values(state.leader) == [b"a", b"b"]
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_cut_off_from_the_keeper_alone_loses_nothing(seed: int) -> None:
+    """I-18: it may serve on while it does not know better, but only with all of its ISR."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3])
+        assert await stage.produce(1, b"a") == 0
+        stage.cut_from_keeper(1)
+        sent = [b"b", b"c", b"d", b"e"]
+        acknowledged = []
+        for value in sent:
+            if isinstance(await stage.produce(1, value), int):
+                acknowledged.append(value)
+            await asyncio.sleep(1)
+        await stage.until_led(isr={2, 3})
+        stage.heal()
+        await stage.until_led(isr={1, 2, 3})
+        state = stage.state()
+        assert state is not None
+        read = await stage.read_values(state.leader)
+        assert [one for one in read if one in [b"a", *acknowledged]] == [b"a", *acknowledged]
+
+    Stage(seed).tell(story)
