@@ -55,7 +55,8 @@ class HookedDataSource(DataSource):
         schema: "StructType",
         overwrite: bool,  # noqa: FBT001
     ) -> StreamWriter:
-        return HookedWriter(self._hook(), self._rest(), schema, is_overwrite=overwrite)
+        del overwrite  # as in the real one
+        return HookedWriter(self._hook(), self._rest(), schema)
 
     def _hook(self) -> Hook:
         return Hook(self.options[DESK_OPTION], self.options[QUERY_OPTION])
@@ -114,10 +115,8 @@ class HookedReader(StreamReader):
 class HookedWriter(StreamWriter):
     """The real writer; `write` runs in tasks, `commit` in another process of the driver."""
 
-    def __init__(
-        self, hook: Hook, options: Mapping[str, str], schema: "StructType", *, is_overwrite: bool
-    ) -> None:
-        super().__init__(options, schema, is_overwrite=is_overwrite)
+    def __init__(self, hook: Hook, options: Mapping[str, str], schema: "StructType") -> None:
+        super().__init__(options, schema)
         self._hook = hook
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskWritten:
