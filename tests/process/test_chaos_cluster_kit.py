@@ -17,11 +17,12 @@ from millstream.testing.chaos_cluster_processes import (
     MillstreamBroker,
     NodeProcess,
 )
-from millstream.testing.chaos_cluster_scene import ClusterScene
+from millstream.testing.chaos_cluster_scene import ClusterScene, MillstreamCast
 from millstream.testing.chaos_cluster_view import NOBODY, ClusterView, PartitionView, newest
 from millstream.testing.chaos_cluster_zombies import Zombie
 from millstream.testing.chaos_reader import ChaosFailed
 from millstream.testing.net_world import NetWorld, require_networks
+from millstream.testing.peers.runtimes import require_runtime
 from waiting_for import until
 
 PARTITIONS = 3
@@ -219,3 +220,34 @@ def test_actions_are_chosen_by_name() -> None:
     assert set(WEIGHTS) == set(ACTIONS)
     with pytest.raises(ChaosFailed, match="no action has 'no such' in its name: kill, "):
         ClusterChaos("unused", 1, only="no such")
+
+
+# -- coordination ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_ensemble", [False, True], ids=["keeper", "ensemble"])
+def test_coordination_goes_and_comes_back(tmp_path: Path, is_ensemble: bool) -> None:
+    require_networks()
+    if is_ensemble:
+        require_runtime("java")
+    with NetWorld() as world:
+        client = world.add("client")
+        made = MillstreamCast(is_ensemble=is_ensemble).coordination(world, tmp_path)
+        try:
+            assert len(made.members) == (3 if is_ensemble else 1)
+            assert len(made.connect_string.split(",")) == len(made.members)
+            made.start()
+            made.members[0].kill()
+            if is_ensemble:  # two of three are enough
+                host, _, port = made.connect_string.split(",")[1].partition(":")
+                with client.connect(host, int(port)) as connection:
+                    connection.sendall(b"ruok")
+                    assert connection.recv(100) == b"imok"
+            made.start()
+            made.kill()
+            host, _, port = made.connect_string.split(",")[0].partition(":")
+            with pytest.raises(ConnectionError, match="refused"):
+                client.connect(host, int(port))
+            made.start()
+        finally:
+            made.close()

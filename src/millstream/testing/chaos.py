@@ -34,14 +34,14 @@ from millstream.testing.chaos_reader import ChaosFailed, Expected, check_log
 from millstream.testing.chaos_spark_steps import matrix
 from millstream.testing.chaos_writer import PARTITION
 from millstream.testing.reporting import replay_lines
-from millstream.testing.simulate import ALL, LOG, PARTS
+from millstream.testing.simulate import ALL, BROKER, LOG
 
 ROUNDS_PER_LOG_MAX: Final = 1_000
 """Lives are also producer epochs, which are 16-bit numbers: then a new log begins."""
 ROUNDS_DEFAULT: Final = 10
 SPARK: Final = "spark"
 CLUSTER: Final = "cluster"
-CHAOS_PARTS: Final = (*PARTS, SPARK, CLUSTER)
+CHAOS_PARTS: Final = (LOG, BROKER, SPARK, CLUSTER)
 SILENCE_MAX_S: Final = 60
 """A writer that tells nothing for so long hangs."""
 

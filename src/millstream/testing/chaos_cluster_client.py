@@ -53,6 +53,10 @@ _WRITE: Final[Mapping[str, Any]] = {
     **_COMMON,
     "enable.idempotence": True,
     "acks": "all",
+    # With more, librdkafka doubles records by itself (its issue 4953): after one request failed the
+    # next is out of order, for which it raises its epoch and sends what is unanswered in *all*
+    # partitions again, also what was stored. Seen on Apache Kafka; no broker can prevent it.
+    "max.in.flight.requests.per.connection": 1,
     "linger.ms": 5,
     "message.timeout.ms": 300_000,
     "request.timeout.ms": 5_000,

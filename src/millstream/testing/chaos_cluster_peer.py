@@ -1,7 +1,9 @@
 """Apache Kafka in the place of our brokers, so that the chaos itself can be tried on a known good
 cluster: what fails there too is a fault of the test.
 
-A controller process is its coordination; a session is a broker's time without a heartbeat.
+A controller process is its coordination; a session is a broker's time without a heartbeat. Its
+Metadata names any broker as the controller, another one each time, so that here nearly every action
+counts as a change: the counts of changes mean nothing on this peer.
 """
 
 import signal
