@@ -41,6 +41,7 @@ def stop_at_multi(node: Node, number: int) -> asyncio.Event:
         if not reached.is_set():
             reached.set()
             node.member.cut()
+        await asyncio.sleep(0.01)
         raise ConnectionLost("cut off", is_in_doubt=False)
 
     session.multi = multi  # type: ignore[method-assign]
