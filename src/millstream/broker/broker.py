@@ -160,6 +160,8 @@ class Broker:
             garbage=self._garbage,
             poke=self.server.exchange.poke,
         )
+        if self.cluster is not None:
+            self._upkeep.cluster_duties = self.cluster.duties()
         self.endpoints: list[ListenerAddress] = []
         """Where clients can connect, once started."""
         self._observe: ObserveServer | None = None
