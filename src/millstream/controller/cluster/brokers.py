@@ -116,7 +116,8 @@ def considering_brokers(
     yield from _taking_out(draft, policy, looks)
     draft.groups += [[_remember(looks, one)] for one in looks.came()]
     unclean = yield from electing_leaderless(draft, policy, Electorate.of(brokers))
-    return draft.plan(news._replace(unclean_elections=tuple(unclean)), brokers=brokers)
+    news = news._replace(unclean_elections=tuple(unclean))
+    return (yield from draft.planning(news, brokers=brokers))
 
 
 def _brokers_now(looks: _Looks) -> dict[BrokerId, BrokerImage]:
