@@ -17,6 +17,7 @@ from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch, Spawn
 from millstream.broker.forwarding import FORWARDED, Forwarding
 from millstream.broker.services import Services
+from millstream.broker.settling import Settling
 from millstream.broker.topic_changes import configured_defaults
 from millstream.broker.upkeep import Duty
 from millstream.controller.cluster.nodes import Registration
@@ -118,6 +119,7 @@ class ClusterPart:
             spawn=seams.spawn,
             turns=seams.requests,
             timeout_s=self._settings.request_timeout_s,
+            settled=Settling(self.member.following.wait_for),
         )
         dispatch.take_elsewhere = dict.fromkeys(FORWARDED, forwarding.take)
 
@@ -224,7 +226,7 @@ class ClusterPart:
             ),
             "high watermarks": Duty(
                 lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
-                seams.logs.storing_checkpoints,
+                seams.partitions.storing_high_watermarks,
             ),
         }
 
