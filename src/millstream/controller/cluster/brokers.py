@@ -32,7 +32,6 @@ from millstream.controller.errors import InvalidRequest
 from millstream.controller.image import NO_LEADER, BrokerImage, ClusterImage
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerId
-from millstream.model.invariant import invariant
 from millstream.runtime.turns import Pace, Steps, run_whole
 
 Registrations = Mapping[BrokerId, Registration]
@@ -103,14 +102,6 @@ def considering_brokers(
     """`brokers_changed` in steps."""
     looks = _Looks(image.brokers, registered)
     news = looks.news()
-    for broker_id in looks.came():
-        known = image.brokers.get(broker_id)
-        invariant(
-            known is None or known.epoch < registered[broker_id].epoch,
-            "I-17 a broker that came again has no larger epoch",
-            known=known,
-            registered=registered[broker_id],
-        )
     brokers = _brokers_now(looks)
     draft = Draft(image, policy)
     yield from _taking_out(draft, policy, looks)

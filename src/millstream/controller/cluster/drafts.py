@@ -93,6 +93,7 @@ class Draft:
 
     def flushing(self) -> Steps[None]:
         """Put replicas that were changed among the groups: what follows may rely on them."""
+        pace = Pace(TOPICS_PER_TURN)
         for name, changed in self._reassigned.items():
             topic = self.image.topics[name]
             written = list(self._partitions[name])
@@ -101,11 +102,12 @@ class Draft:
             room = GROUP_BYTES_MAX - self._topic_bytes_max(topic)
             while changed:
                 changed = self._write_some(topic, written, changed, room)
-                yield None
+                if pace.is_due(len(written)):
+                    yield None
         self._reassigned.clear()
 
     def _topic_bytes_max(self, topic: TopicImage) -> int:
-        """Where one partition gets shorter before another gets longer it is less than both."""
+        """Of any state between the old and the new, but for partitions that get shorter."""
         before = len(nodes.encode_topic(topic.topic_id, topic.partitions))
         after = len(nodes.encode_topic(topic.topic_id, self._partitions[topic.name]))
         return max(before, after)
