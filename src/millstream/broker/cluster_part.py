@@ -243,8 +243,9 @@ class ClusterPart:
         """While everything still serves."""
         await self.member.hand_over()
 
-    def stop_serving(self) -> None:
+    async def stop_serving(self) -> None:
         """Nothing is led, and nothing fetched, from here on."""
+        await self.member.stop_following()
         self._seams.partitions.close_all_leaderships()
         self._fetchers.close()
 
