@@ -311,7 +311,11 @@ class LeaderReplicas:
         if one == self._broker_id:
             return self._epoch_of(one) or NO_BROKER_EPOCH
         progress = self._followers.get(one)
-        return NO_BROKER_EPOCH if progress is None else progress.broker_epoch
+        if progress is not None and progress.end != NO_OFFSET:
+            return progress.broker_epoch
+        # In sync already, and not heard of in this leader epoch: had it been restarted since, the
+        # controller would have taken it out, and would refuse what is based on that state.
+        return self._epoch_of(one) or NO_BROKER_EPOCH
 
     def asked(self, proposed: Proposed) -> None:
         """The change is on its way: from now on its members count."""
