@@ -107,7 +107,8 @@ class ClusterMember:
         )
         self.producer_id_blocks = ProducerIdBlocks(parts.broker_id, self._session)
         self._membership: Membership | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._being_member: asyncio.Task[None] | None = None
+        self._being_told: asyncio.Task[None] | None = None
         self._registered = asyncio.Event()
         self._taken_epoch = NO_BROKER_EPOCH
         """The epoch whose first image is taken over: its leaderships are led."""
@@ -186,11 +187,9 @@ class ClusterMember:
             while_registered=self._while_registered,
         )
         loop = asyncio.get_running_loop()
-        for work, name in (
-            (self._be_member(self._membership), "be a member"),
-            (self.following.run(), "follow the cluster"),
-        ):
-            self._tasks.append(loop.create_task(work, name=name))
+        membership = self._be_member(self._membership)
+        self._being_member = loop.create_task(membership, name="be a member")
+        self._being_told = loop.create_task(self.following.run(), name="follow the cluster")
 
     async def registered_once(self) -> None:
         """The first registration; raises what kept it from coming, CannotConnect in the end."""
@@ -260,17 +259,21 @@ class ClusterMember:
             here, there, purpose=SHUTDOWN, is_wanted=lambda: self.broker_epoch == epoch
         )
 
+    async def stop_following(self) -> None:
+        """Whatever the cluster decides from here on is not for this broker any more."""
+        if self._being_told is not None:
+            self._being_told.cancel()
+            await asyncio.wait([self._being_told])
+
     async def close(self) -> None:
         """End the session; whatever was led has been given up before."""
-        if self._membership is not None:
-            self._membership.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks[:1], timeout=CLOSE_S)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks.clear()
+        await self.stop_following()
+        if self._membership is None or self._being_member is None:
+            return
+        self._membership.close()
+        await asyncio.wait([self._being_member], timeout=CLOSE_S)
+        self._being_member.cancel()
+        await asyncio.wait([self._being_member])
 
     # -- what happens to it ----------------------------------------------------------------
 
