@@ -82,8 +82,9 @@ bench: $(KERNELS) ## one PART (kernels, log, broker, spark) or all, ours and the
 
 # One broker until there are clusters. PORT=0 takes a free port; without PORT it is 9092, or what
 # data/broker-1/server.properties says.
-up: $(KERNELS) ## one broker with data in ./data, until Ctrl-C
-	@exec $(BIN)/millstream up --data-dir data $(if $(PORT),--port $(PORT))
+up: $(KERNELS) ## three brokers with data in ./data (or those it has; BROKERS=n), until Ctrl-C
+	@exec $(BIN)/millstream up --data-dir data $(if $(PORT),--port $(PORT)) \
+		$(if $(BROKERS),--brokers $(BROKERS),$(if $(wildcard data/broker-1),,--brokers 3))
 
 clean: ## remove what the targets built
 	rm -rf build $(VENV) src/millstream/kernels/_compiled/*.so src/*.egg-info

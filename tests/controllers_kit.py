@@ -162,7 +162,7 @@ class Cluster:
 
     async def all_know(self) -> ClusterImage:
         """Everybody has the controller's image."""
-        active = await self.controller()
+        await self.controller()
 
         def is_known() -> bool:
             now = self.leader.candidate.active if self._has_leader() else None
@@ -171,7 +171,7 @@ class Cluster:
             return all(same_image(one.image, now.image) for one in self.nodes)
 
         await happens(is_known, "all brokers know what the controller knows")
-        return active.image
+        return (await self.controller()).image
 
     def _has_leader(self) -> bool:
         return any(one.reigns_now() for one in self.nodes)

@@ -1,7 +1,7 @@
 """Brokers that lead, follow and fetch on a simulated network, with images made by hand.
 
-No controller: `Cluster` is who decides, and every change is a line of the test. What leaders propose
-is decided by `Decider`, by the rules that matter here: the partition epoch must be the current one.
+No controller: `Cluster` is who decides, and every change is a line of the test. What leaders
+propose is decided by `Decider`: the partition epoch and the incarnations must be the current ones.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from millstream.controller.image import (
 )
 from millstream.kernels.slots import SlotTable
 from millstream.model.errors import OperatingError
-from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
+from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import Repeated, get_logger
@@ -212,8 +212,6 @@ class ReplicaBroker:
         return self.partitions.get((TOPIC, index))
 
     def log(self, index: int = 0) -> Log:
-        from millstream.model.ids import TopicPartition
-
         return self.logs.get(TopicPartition(TOPIC, index))
 
     def values(self, index: int = 0) -> list[bytes | None]:
@@ -375,7 +373,7 @@ class Cluster:
         end_s = self.world.loop.time() + within_s
         while not condition():
             assert self.world.loop.time() < end_s, f"not in {within_s} s: {what or condition}"
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.0005)
 
     async def until_equal(self, *brokers: int, index: int = 0, high: bool = True) -> None:
         """All of them have the same records, and know that they count."""

@@ -1,7 +1,19 @@
 """Stories of two and three brokers on a simulated network: what replication promises, by name."""
 
+from dataclasses import replace
+
+import pytest
+
+from millstream.model.errors import UnknownPartition
 from millstream.model.ids import Offset
-from millstream.replication.errors import NotEnoughReplicas, NotEnoughReplicasAfterAppend
+from millstream.replication.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetNotAvailable,
+)
+from millstream.runtime.turns import run_whole
+from millstream.testing.log_kit import SMALL_SEGMENTS
 from replica_kit import LAG_S, Cluster, offsets
 
 
@@ -60,22 +72,28 @@ def test_too_few_in_sync_refuse_before_and_tell_after() -> None:
 
 
 def test_kip_101_a_follower_that_becomes_leader_keeps_what_counted() -> None:
-    """The follower has the record and does not know yet that it counts; then the leader dies.
+    """The follower has the record and does not know yet that it counts; it is restarted, and the
+    leader dies before they meet again.
 
     Cut to its high watermark, as before KIP-101, it would lose the record.
     """
 
     async def story(cluster: Cluster) -> None:
+        network = cluster.world.network
         outcomes = cluster[1].append(b"a")
-        await cluster.until(lambda: outcomes)
+        await cluster.until(lambda: cluster[2].log().log_end == 1)
+        network.cut("broker-1", "broker-2")  # what it asks for is heard, what is answered is not
+        await cluster.until(lambda: outcomes, "the ack")
+        assert cluster[2].log().high_watermark == 0
         await cluster[2].stop()
         await cluster[2].start()
-        await cluster.until(lambda: cluster[2].log().log_end == 1)
+        await cluster.pass_time(1.0)
         await cluster[1].crash()
         cluster.elect(2, isr=[2])
         assert cluster[2].values() == [b"a"]
+        network.heal_all()
         await cluster[1].start()
-        await cluster.until(lambda: cluster.partition().isr == (1, 2), "both are in sync")
+        await cluster.until(lambda: len(cluster.partition().isr) == 2, "both are in sync")
         await cluster.until_equal()
         assert cluster[1].values() == [b"a"]
 
@@ -228,5 +246,133 @@ def test_a_follower_below_the_leaders_start_begins_there() -> None:
         cluster[1].log().advance_log_start(Offset(10))
         cluster[1].append(b"11")
         await cluster.until(lambda: cluster[2].log().log_start == 10, "the start is followed")
+
+    Cluster(brokers=2).play(story)
+
+
+def test_a_broker_that_is_cut_off_from_the_coordination_serves_on_and_proposes_nothing() -> None:
+    """I-18."""
+
+    async def story(cluster: Cluster) -> None:
+        cluster[1].is_suspended = True
+        cluster.world.network.partition("broker-1", "broker-2")
+        waiting = cluster[1].append(b"a")
+        await cluster.pass_time(5 * LAG_S)
+        assert not waiting
+        assert not cluster.decider.seen
+        cluster.world.network.heal("broker-1", "broker-2")
+        await cluster.until(lambda: waiting, "acks go on when everybody has fetched")
+        assert offsets(waiting) == [0]
+
+    Cluster(brokers=2).play(story)
+
+
+def test_a_lost_session_closes_all_leaderships_at_once() -> None:
+    """I-18. Who waits is told, and nothing is led again by what was known before."""
+
+    async def story(cluster: Cluster) -> None:
+        cluster.world.network.partition("broker-1", "broker-2")
+        waiting = cluster[1].append(b"a")
+        cluster[1].partitions.close_all_leaderships()
+        assert isinstance(waiting[0].error, NotLeader)
+        with pytest.raises(NotLeader):
+            cluster[1].leader()
+        assert cluster[1].table.find(b"t", 0) is None
+        cluster[1].partitions.attach(cluster.image)
+        cluster.tell([cluster[1]])
+        with pytest.raises(NotLeader):
+            cluster[1].leader()
+        cluster.elect(1, isr=[1, 2])
+        assert cluster[1].leader().leader_epoch == 2
+
+    Cluster(brokers=2).play(story)
+
+
+def test_a_follower_acknowledges_only_what_it_has_flushed() -> None:
+    """I-01 with flush.messages=1: to ask for more says that the rest is durable."""
+
+    async def story(cluster: Cluster) -> None:
+        outcomes = cluster[1].append(b"a", b"b")
+        await cluster.until(lambda: len(outcomes) == 2)
+        assert cluster[2].log().recovery_point == 2
+        await cluster.until_equal()
+        after_s = cluster.world.loop.time()
+        more = cluster[1].append(b"c")
+        await cluster.until(lambda: more)
+        assert cluster.world.loop.time() - after_s < 0.1, "no request is held meanwhile"
+
+    Cluster(brokers=2, config=replace(SMALL_SEGMENTS, flush_messages=1)).play(story)
+
+
+def test_many_partitions_share_a_session_and_one_in_trouble_does_not_disturb_the_others() -> None:
+    async def story(cluster: Cluster) -> None:
+        for index in range(0, 20, 2):
+            cluster[1].append(b"%d" % index, index=index)
+        cluster.elect(1, isr=[1, 2], index=4, tell=[cluster[2]])  # the leader has not heard of it
+        seconds = [cluster[1].append(b"x", index=index) for index in range(0, 20, 2)]
+        await cluster.until(lambda: sum(map(len, seconds)) == 9)
+        assert not seconds[2]
+        sessions = cluster[1].services.fetch_sessions
+        assert len(sessions) == 1
+        asked = cluster[1].server.connection_count
+        cluster.tell([cluster[1]], index=4)
+        await cluster.until(lambda: seconds[2])
+        assert len(sessions) == 1
+        assert cluster[1].server.connection_count == asked
+
+    Cluster(brokers=2, partitions=20).play(story)
+
+
+def test_a_leader_that_forgets_the_session_is_asked_for_everything_again() -> None:
+    async def story(cluster: Cluster) -> None:
+        first = cluster[1].append(b"a")
+        await cluster.until(lambda: first)
+        sessions = cluster[1].services.fetch_sessions
+        for session in list(sessions._sessions.values()):
+            sessions._remove(session)
+        second = cluster[1].append(b"b")
+        await cluster.until(lambda: second)
+
+    Cluster(brokers=2).play(story)
+
+
+def test_a_partition_that_moves_away_is_deleted_and_one_that_comes_is_fetched() -> None:
+    async def story(cluster: Cluster) -> None:
+        first = cluster[1].append(b"a")
+        await cluster.until(lambda: first)
+        now = cluster.partition()
+        fewer = now._replace(replicas=now.replicas[:2], isr=now.isr[:2], partition_epoch=1)
+        cluster.put(0, fewer)
+        assert not cluster[3].partitions.followers
+        with pytest.raises(UnknownPartition):
+            cluster[3].log()
+        with pytest.raises(NotLeader):
+            cluster[3].leader()
+        second = cluster[1].append(b"b")
+        await cluster.until(lambda: second)
+        cluster.put(0, fewer._replace(replicas=now.replicas, partition_epoch=2))
+        await cluster.until(lambda: len(cluster.partition().isr) == 3, "3 is in sync again")
+        assert cluster[3].values() == [b"a", b"b"]
+
+    Cluster().play(story)
+
+
+def test_a_restart_with_followers_begins_at_the_stored_high_watermark() -> None:
+    """What is above it may not have counted: the followers tell."""
+
+    async def story(cluster: Cluster) -> None:
+        first = cluster[1].append(b"a")
+        await cluster.until(lambda: first)
+        run_whole(cluster[1].partitions.storing_high_watermarks())
+        cluster.world.network.partition("broker-1", "broker-2")
+        cluster[1].append(b"b", acks=1)
+        await cluster[1].crash()
+        await cluster[1].start()
+        assert cluster[1].leader().high_watermark == 1
+        with pytest.raises(OffsetNotAvailable):
+            cluster[1].leader().check_high_watermark_known()
+        cluster.world.network.heal_all()
+        await cluster.until(lambda: cluster[1].leader().high_watermark == 2)
+        cluster[1].leader().check_high_watermark_known()
 
     Cluster(brokers=2).play(story)

@@ -25,6 +25,7 @@ from millstream.broker.server import Server
 from millstream.broker.services import Services
 from millstream.broker.tasks import TaskScope
 from millstream.broker.upkeep import Upkeep
+from millstream.controller.cluster.tally import Tally
 from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import (
     BrokerImage,
@@ -150,6 +151,8 @@ class Broker:
         self._alone = None if self.cluster is not None else self._make_alone()
         self.services = self._make_services(dispatch, LoopTimers(loop, seams.clock))
         gauges.register(self.services)
+        tally = self.cluster.member.tally if self.cluster is not None else Tally()
+        gauges.register_cluster(self.services, tally)
         self._upkeep = Upkeep(
             self.logs,
             configs,
@@ -160,6 +163,8 @@ class Broker:
             garbage=self._garbage,
             poke=self.server.exchange.poke,
         )
+        if self.cluster is not None:
+            self._upkeep.cluster_duties = self.cluster.duties()
         self.endpoints: list[ListenerAddress] = []
         """Where clients can connect, once started."""
         self._observe: ObserveServer | None = None

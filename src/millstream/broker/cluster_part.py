@@ -17,7 +17,9 @@ from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch, Spawn
 from millstream.broker.forwarding import FORWARDED, Forwarding
 from millstream.broker.services import Services
+from millstream.broker.settling import Settling
 from millstream.broker.topic_changes import configured_defaults
+from millstream.broker.upkeep import Duty
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.racing import until
 from millstream.controller.cluster.registration import ClusterIds
@@ -117,6 +119,7 @@ class ClusterPart:
             spawn=seams.spawn,
             turns=seams.requests,
             timeout_s=self._settings.request_timeout_s,
+            settled=Settling(self.member.following.wait_for),
         )
         dispatch.take_elsewhere = dict.fromkeys(FORWARDED, forwarding.take)
 
@@ -211,6 +214,21 @@ class ClusterPart:
         await member.ready()
 
     # -- while it runs ---------------------------------------------------------------------
+
+    def duties(self) -> dict[str, Duty]:
+        """What has to be done by the clock."""
+        configs, seams = self._seams.configs, self._seams
+        return {
+            # What was caught up at one look counts until the next.
+            "lag of followers": Duty(
+                lambda: configs.get_int("replica.lag.time.max.ms") / 2000,
+                seams.partitions.checking_lag,
+            ),
+            "high watermarks": Duty(
+                lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
+                seams.partitions.storing_high_watermarks,
+            ),
+        }
 
     def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
         """Logs that could not be made for want of room."""

@@ -10,7 +10,7 @@ deposed in between passes their requests on.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +56,9 @@ LOOK_S: Final = 0.1
 TIMEOUT_MIN_S: Final = 1.0
 """Given to a request whatever time the client allows, as for a broker alone."""
 
+Settled = Callable[[Any, bytes, int], Awaitable[None]]
+"""Of a request, its answer with the header, and their version."""
+
 _SIZE: Final = Struct(">i")
 
 
@@ -84,7 +87,9 @@ class Forwarding:
         spawn: Spawn,
         turns: Turns | None,
         timeout_s: float,
+        settled: Settled | None = None,
     ) -> None:
+        """`settled` waits, for a moment, until this broker's own metadata shows the change."""
         self._dispatch = dispatch
         self._services = services
         self._route = route
@@ -92,6 +97,7 @@ class Forwarding:
         self._spawn = spawn
         self._turns = turns
         self._timeout_s = timeout_s
+        self._settled = settled
 
     def take(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
         """Have the controller serve the request; the answer follows."""
@@ -131,7 +137,7 @@ class Forwarding:
         deadline_s = self._now_s() + self._limit_s(request)
         while True:
             try:
-                await self._attempt(context, body, deadline_s)
+                await self._attempt(context, request, body, deadline_s)
             except (NotController, RpcError, _Failed):
                 if self._now_s() + LOOK_S >= deadline_s:
                     await self._dispatch.refuse(context, handler, request, NotController())
@@ -157,18 +163,26 @@ class Forwarding:
 
     # -- one attempt -----------------------------------------------------------------------
 
-    async def _attempt(self, context: Context, body: bytes, deadline_s: float) -> None:
+    async def _attempt(
+        self, context: Context, request: Any, body: bytes, deadline_s: float
+    ) -> None:
         """Answer, or raise NotController, RpcError, _Failed, RequestRefused."""
         route = self._route()
         if route.is_here:
             data = await serve_here(self._dispatch, context, memoryview(body))
+            await self._show(context, request, data)
             # It was counted when it was served.
             context.peer.send_answer(context.facts.number, [_SIZE.pack(len(data)), data])
         elif route.address is None:
             raise _Failed
         else:
             data = await self._passed_on(context, route, route.address, body, deadline_s)
+            await self._show(context, request, data)
             context.answer_frame([_SIZE.pack(len(data)), data], len(data))
+
+    async def _show(self, context: Context, request: Any, data: bytes) -> None:
+        if self._settled is not None and len(data) <= SMALL_BODY_BYTES:
+            await self._settled(request, data, context.version)
 
     async def _passed_on(
         self, context: Context, route: Route, address: Address, body: bytes, deadline_s: float

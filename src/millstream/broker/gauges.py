@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from millstream.broker.services import Services
+from millstream.controller.cluster.tally import Tally
+from millstream.controller.image import NO_LEADER
 from millstream.observe.broker_metrics import TopicTotals
 
 if TYPE_CHECKING:
@@ -47,11 +49,77 @@ def register(services: Services) -> None:
     )
 
 
+def register_cluster(services: Services, tally: Tally) -> None:
+    """What a broker tells of the cluster; one that is alone is its own controller."""
+    metrics, partitions = services.metrics, services.partitions
+    cluster, counts = partitions.cluster, partitions.counts
+    for name, help_text, read in (
+        ("followed_partitions", "Partitions followed here", lambda: len(partitions.followers)),
+        (
+            "under_replicated_partitions",
+            "Partitions led here of which a replica is not in sync",
+            lambda: partitions.under_replicated_count,
+        ),
+        (
+            "under_min_isr_partitions",
+            "Partitions led here with fewer replicas in sync than acks=all needs",
+            lambda: partitions.under_min_isr_count,
+        ),
+        (
+            "active_controller",
+            "1 where this broker is the controller",
+            lambda: int(_is_controller(services)),
+        ),
+        (
+            "leaderless_partitions",
+            "Partitions of the cluster without a leader; told by the controller alone",
+            lambda: leaderless_count(services),
+        ),
+    ):
+        metrics.register_gauge(name, help_text, read)
+    for name, help_text, read in (
+        ("isr_shrinks_total", "In-sync sets that got smaller", lambda: cluster.isr_shrinks),
+        ("isr_expands_total", "In-sync sets that got larger", lambda: cluster.isr_growths),
+        ("replication_bytes_in_total", "Bytes copied from leaders", lambda: counts.bytes_in),
+        ("truncations_total", "Logs cut to agree with a leader", lambda: counts.truncations),
+        (
+            "unclean_truncations_total",
+            "Of those, below what had been acknowledged",
+            lambda: counts.unclean_truncations,
+        ),
+        (
+            "leader_elections_total",
+            "Leaders elected while this broker was the controller",
+            lambda: tally.elections,
+        ),
+        (
+            "unclean_leader_elections_total",
+            "Of those, with records possibly lost",
+            lambda: tally.unclean_elections,
+        ),
+    ):
+        metrics.register_counter(name, help_text, read)
+
+
+def _is_controller(services: Services) -> bool:
+    return services.membership is None or services.membership.is_active
+
+
+def leaderless_count(services: Services) -> int:
+    """Where this broker is the controller; 0 elsewhere."""
+    if not _is_controller(services):
+        return 0
+    topics = services.image.topics.values()
+    return sum(one.leader == NO_LEADER for topic in topics for one in topic.partitions)
+
+
 def offline_partition_count(services: Services) -> int:
     """Partitions that should be here and have no log that can be read and written."""
-    online = sum(one.log.failure is None for one in services.partitions)
+    partitions, me = services.partitions, services.broker_id
+    online = sum(one.log.failure is None for one in partitions)
+    online += sum(one.log.failure is None for one in partitions.followers)
     topics = services.image.topics.values()
-    return sum(len(topic.partitions) for topic in topics) - online
+    return sum(me in one.replicas for topic in topics for one in topic.partitions) - online
 
 
 def topic_totals(partitions: "Iterable[Partition]") -> list[TopicTotals]:

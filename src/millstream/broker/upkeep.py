@@ -1,9 +1,9 @@
 """What a broker does on its own, by the clock: retention, flushes, checkpoints, cleaning."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
@@ -36,6 +36,13 @@ FOREVER_S: Final = 7 * 86_400.0
 """The longest wait of a timer; settings of `Long.MAX_VALUE` mean never."""
 
 
+class Duty(NamedTuple):
+    """Something to be done again and again."""
+
+    interval_s: Callable[[], float]
+    turn: Callable[[], object]
+
+
 class Upkeep:
     """Timers over the log manager. An error in one duty is logged and its next turn comes."""
 
@@ -52,6 +59,8 @@ class Upkeep:
         garbage: Garbage,
     ) -> None:
         """`poke` lets answers leave that became ready here."""
+        self.cluster_duties: Mapping[str, Duty] = {}
+        """What a broker in a cluster has to do besides; set before the start."""
         self._clock = clock
         self._turns_of_work = turns
         self._poke = poke
@@ -90,6 +99,8 @@ class Upkeep:
         self._every("waiting", lambda: 1.0, self._expire_waiting)
         self._every("garbage", lambda: GARBAGE_LOOK_S, self._garbage.look)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
+        for name, one in self.cluster_duties.items():
+            self._every(name, one.interval_s, one.turn)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
         self._lag.start()
 

@@ -466,6 +466,15 @@ class Partitions(Waking):
                 leader.check_lag()
             yield None
 
+    def storing_high_watermarks(self) -> Steps[None]:
+        """Of partitions with more than one replica, in steps: a restarted leader of one knows no
+        more than the file says until its followers have been heard.
+        """
+        logs = [one.log for one in self._leaders.values() if one.others is not None]
+        logs += [one.log for one in self._followers.values()]
+        if logs:
+            yield from self._logs.storing_high_watermarks(logs)
+
     @property
     def under_replicated_count(self) -> int:
         """Partitions led here of which some replica is not in sync."""

@@ -330,6 +330,21 @@ class LogManager(ChangingLogs):
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue  # noted in the directory, or good enough: old checkpoints mean more work
 
+    def storing_high_watermarks(self, logs: Sequence[Log]) -> Steps[None]:
+        """The high watermarks of these alone, in steps."""
+        for directory in self._usable():
+            mine = [log for log in logs if log.owner is directory]
+            is_current = as_now(mine)
+            marks: dict[TopicPartition, Offset] = {}
+            for part in in_parts(mine):
+                marks.update((log.partition, log.high_watermark) for log in part)
+                if len(mine) > len(part):
+                    yield None
+            try:
+                yield partial(directory.store_current, names.HIGH_WATERMARKS, marks, is_current)
+            except (StorageFailed, DiskFull, TooManyOpenFiles):
+                continue  # as above
+
     def run_retention(self) -> int:
         """Remove what retention allows; returns the number of segments."""
         return run_whole(self.running_retention())

@@ -1,0 +1,80 @@
+"""Directories of a broker alone and of a cluster's are not mixed up: logs would be deleted."""
+
+import pytest
+
+from controller_kit import ROOT
+from millstream.broker.cluster_identity import ClusterIdentity
+from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster, OfACluster
+from millstream.controller.local import LocalController
+from millstream.model.ids import BrokerId
+from millstream.runtime.disk import write_atomically
+from millstream.runtime.randomness import SeededRandomness
+from millstream.testing.sim_background import InlineBackground
+from millstream.testing.sim_disk import SimDisk
+
+DIRECTORIES = [ROOT, "/other"]
+
+
+def identity(disk: SimDisk, seed: int = 1) -> ClusterIdentity:
+    made = ClusterIdentity(
+        disk, DIRECTORIES, broker_id=BrokerId(1), randomness=SeededRandomness(seed)
+    )
+    made.read()
+    made.leave_out(())
+    return made
+
+
+def alone(disk: SimDisk) -> LocalController:
+    return LocalController(
+        disk=disk,
+        background=InlineBackground(),
+        randomness=SeededRandomness(4),
+        directories=DIRECTORIES,
+        broker_id=BrokerId(1),
+    )
+
+
+def test_directories_keep_their_ids_once_they_are_a_members() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    first = identity(disk)
+    assert first.cluster_id is None
+    assert first.new_cluster_id
+    first.complete("the cluster")
+    again = identity(disk, seed=2)
+    assert again.cluster_id == "the cluster"
+    assert again.directory_id == first.directory_id
+    again.check_logs(5)
+
+
+def test_logs_that_came_from_elsewhere_are_not_taken() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    fresh = identity(disk)
+    fresh.check_logs(0)
+    with pytest.raises(NotOfThisCluster, match="3 logs"):
+        fresh.check_logs(3)
+
+
+def test_metadata_of_a_broker_alone_keeps_its_directory_out_of_a_cluster() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    controller = alone(disk)
+    controller.start()
+    controller.close()
+    with pytest.raises(NotOfThisCluster, match="broker alone"):
+        identity(disk)
+
+
+def test_directory_of_a_cluster_is_not_for_a_broker_alone() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    identity(disk).complete("the cluster")
+    with pytest.raises(OfACluster, match=r"zookeeper\.connect"):
+        alone(disk).start()
+
+
+def test_directories_of_two_clusters_are_refused() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    identity(disk).complete("one")
+    path = "/other/meta.properties"
+    text = b"version=1\nnode.id=1\ncluster.id=two\n"
+    write_atomically(disk, path, text)
+    with pytest.raises(InconsistentClusterId):
+        identity(disk)
