@@ -181,11 +181,14 @@ class ClusterLedger:
 
 
 def _finished_move(step: TreeStep, key: PartitionKey) -> set[int]:
-    """Replicas that a move has added, where this transaction ends it: the last of them came into
+    """Replicas that stay after a move that this transaction ends: the last of them came into
     sync, and those that go are gone, with the old leader among them.
     """
     for node in step.nodes:
         if node.path == f"{TOPICS}{key.topic}" and node.before is not None:
-            adding = json.loads(node.before.data).get("adding_replicas", {})
-            return set(adding.get(str(key.index), ()))
+            before, index = json.loads(node.before.data), str(key.index)
+            added = before.get("adding_replicas", {}).get(index, [])
+            removed = before.get("removing_replicas", {}).get(index, [])
+            if added or removed:
+                return set(before["partitions"].get(index, ())) - set(removed)
     return set()
