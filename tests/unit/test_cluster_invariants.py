@@ -87,7 +87,7 @@ BROKEN: list[tuple[str, Callable[[], ClusterView]]] = [
         lambda: view(LEADER, broker(replica(3, B0, OTHER_B1, B2, hw=0)), state=committed(isr=(1,))),
     ),
     ("I-13", lambda: view(LEADER, broker(replica(2, B0, hw=2)))),
-    ("I-13", lambda: view(LEADER, BrokerView(2, 1, 12))),
+    ("I-13", lambda: view(LEADER, BrokerView(2, 1, 12))),  # without any log of it
     ("I-14", lambda: view(LEADER, FOLLOWER, state=committed(leader=3))),
     ("I-14", lambda: view(LEADER, FOLLOWER, state=committed(elr=(9,)))),
     ("I-15", lambda: view(LEADER, broker(replica(2, B0, B1), epoch=1))),

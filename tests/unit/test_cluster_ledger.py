@@ -114,10 +114,31 @@ def test_a_leader_from_outside_where_that_is_allowed() -> None:
     assert book.excuses.unclean == {PartitionKey("t", "id", 0)}
 
 
+def test_a_leader_that_a_move_has_added() -> None:
+    """The last new replica comes into sync, the move ends and the old leader goes, all in one."""
+    book = Book()
+    moving = {"topic_id": "id", "partitions": {"0": [4, 1, 2]}, "adding_replicas": {"0": [4]}}
+    moved = {"topic_id": "id", "partitions": {"0": [4, 2]}}
+    topic = "/brokers/topics/t"
+    assert book.write(SetNode(topic, json.dumps(moving).encode())) == []
+    end = SetNode(topic, json.dumps(moved).encode())
+    assert book.write(end, SetNode(STATE, state(4, 1, [4, 2]))) == []
+    assert book.write(SetNode(STATE, state(3, 2, [3]))) == ["I-14"]
+
+
 def test_the_last_known_leader_may_come_back() -> None:
     book = Book()
     assert book.set(state(-1, 1, [], last_known_leader=3)) == []
     assert book.set(state(3, 2, [3])) == []
+
+
+def test_every_change_of_a_node_in_a_transaction_counts() -> None:
+    """The last one that was eligible came back without its memory, and the last leader leads."""
+    book = Book()
+    assert book.set(state(-1, 1, [], elr=[2], last_known_leader=3)) == []
+    taken_out = SetNode(STATE, state(-1, 1, [], last_known_leader=3))
+    elected = SetNode(STATE, state(3, 2, [3]))
+    assert book.write(taken_out, elected) == []
 
 
 def test_a_write_of_a_controller_that_is_none() -> None:
@@ -175,7 +196,8 @@ def test_what_a_keeper_has_that_came_back() -> None:
     draft = Draft(keeper, time_ms=0, session_id=SessionId(0))
     draft.add(create("/controller_epoch", b"7"))
     draft.commit()
-    steps = book.ledger.tree.follow(keeper.nodes, keeper.last_zxid)
+    step = book.ledger.tree.follow(keeper.nodes, keeper.last_zxid)
     assert book.ledger.tree.controller_epoch == 7
-    assert ["/controller_epoch"] in [[node.path for node in step.nodes] for step in steps]
+    assert "/controller_epoch" in [node.path for node in step.nodes]
+    assert book.ledger.take(step, 0) == []
     assert STATE not in book.ledger.tree.nodes

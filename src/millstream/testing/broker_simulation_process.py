@@ -154,7 +154,8 @@ class _ProcessNetwork:
         tls: ssl.SSLContext | None = None,
     ) -> tuple[SimTransport, P]:
         transport, protocol = await self._host.connect(
-            lambda: _ProcessProtocol(self._process, make_protocol(), self._tap()),
+            # The tap is for those that connect to this process: what it asks others is theirs.
+            lambda: _ProcessProtocol(self._process, make_protocol(), Tap()),
             host=host,
             port=port,
             timeout_s=timeout_s,

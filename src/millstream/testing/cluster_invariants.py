@@ -137,9 +137,9 @@ def difference(one: ReplicaView, two: ReplicaView, *, end: int) -> str | None:
     return f"{extra} is on {more.broker} and not on {fewer.broker} (end {fewer.log_end})"
 
 
-def _between(batches: Sequence[BatchView], start: int, end: int) -> Sequence[BatchView]:
+def _between(batches: Sequence[BatchView], start: int, end: int) -> list[BatchView]:
     first = bisect_left(batches, start, key=_BASE_OFFSET)
-    return batches[first : bisect_left(batches, end, lo=first, key=_BASE_OFFSET)]
+    return list(batches[first : bisect_left(batches, end, lo=first, key=_BASE_OFFSET)])
 
 
 def in_sync_have_all(view: ClusterView, excuses: Excuses) -> Found:
@@ -155,10 +155,10 @@ def in_sync_have_all(view: ClusterView, excuses: Excuses) -> Found:
                 continue
             if not view.committed.is_settled(member):
                 continue
-            replica = broker.replicas.get(claim.key)
-            if replica is None:
-                yield Violation("I-13", f"{claim.key} is not on {member}, a member of its ISR")
-            elif (told := difference(leader, replica, end=leader.high_watermark)) is not None:
+            # A new partition's members are in sync before they have made their logs.
+            empty = ReplicaView(member, claim.key, leader.log_start, 0, 0, 0, 0)
+            replica = broker.replicas.get(claim.key, empty)
+            if (told := difference(leader, replica, end=leader.high_watermark)) is not None:
                 where = f"{claim.key} below {leader.high_watermark} of leader {claim.broker}"
                 yield Violation("I-13", f"{where} in epoch {claim.leader_epoch}: {told}")
 

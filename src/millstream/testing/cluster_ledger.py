@@ -87,7 +87,7 @@ class ClusterLedger:
         for node in step.nodes:
             found += self._controllers_write(step, node, sessions)
             if state_place(node.path) is not None:
-                found += self._state(node, step.zxid)
+                found += self._state(node, step)
             elif node.path == CONTROLLER_EPOCH and node.after is not None:
                 self._made[CONTROLLER_CHANGES] += 1
             elif node.path.startswith(BROKERS) and node.after is not None:
@@ -106,7 +106,7 @@ class ClusterLedger:
             told = f"{node.path} was written by session {step.session_id:x}"
             yield Violation("I-16", f"{told}, {CONTROLLER} belongs to {sorted(sessions)}")
 
-    def _state(self, node: NodeStep, zxid: int) -> Iterator[Violation]:
+    def _state(self, node: NodeStep, step: TreeStep) -> Iterator[Violation]:
         topic, index = state_place(node.path) or ("", 0)
         if node.after is None:
             return
@@ -118,26 +118,30 @@ class ClusterLedger:
             told = f"controller epoch {now.controller_epoch}, not {self.tree.controller_epoch}"
             yield Violation("I-16", f"{now.key} was written with {told}")
         if now.leader != NO_LEADER:
-            noted = self.leaders.note(now.key, now.leader_epoch, now.leader, zxid=zxid)
+            noted = self.leaders.note(now.key, now.leader_epoch, now.leader, zxid=step.zxid)
             yield from noted
         if was is None:
             return
         self._count(was, now)
-        yield from self._election(was, now)
+        if step.session_id:
+            yield from self._election(was, now, joining=_finished_move(step, now.key))
 
     def _count(self, was: CommittedPartition, now: CommittedPartition) -> None:
         self._made[ELECTIONS] += now.leader_epoch > was.leader_epoch and now.leader != NO_LEADER
         self._made[ISR_SHRINKS] += set(now.isr) < set(was.isr)
         self._made[ISR_GROWTHS] += set(now.isr) > set(was.isr)
 
-    def _election(self, was: CommittedPartition, now: CommittedPartition) -> Iterator[Violation]:
+    def _election(
+        self, was: CommittedPartition, now: CommittedPartition, *, joining: set[int]
+    ) -> Iterator[Violation]:
+        """`joining` came into sync with this very change, by their leader's word."""
         if now.leader_epoch < was.leader_epoch:
             yield Violation("I-15", f"leader epoch went down: {was} to {now}")
         if now.leader == NO_LEADER or now.leader == was.leader:
             return
         if now.leader_epoch == was.leader_epoch:
             yield Violation("I-15", f"another leader in one epoch: {was} to {now}")
-        if now.leader in was.holders:
+        if now.leader in was.holders or (now.leader in joining and was.leader in was.isr):
             return
         if not was.holders and now.leader == was.last_known_leader:
             self._made["last known leaders elected"] += 1
@@ -174,3 +178,17 @@ class ClusterLedger:
             if broker in one.holders and one.isr != (broker,):
                 told = f"{broker} came back without its memory and is in {one}"
                 yield Violation("I-14", told)
+
+
+def _finished_move(step: TreeStep, key: PartitionKey) -> set[int]:
+    """Replicas that stay after a move that this transaction ends: the last of them came into
+    sync, and those that go are gone, with the old leader among them.
+    """
+    for node in step.nodes:
+        if node.path == f"{TOPICS}{key.topic}" and node.before is not None:
+            before, index = json.loads(node.before.data), str(key.index)
+            added = before.get("adding_replicas", {}).get(index, [])
+            removed = before.get("removing_replicas", {}).get(index, [])
+            if added or removed:
+                return set(before["partitions"].get(index, ())) - set(removed)
+    return set()

@@ -36,6 +36,8 @@ from millstream.wire.messages.elect_leaders import ElectLeadersRequest, TopicPar
 from millstream.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 TIMEOUT_MS: Final = 1_500
+TOPICS_MAX: Final = 8
+"""At once, with those that clients use."""
 SEGMENT_BYTES: Final = (6_000, 30_000, 500_000)
 
 CREATE, DELETE, GROW, MOVE, GIVE_UP, ELECT = (
@@ -153,6 +155,8 @@ class ClusterAdmin(Client):
         return response
 
     async def _create_temporary(self) -> None:
+        if len(self.acknowledged) >= TOPICS_MAX:
+            return
         self._made_count += 1
         factor = self.randomness.integer(1, min(4, len(self._cluster.broker_hosts) + 1))
         name = f"temp-{self._made_count}"

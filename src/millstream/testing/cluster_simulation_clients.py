@@ -5,7 +5,7 @@ it is told that somebody else does.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from millstream.rpc.connection import Connection
 from millstream.rpc.connections import Address
@@ -27,7 +27,7 @@ from millstream.testing.broker_simulation_scene import PORT, Scene, Topic
 from millstream.testing.broker_simulation_watch import require
 from millstream.testing.cluster_simulation_scene import ClusterScene
 from millstream.wire.errors import ErrorCode
-from millstream.wire.messages.fetch import PartitionData
+from millstream.wire.messages.fetch import FetchResponse, PartitionData
 from millstream.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -224,3 +224,15 @@ class ClusterReader(_Routed, LastReader):
     async def read(self) -> None:
         await self._read(self.topic, self.partition)
         await self._connections.close()
+
+    async def ask(self, request: Message, version: int | None = None) -> Any:
+        """Leaders are balanced while it reads: asked again until the leader answers."""
+        while True:
+            answer = await super().ask(request, version)
+            if not isinstance(answer, FetchResponse):
+                return answer
+            code = answer.responses[0].partitions[0].error_code
+            if code not in self.passing:
+                return answer
+            self.leader_is_wrong()
+            await self.pause(0.05, 0.3)

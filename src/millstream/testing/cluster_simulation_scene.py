@@ -51,8 +51,7 @@ class ClusterScene(Scene):
         self._look_at(self.ledger.tree.apply(txn), session)
 
     def keeper_came_back(self, nodes: Mapping[str, Node], zxid: int) -> None:
-        for step in self.ledger.tree.follow(nodes, zxid):
-            self._look_at(step, 0)
+        self._look_at(self.ledger.tree.follow(nodes, zxid), 0)
 
     def _look_at(self, step: TreeStep, session: int) -> None:
         try:

@@ -1,10 +1,11 @@
 """Looking at a running broker: what its parts say, and what its files have."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 from millstream.broker.broker import Broker
+from millstream.replication.partition import Partition
 from millstream.storage.log import Log
 from millstream.testing.cluster_views import (
     BatchView,
@@ -35,7 +36,7 @@ def view_of(
     return BrokerView(
         broker.broker_id,
         incarnation,
-        int(getattr(getattr(broker, "member", None), "broker_epoch", -1)),
+        broker.cluster.member.broker_epoch if broker.cluster is not None else -1,
         has_lost_session,
         replicas,
         claims,
@@ -59,10 +60,9 @@ def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
     )
 
 
-def _claim(broker: Broker, partition: Any) -> LeaderClaim:
+def _claim(broker: Broker, partition: Partition) -> LeaderClaim:
     """Of a partition that the broker leads."""
-    state = getattr(partition, "state", None)
-    isr = tuple(state.isr) if state is not None else ()
+    isr = tuple(partition.state.isr)
     return LeaderClaim(broker.broker_id, _key(partition.log), partition.leader_epoch, isr)
 
 

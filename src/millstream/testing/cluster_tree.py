@@ -50,7 +50,7 @@ class ShadowNode(NamedTuple):
 
 
 class NodeStep(NamedTuple):
-    """One node before and after a transaction; None where it was not, or is not any more."""
+    """One change of a node; None where it was not there, or is not any more."""
 
     path: str
     before: ShadowNode | None
@@ -58,10 +58,11 @@ class NodeStep(NamedTuple):
 
 
 class TreeStep(NamedTuple):
-    """One transaction."""
+    """One transaction, or all that happened unseen."""
 
     zxid: int
     session_id: int
+    """0: several transactions, of which only the outcome is known."""
     nodes: list[NodeStep]
 
 
@@ -75,38 +76,38 @@ class TreeShadow:
 
     def apply(self, txn: Txn) -> TreeStep:
         """Follow one transaction."""
-        touched: dict[str, ShadowNode | None] = {}
-        for change in txn.changes:
-            self._apply(change, txn, touched)
+        steps = [step for change in txn.changes for step in self._apply(change, txn)]
         self.zxid = txn.zxid
         self._committed = None
-        steps = [NodeStep(path, was, self.nodes.get(path)) for path, was in touched.items()]
         return TreeStep(txn.zxid, txn.session_id, steps)
 
-    def _apply(self, change: Change, txn: Txn, touched: dict[str, ShadowNode | None]) -> None:
+    def _apply(self, change: Change, txn: Txn) -> list[NodeStep]:
         nodes = self.nodes
         match change:
             case CreateNode(path, data, _, is_ephemeral):
-                touched.setdefault(path, nodes.get(path))
                 owner = txn.session_id if is_ephemeral else 0
-                nodes[path] = ShadowNode(data or b"", 0, txn.zxid, owner)
+                return [self._put(path, ShadowNode(data or b"", 0, txn.zxid, owner))]
             case SetNode(path, data):
-                touched.setdefault(path, nodes.get(path))
                 was = nodes[path]
-                nodes[path] = was._replace(data=data or b"", version=was.version + 1)
+                now = was._replace(data=data or b"", version=was.version + 1)
+                return [self._put(path, now)]
             case DeleteNode(path):
-                touched.setdefault(path, nodes.pop(path, None))
+                return [NodeStep(path, nodes.pop(path, None), None)]
             case CloseSession():
                 mine = [path for path, node in nodes.items() if node.owner == txn.session_id]
-                for path in mine:
-                    touched.setdefault(path, nodes.pop(path))
+                return [NodeStep(path, nodes.pop(path), None) for path in mine]
             case _:
-                pass
+                return []
 
-    def follow(self, nodes: Mapping[str, Node], zxid: int) -> list[TreeStep]:
+    def _put(self, path: str, node: ShadowNode) -> NodeStep:
+        was = self.nodes.get(path)
+        self.nodes[path] = node
+        return NodeStep(path, was, node)
+
+    def follow(self, nodes: Mapping[str, Node], zxid: int) -> TreeStep:
         """What a keeper that was started again has; changes that nobody was told of may be there.
 
-        They are given as one step each, in the order of their last change.
+        They are given as one step without a session, in the order of each node's last change.
         """
         found = {
             path: ShadowNode(node.data or b"", node.version, node.czxid, node.owner)
@@ -118,7 +119,7 @@ class TreeShadow:
         steps = [NodeStep(path, self.nodes[path], None) for path in gone]
         steps += [NodeStep(path, self.nodes.get(path), found[path]) for path in changed]
         self.nodes, self.zxid, self._committed = found, zxid, None
-        return [TreeStep(zxid, 0, [one]) for one in steps]
+        return TreeStep(zxid, 0, steps)
 
     # -- reading ---------------------------------------------------------------------------
 
