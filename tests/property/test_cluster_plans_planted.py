@@ -18,6 +18,7 @@ from millstream.controller.cluster.plans import Plan
 from millstream.controller.image import PartitionImage
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import InvariantViolated
+from millstream.runtime.turns import Steps
 
 SEEDS = 60
 STEPS = 50
@@ -121,14 +122,14 @@ def eligible_with_a_smaller_minimum(patch: pytest.MonkeyPatch) -> None:
 
 def epochs_are_remembered_first(patch: pytest.MonkeyPatch) -> None:
     """Before the unproved are out: a next controller takes them for those it knows."""
-    plan = Draft.plan
+    planning = Draft.planning
 
-    def reordered(self: Draft, result: Any, **named: Any) -> Plan[Any]:
-        self.flush()
+    def reordered(self: Draft, result: Any, **named: Any) -> Steps[Plan[Any]]:
+        yield from self.flushing()
         self.groups.sort(key=lambda group: not group[0].path.startswith(KNOWN_BROKERS))
-        return plan(self, result, **named)
+        return (yield from planning(self, result, **named))
 
-    patch.setattr(Draft, "plan", reordered)
+    patch.setattr(Draft, "planning", reordered)
 
 
 PLANTS: list[tuple[Plant, str]] = [

@@ -32,7 +32,6 @@ from millstream.controller.errors import InvalidRequest
 from millstream.controller.image import NO_LEADER, BrokerImage, ClusterImage
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerId
-from millstream.model.invariant import invariant
 from millstream.runtime.turns import Pace, Steps, run_whole
 
 Registrations = Mapping[BrokerId, Registration]
@@ -103,20 +102,13 @@ def considering_brokers(
     """`brokers_changed` in steps."""
     looks = _Looks(image.brokers, registered)
     news = looks.news()
-    for broker_id in looks.came():
-        known = image.brokers.get(broker_id)
-        invariant(
-            known is None or known.epoch < registered[broker_id].epoch,
-            "I-17 a broker that came again has no larger epoch",
-            known=known,
-            registered=registered[broker_id],
-        )
     brokers = _brokers_now(looks)
     draft = Draft(image, policy)
     yield from _taking_out(draft, policy, looks)
     draft.groups += [[_remember(looks, one)] for one in looks.came()]
     unclean = yield from electing_leaderless(draft, policy, Electorate.of(brokers))
-    return draft.plan(news._replace(unclean_elections=tuple(unclean)), brokers=brokers)
+    news = news._replace(unclean_elections=tuple(unclean))
+    return (yield from draft.planning(news, brokers=brokers))
 
 
 def _brokers_now(looks: _Looks) -> dict[BrokerId, BrokerImage]:

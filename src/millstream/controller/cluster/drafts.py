@@ -28,15 +28,18 @@ from millstream.coordination.port import (
 )
 from millstream.model.ids import BrokerId
 from millstream.model.invariant import invariant
+from millstream.runtime.turns import Pace, Steps, run_whole
 
 T = TypeVar("T")
 
 GROUP_OPERATIONS_MAX: Final = MULTI_OPERATIONS_MAX - 10
 GROUP_BYTES_MAX: Final = MULTI_BYTES_MAX - 16 * 1024
 """What a group may have, so that the fence fits into the same multi."""
-STATE_BYTES: Final = 1024
-"""More than a state with its path takes, with a topic's longest name and dozens of replicas."""
-TOPIC_NODE_BYTES_MAX: Final = GROUP_BYTES_MAX - 64 * STATE_BYTES
+TOPICS_PER_TURN: Final = 1000
+"""Put together between two turns of others: a few milliseconds."""
+OPERATION_BYTES: Final = 64
+"""What an operation takes beside its path and data, and more."""
+TOPIC_NODE_BYTES_MAX: Final = GROUP_BYTES_MAX - 64 * 1024
 """Beside a topic's node some states must fit into a group."""
 
 
@@ -75,7 +78,7 @@ class Draft:
             self._reassigned.setdefault(topic.name, []).append(following)
         return following
 
-    def _state_set(self, topic: TopicImage, partition: PartitionImage) -> Operation:
+    def _state_set(self, topic: TopicImage, partition: PartitionImage) -> Set:
         return Set(
             path=nodes.state_path(topic.name, partition.index),
             data=nodes.encode_state(partition, controller_epoch=self._controller_epoch),
@@ -88,35 +91,47 @@ class Draft:
         self._configs[topic.name] = configs
         self.groups.append([Set(path=path, data=data, version=ANY_VERSION)])
 
-    def flush(self) -> None:
+    def flushing(self) -> Steps[None]:
         """Put replicas that were changed among the groups: what follows may rely on them."""
+        pace = Pace(TOPICS_PER_TURN)
         for name, changed in self._reassigned.items():
             topic = self.image.topics[name]
             written = list(self._partitions[name])
             for one in changed:
                 written[one.index] = topic.partitions[one.index]
+            room = GROUP_BYTES_MAX - self._topic_bytes_max(topic)
             while changed:
-                changed = self._write_some(topic, written, changed)
+                changed = self._write_some(topic, written, changed, room)
+                if pace.is_due(len(written)):
+                    yield None
         self._reassigned.clear()
 
+    def _topic_bytes_max(self, topic: TopicImage) -> int:
+        """Of any state between the old and the new, but for partitions that get shorter."""
+        before = len(nodes.encode_topic(topic.topic_id, topic.partitions))
+        after = len(nodes.encode_topic(topic.topic_id, self._partitions[topic.name]))
+        return max(before, after)
+
     def _write_some(
-        self, topic: TopicImage, written: list[PartitionImage], changed: list[PartitionImage]
+        self,
+        topic: TopicImage,
+        written: list[PartitionImage],
+        changed: list[PartitionImage],
+        room: int,
     ) -> list[PartitionImage]:
         """One group with the topic's node and as many states as go with it; the others."""
-        count = min(len(changed), GROUP_OPERATIONS_MAX - 1)
-        while True:
-            following = written.copy()
-            for one in changed[:count]:
-                following[one.index] = one
-            data = nodes.encode_topic(topic.topic_id, following)
-            if count == 1 or len(data) + count * STATE_BYTES <= GROUP_BYTES_MAX:
+        states: list[Operation] = []
+        for one in changed[: GROUP_OPERATIONS_MAX - 1]:
+            state = self._state_set(topic, one)
+            room -= len(state.path) + len(state.data) + OPERATION_BYTES
+            if states and room < 0:
                 break
-            count //= 2
-        written[:] = following
+            states.append(state)
+            written[one.index] = one
+        data = nodes.encode_topic(topic.topic_id, written)
         path = nodes.topic_path(topic.name)
-        states = [self._state_set(topic, one) for one in changed[:count]]
         self.groups.append([Set(path=path, data=data, version=ANY_VERSION), *states])
-        return changed[count:]
+        return changed[len(states) :]
 
     def plan(
         self,
@@ -126,27 +141,37 @@ class Draft:
         broker_configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Plan[T]:
         """Everything so far; without groups and other brokers the image stays what it is."""
-        self.flush()
+        return run_whole(self.planning(result, brokers=brokers, broker_configs=broker_configs))
+
+    def planning(
+        self,
+        result: T,
+        *,
+        brokers: Mapping[BrokerId, BrokerImage] | None = None,
+        broker_configs: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Steps[Plan[T]]:
+        """`plan` in steps."""
+        yield from self.flushing()
         is_same = brokers is None or brokers == self.image.brokers
         if not self.groups and is_same:
             return Plan(result, self.image)
-        put, moved = self._changed_topics()
-        reconfigured = [one for one in put if one.name in self._configs]
+        put, moved = yield from self._changing_topics()
         image = self.image.changed(
             put=put, brokers=None if is_same else brokers, broker_configs=broker_configs
         )
         change = ImageChange(
             moved=moved,
-            reconfigured=reconfigured,
+            reconfigured=[one for one in put if one.name in self._configs],
             brokers_changed=not is_same,
             brokers_reconfigured=broker_configs is not None,
         )
         return Plan(result, image, self.groups, change)
 
-    def _changed_topics(self) -> tuple[list[TopicImage], list[MovedPartition]]:
+    def _changing_topics(self) -> Steps[tuple[list[TopicImage], list[MovedPartition]]]:
         """The topics as they will be, and their partitions that moved."""
         put: list[TopicImage] = []
         moved: list[MovedPartition] = []
+        pace = Pace(TOPICS_PER_TURN)
         for name in {**self._partitions, **self._configs}:
             old = self.image.topics[name]
             topic = old._replace(
@@ -155,6 +180,8 @@ class Draft:
             put.append(topic)
             indexes = sorted(self._moved.get(name, ()))
             moved += [MovedPartition(topic, topic.partitions[one]) for one in indexes]
+            if pace.is_due():
+                yield None
         return put, moved
 
 

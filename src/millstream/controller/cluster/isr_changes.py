@@ -79,7 +79,7 @@ def considering_isr_changes(
         results.append(partition if is_same else draft.put(topic, outcome.partition))
         if pace.is_due():
             yield None
-    return draft.plan(results)
+    return (yield from draft.planning(results))
 
 
 def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, epoch: BrokerEpoch) -> None:

@@ -80,7 +80,7 @@ def considering_elections(
             results.errors[name] = error
         if pace.is_due():
             yield None
-    return draft.plan(results)
+    return (yield from draft.planning(results))
 
 
 def _all_partitions(image: ClusterImage) -> Iterator[TopicPartition]:
@@ -164,7 +164,7 @@ def balancing(
         moved += 1
         if pace.is_due():
             yield None
-    return draft.plan(moved)
+    return (yield from draft.planning(moved))
 
 
 def _led_elsewhere(
@@ -220,7 +220,7 @@ def shutting_down(
                 left.append(TopicPartition(topic.name, partition.index))
             if pace.is_due():
                 yield None
-    return draft.plan(left, brokers=brokers)
+    return (yield from draft.planning(left, brokers=brokers))
 
 
 def _can_go_on(partition: PartitionImage, broker_id: BrokerId, electorate: Electorate) -> bool:

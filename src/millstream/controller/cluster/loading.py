@@ -5,7 +5,7 @@ deletions that have begun, topics whose partitions are not all there, reassignme
 and brokers that came or went while nobody looked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from millstream.controller.cluster import nodes
@@ -42,6 +42,8 @@ ROOTS: Final = (
     nodes.DELETIONS,
 )
 """What a controller reads: these nodes, and everything below them."""
+PATHS_PER_TURN: Final = 5000
+"""Looked at between two turns of others: a few milliseconds."""
 
 
 class _Unfinished(NamedTuple):
@@ -73,9 +75,10 @@ def load(found: Found, *, controller_id: BrokerId) -> Loaded:
 def loading(found: Found, *, controller_id: BrokerId) -> Steps[Loaded]:
     """`load` in steps."""
     tree = _Tree(found)
+    yield from tree.growing()
     registered = _registered(tree)
-    deletions = tree.children(nodes.DELETIONS)
-    leftovers = [group for name in deletions for group in _removal(tree, name)]
+    deletions = set(tree.children(nodes.DELETIONS))
+    leftovers = [group for name in sorted(deletions) for group in _removal(tree, name)]
     topics: dict[str, TopicImage] = {}
     unfinished: list[_Unfinished] = []
     pace = Pace()
@@ -106,12 +109,18 @@ class _Tree:
     def __init__(self, found: Found) -> None:
         self.found = found
         self._children: dict[str, list[str]] = {}
-        for path in sorted(found):
+
+    def growing(self) -> Steps[None]:
+        """Find the children."""
+        pace = Pace(PATHS_PER_TURN)
+        for path in self.found:
             parent, _, name = path.rpartition("/")
             self._children.setdefault(parent, []).append(name)
+            if pace.is_due():
+                yield None
 
     def children(self, path: str) -> list[str]:
-        return self._children.get(path, [])
+        return sorted(self._children.get(path, ()))
 
     def data(self, path: str) -> bytes:
         node = self.found.get(path)
@@ -229,7 +238,7 @@ def _deletes(tree: _Tree, path: str) -> list[Operation]:
     return [] if node is None else [Delete(path=path, version=node.stat.version)]
 
 
-def _orphans(tree: _Tree, deletions: Sequence[str]) -> list[Group]:
+def _orphans(tree: _Tree, deletions: Collection[str]) -> list[Group]:
     """Settings of topics that do not exist: Kafka wrote them before the topic."""
     there = {*tree.children(nodes.TOPICS), *deletions}
     names = [one for one in tree.children(nodes.TOPIC_CONFIGS) if one not in there]
@@ -314,4 +323,4 @@ def _completing_reassignments(image: ClusterImage, policy: Policy) -> Steps[Plan
                 draft.put(topic, settled(after, rules.of(topic), electorate, isr=isr).partition)
             if pace.is_due():
                 yield None
-    return draft.plan(None)
+    return (yield from draft.planning(None))

@@ -63,7 +63,7 @@ def reassigning(
             results.errors[name] = error
         if pace.is_due():
             yield None
-    return work.draft.plan(results)
+    return (yield from work.draft.planning(results))
 
 
 def _check(

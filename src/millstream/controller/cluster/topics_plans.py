@@ -59,18 +59,23 @@ def creating_topics(
 ) -> Steps[Plan[list[TopicImage | OperatingError]]]:
     """`create_topics` in steps."""
     planned = yield from planning_creation(_usable(image), wanted, rules)
-    results = [one if isinstance(one, OperatingError) else _fitting(one) for one in planned]
-    created = [one for one in results if isinstance(one, TopicImage)]
-    if not created:
-        return Plan(results, image)
+    results: list[TopicImage | OperatingError] = []
+    created: list[TopicImage] = []
     groups: list[Group] = []
     pace = Pace()
-    for topic in created:
+    for one in planned:
+        topic = one if isinstance(one, OperatingError) else _fitting(one)
+        results.append(topic)
+        if isinstance(topic, OperatingError):
+            continue
+        created.append(topic)
         groups.append(creation_of(topic))
         for partition in topic.partitions:
             groups.append(creation_of_state(topic, partition, policy))
             if pace.is_due():
                 yield None
+    if not created:
+        return Plan(results, image)
     return Plan(results, image.changed(put=created), groups, ImageChange(created=created))
 
 
@@ -197,19 +202,22 @@ def deleting_topics(
     """`delete_topics` in steps."""
     results: list[OperatingError | None] = []
     gone: dict[TopicId, TopicImage] = {}
+    # All the marks first: with a mark the topic is gone, whatever becomes of the rest.
+    groups: list[Group] = []
+    pace = Pace()
     for one in topics:
         topic = image.topics.get(one) if isinstance(one, str) else image.topics_by_id.get(one)
         if topic is None or topic.topic_id in gone:
             results.append(UnknownTopic(one) if isinstance(one, str) else UnknownTopicId(one))
         else:
             gone[topic.topic_id] = topic
+            groups.append([Create(path=nodes.deletion_path(topic.name))])
             results.append(None)
+        if pace.is_due():
+            yield None
     if not gone:
         return Plan(results, image)
     deleted = list(gone.values())
-    # All the marks first: with a mark the topic is gone, whatever becomes of the rest.
-    groups: list[Group] = [[Create(path=nodes.deletion_path(one.name))] for one in deleted]
-    pace = Pace()
     for topic in deleted:
         for group in _removal_of(topic):
             groups.append(group)
