@@ -56,7 +56,9 @@ def follower(
     story = story or Story()
     if config is not None:
         story.log.config = config
-    home = FollowerHome(lambda _log, done: done(None), FollowerCounts(), ClusterSeams())
+    home = FollowerHome(
+        lambda _log, done: done(None), lambda _: None, FollowerCounts(), ClusterSeams()
+    )
     return Follower(story.log, TOPIC_ID, FollowerState(LeaderEpoch(epoch), 0, LEADER), home)
 
 
@@ -196,7 +198,7 @@ def test_what_is_to_be_flushed_is_not_acknowledged_before() -> None:
     plane = DataPlane(LogConfig(flush_messages=1), background=background)
     plane.create("t")
     log, counts = plane.leader("t").log, FollowerCounts()
-    home = FollowerHome(plane.logs.flush, counts, ClusterSeams())
+    home = FollowerHome(plane.logs.flush, lambda _: None, counts, ClusterSeams())
     one = Follower(log, TOPIC_ID, FollowerState(LeaderEpoch(1), 0, LEADER), home)
     ready: list[bool] = []
     one.on_ready = lambda: ready.append(True)
@@ -241,7 +243,7 @@ def test_a_partition_in_trouble_is_left_out_and_comes_back() -> None:
         one.log,
         TopicId(UUID(int=8)),
         one.state,
-        FollowerHome(lambda *_: None, None, None),  # type: ignore[arg-type]
+        FollowerHome(lambda *_: None, lambda _: None, None, None),  # type: ignore[arg-type]
     )
     plan.add(one)
     plan.add(other)

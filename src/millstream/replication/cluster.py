@@ -20,6 +20,8 @@ class ClusterSeams:
     """Of a broker that is alive, by the metadata; None of one that is not."""
     lag_max_s: Callable[[], float] = lambda: 30.0
     """`replica.lag.time.max.ms`."""
+    is_rack_aware: Callable[[], bool] = lambda: False
+    """Whether `replica.selector.class` is Kafka's RackAwareReplicaSelector (KIP-392)."""
     on_unclean: Callable[[TopicPartition, Offset, Offset], None] = lambda *_: None
     """Told when records that counted are cut off: the high watermark, and the new end below it."""
     isr_shrinks: int = 0

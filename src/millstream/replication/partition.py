@@ -91,14 +91,12 @@ class Partition(ReadableReplica):
         "_settled",
         "_state",
         "broker_id",
-        "bytes_to_followers",
     )
 
     def __init__(self, log: Log, facts: LeaderFacts, home: LeaderHome) -> None:
         super().__init__(log, facts.topic_id)
         self._home = home
         self.broker_id: BrokerId = facts.leader
-        self.bytes_to_followers = 0
         self._settled = log.log_end
         """Everything below is as durable as the topic asks."""
         self._flushes = 0

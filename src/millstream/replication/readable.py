@@ -24,6 +24,7 @@ class ReadableReplica:
     __slots__ = (
         "_is_closed",
         "bytes_out",
+        "bytes_to_followers",
         "follower_readers",
         "has_news",
         "leader_epoch",
@@ -49,7 +50,15 @@ class ReadableReplica:
         """Whether `readers` have something to look at; followers look whenever they are woken."""
         self.bytes_out = 0
         """Record bytes handed to consumers."""
+        self.bytes_to_followers = 0
         self._is_closed = False
+
+    def count_out(self, size_bytes: int, *, is_follower: bool) -> None:
+        """Record bytes were handed out."""
+        if is_follower:
+            self.bytes_to_followers += size_bytes
+        else:
+            self.bytes_out += size_bytes
 
     # -- facts -----------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from millstream.replication.follower import (
 )
 from millstream.replication.metadata import PartitionFacts, TopicFacts
 from millstream.replication.partition import LeaderFacts, LeaderHome, Partition
+from millstream.replication.readable import ReadableReplica
 from millstream.replication.waking import Waking
 from millstream.runtime.turns import Steps, in_parts
 from millstream.storage.log import Log
@@ -112,7 +113,7 @@ class Roles(Waking):
         self._without_room: dict[Name, bool] = {}
         """Those of them whose log could not be made for want of room, and whether it is new."""
         self._home = LeaderHome(logs.flush, self._wake, self.cluster)
-        self._follower_home = FollowerHome(logs.flush, self.counts, self.cluster)
+        self._follower_home = FollowerHome(logs.flush, self._wake, self.counts, self.cluster)
         self._changes = 0
 
     # -- looking up ------------------------------------------------------------------------
@@ -159,6 +160,10 @@ class Roles(Waking):
         if name is None:
             raise UnknownTopicId(TopicId(UUID(bytes=topic_id)))
         return name
+
+    def readable(self, partition: Name) -> ReadableReplica:
+        """What a consumer may read: the leader, or else the replica that follows it (KIP-392)."""
+        return self._leaders.get(partition) or self._followers.get(partition) or self.get(partition)
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._leaders.values()))
