@@ -129,6 +129,7 @@ class ClusterPart:
         configs, cluster = seams.configs, seams.partitions.cluster
         cluster.proposals = member.isr
         cluster.may_propose = member.may_propose
+        cluster.may_lead = member.may_lead
         cluster.epoch_of = member.epoch_of
         cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
         cluster.on_unclean = self._note_unclean
