@@ -112,6 +112,8 @@ class ClusterMember:
         self._registered = asyncio.Event()
         self._taken_epoch = NO_BROKER_EPOCH
         """The epoch whose first image is taken over: its leaderships are led."""
+        self._taking_epoch = NO_BROKER_EPOCH
+        """The epoch that the image knew which was taken last, or is being taken."""
         self._taken = asyncio.Event()
         self.is_taking = False
         self._is_between = False
@@ -303,22 +305,31 @@ class ClusterMember:
         """Steps that no change may come into; not while one is being taken."""
         self._is_between = True
         try:
-            yield from self._while_member(steps, self.broker_epoch)
+            yield from steps
         finally:
             self._is_between = False
+
+    def may_lead(self) -> bool:
+        """Whether what is being taken was decided for this incarnation, which is still alive.
+
+        Steps go on when the session is lost between two of them: a log that is half made must be
+        made. Only leading is over then.
+        """
+        return self._taking_epoch != NO_BROKER_EPOCH and self._taking_epoch == self.broker_epoch
 
     def _taking(self, change: ImageChange) -> Steps[None]:
         partitions, image, epoch = self._parts.partitions, self.image, self.broker_epoch
         if not self._is_shown(image, epoch):
             self._taken_epoch = NO_BROKER_EPOCH
             return
+        self._taking_epoch = epoch
         if self._taken_epoch == epoch:
-            yield from self._while_member(partitions.preparing(change), epoch)
-            yield from self._while_member(partitions.following(change), epoch)
+            yield from partitions.preparing(change)
+            yield from partitions.following(change)
             return
         if not self._taken.is_set():
             yield from self._forgetting_strays(image)
-        yield from self._while_member(partitions.taking(image), epoch)
+        yield from partitions.taking(image)
         if self.broker_epoch == epoch:
             self._taken_epoch = epoch
             self._taken.set()
@@ -326,26 +337,6 @@ class ClusterMember:
     def _is_shown(self, image: ClusterImage, epoch: BrokerEpoch) -> bool:
         mine = image.brokers.get(self._parts.broker_id)
         return epoch != NO_BROKER_EPOCH and mine is not None and mine.epoch == epoch
-
-    def _while_member(self, steps: Steps[None], epoch: BrokerEpoch) -> Steps[None]:
-        """The steps, given up when the session is lost between two of them: no step of an old
-        image may lead anything after that.
-        """
-        answer: Any = None
-        error: Exception | None = None
-        try:
-            while self.broker_epoch == epoch:
-                asked = steps.throw(error) if error is not None else steps.send(answer)
-                answer = error = None
-                try:
-                    answer = yield asked
-                except Exception as raised:  # noqa: BLE001 - the steps decide what it means
-                    error = raised
-        except StopIteration:
-            return
-        finally:
-            steps.close()
-        self._parts.partitions.close_all_leaderships()
 
     def _forgetting_strays(self, image: ClusterImage) -> Steps[None]:
         """Logs of topics that were deleted, or moved away, while this broker was not there."""

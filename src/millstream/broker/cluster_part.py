@@ -25,6 +25,7 @@ from millstream.controller.cluster.racing import until
 from millstream.controller.cluster.registration import ClusterIds
 from millstream.controller.image import Endpoint, ImageChange
 from millstream.coordination.port import Coordination
+from millstream.model.config.cluster_keys import RACK_AWARE
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.errors import OperatingError, StorageFailed
 from millstream.model.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
@@ -128,9 +129,11 @@ class ClusterPart:
         configs, cluster = seams.configs, seams.partitions.cluster
         cluster.proposals = member.isr
         cluster.may_propose = member.may_propose
+        cluster.may_lead = member.may_lead
         cluster.epoch_of = member.epoch_of
         cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
         cluster.on_unclean = self._note_unclean
+        cluster.is_rack_aware = lambda: configs.get_text("replica.selector.class") == RACK_AWARE
         fetchers = ReplicaFetchers(
             FetchSeams(
                 connections=self.connections,

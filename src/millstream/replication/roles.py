@@ -39,6 +39,9 @@ StateNumber = tuple[int, int]
 """Leader epoch and partition epoch: the larger is the newer."""
 
 
+NOTHING_KNOWN: Final[StateNumber] = (-1, -1)
+
+
 class FollowedPartitions(Protocol):
     """Told what to fetch, and from whom."""
 
@@ -213,7 +216,10 @@ class Roles(Waking):
                     leader.configure(_facts(planned))
                 return
             if known is None or _number(partition) > known:
-                self._lead(planned, log)
+                if self.cluster.may_lead():
+                    self._lead(planned, log)
+                elif known is None:
+                    self._given_up[name] = NOTHING_KNOWN  # held, and any metadata is newer
         elif known is None or _number(partition) > known:
             self._follow(planned, log)
 
