@@ -126,6 +126,14 @@ def test_a_leader_that_a_move_has_added() -> None:
     assert book.write(SetNode(STATE, state(3, 2, [3]))) == ["I-14"]
 
 
+def test_an_in_sync_set_that_flaps() -> None:
+    """I-40"""
+    book = Book()
+    found = [book.set(state(1, 0, [1, 2] if turn % 2 else [1])) for turn in range(45)]
+    assert found[10] == []
+    assert found[-1] == ["I-40"]
+
+
 def test_the_last_known_leader_may_come_back() -> None:
     book = Book()
     assert book.set(state(-1, 1, [], last_known_leader=3)) == []

@@ -6,8 +6,9 @@ controller that was deposed (I-16), a broker that lost its memory and was truste
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from millstream.testing.cluster_invariants import Excuses, Violation
 from millstream.testing.cluster_tree import (
@@ -32,6 +33,9 @@ from millstream.testing.cluster_views import (
 )
 
 _CONTROLLERS_ONLY = (TOPICS, TOPIC_CONFIGS, KNOWN_BROKERS)
+
+STATES_PER_SECOND_MAX: Final = 40
+"""Of one partition. Whole moves and a few elections need fewer; an in-sync set that flaps more."""
 
 ELECTIONS = "elections"
 UNCLEAN_ELECTIONS = "unclean elections"
@@ -73,8 +77,13 @@ class LeaderLedger:
 class ClusterLedger:
     """Follows the keeper."""
 
-    def __init__(self, excuses: Excuses, made: Counter[str]) -> None:
+    def __init__(
+        self, excuses: Excuses, made: Counter[str], now_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self.tree = TreeShadow()
+        self._now_s = now_s
+        self._changed_s: dict[PartitionKey, deque[float]] = {}
+        """When the state of each partition was written last."""
         self.leaders = LeaderLedger()
         self._excuses = excuses
         self._made = made
@@ -123,6 +132,7 @@ class ClusterLedger:
         if was is None:
             return
         self._count(was, now)
+        yield from self._pace(now)
         if step.session_id:
             yield from self._election(was, now, joining=_finished_move(step, now.key))
 
@@ -130,6 +140,14 @@ class ClusterLedger:
         self._made[ELECTIONS] += now.leader_epoch > was.leader_epoch and now.leader != NO_LEADER
         self._made[ISR_SHRINKS] += set(now.isr) < set(was.isr)
         self._made[ISR_GROWTHS] += set(now.isr) > set(was.isr)
+
+    def _pace(self, now: CommittedPartition) -> Iterator[Violation]:
+        """I-40: an in-sync set comes to rest, and does not keep the keeper busy until then."""
+        now_s = self._now_s()
+        changed = self._changed_s.setdefault(now.key, deque(maxlen=STATES_PER_SECOND_MAX))
+        changed.append(now_s)
+        if len(changed) == STATES_PER_SECOND_MAX and now_s - changed[0] < 1.0:
+            yield Violation("I-40", f"{now.key} flaps, {len(changed)} states within 1 s: {now}")
 
     def _election(
         self, was: CommittedPartition, now: CommittedPartition, *, joining: set[int]

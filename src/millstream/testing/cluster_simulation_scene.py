@@ -28,7 +28,7 @@ class ClusterScene(Scene):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.excuses = Excuses()
-        self.ledger = ClusterLedger(self.excuses, self.made)
+        self.ledger = ClusterLedger(self.excuses, self.made, self.now_s)
         self.pauses = Pauses(self.world.loop, self.world.network)
         self.lost_reply_chance = 0.0
         self.broker_hosts: dict[int, str] = {}
