@@ -119,6 +119,9 @@ class ClusterMember:
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
         """Of the newest registration; proof, with a clean stop, that nothing was lost."""
+        self.found_logs = 0
+        """When this broker was started."""
+        self._is_closing = False
         self.cluster_id = ""
         self.failure: OperatingError | None = None
         self.failed = asyncio.Event()
@@ -269,6 +272,7 @@ class ClusterMember:
 
     async def close(self) -> None:
         """End the session; whatever was led has been given up before."""
+        self._is_closing = True
         await self.stop_following()
         if self._membership is None or self._being_member is None:
             return
@@ -289,7 +293,8 @@ class ClusterMember:
         """Nothing is led from here on, before anybody else is told anything (I-18)."""
         self._taken_epoch = NO_BROKER_EPOCH
         self._parts.partitions.close_all_leaderships()
-        log.warning("the session is lost: nothing is led any more", epoch=epoch)
+        if not self._is_closing:
+            log.warning("the session is lost: nothing is led any more", epoch=epoch)
 
     def taking(self, change: ImageChange) -> Steps[None]:
         """Lead and follow what the image says, if it knows this incarnation (I-17)."""
@@ -342,7 +347,8 @@ class ClusterMember:
         """Logs of topics that were deleted, or moved away, while this broker was not there."""
         if not image.topics:
             # As likely a coordination service that lost everything: these may be the last copies.
-            log.warning("the cluster has no topics: logs that are here stay as they are")
+            if self.found_logs:
+                log.warning("the cluster has no topics: logs that are here stay as they are")
             return
         strays = yield from self._parts.partitions.deleting_strays(image)
         for one in strays:
