@@ -348,6 +348,8 @@ def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
 
 
 def _note_sent(one: Found) -> None:
-    # With an error they are unknown: when it goes away the client is told.
-    one.cursor.sent_high_watermark = one.high_watermark
+    # With an error they are unknown: when it goes away the client is told. So they are to one whose
+    # log parts from ours: it cuts its log and looks at nothing else.
+    is_taken = one.diverging is None
+    one.cursor.sent_high_watermark = one.high_watermark if is_taken else UNKNOWN
     one.cursor.sent_log_start = one.log_start

@@ -66,6 +66,8 @@ class Next(Enum):
     """Go on."""
     WAIT = auto()
     """Until a flush is done: then `on_ready` is called."""
+    VOID = auto()
+    """The answer was to something else, and what it told is lost: the leader must tell it again."""
     BACK_OFF = auto()
     """Later, for the same may happen again."""
     METADATA = auto()
@@ -178,7 +180,7 @@ class Follower(ReadableReplica):
     def take(self, asked: Asked, part: FetchedPart) -> Next:
         """Do what the answer says. Of a request that is not what would be asked now: nothing."""
         if asked != self.ask():
-            return Next.WAIT if self._flushes else Next.ASK
+            return Next.VOID
         try:
             if part.error:
                 return self._refused(part.error)
