@@ -6,7 +6,7 @@ the broker's new epoch (I-17).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,6 +49,10 @@ CLOSE_S: Final = 5.0
 """For the session to end. It expires by itself if that is not possible."""
 FORWARD: Final = "forward"
 SHUTDOWN: Final = "shutdown"
+
+
+class MemberFault(OperatingError):
+    """An error of ours ended the membership."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,6 +123,9 @@ class ClusterMember:
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
         """Of the newest registration; proof, with a clean stop, that nothing was lost."""
+        self.found_logs = 0
+        """When this broker was started."""
+        self._is_closing = False
         self.cluster_id = ""
         self.failure: OperatingError | None = None
         self.failed = asyncio.Event()
@@ -189,9 +196,10 @@ class ClusterMember:
             while_registered=self._while_registered,
         )
         loop = asyncio.get_running_loop()
-        membership = self._be_member(self._membership)
+        membership = self._or_fail(self._membership.run())
         self._being_member = loop.create_task(membership, name="be a member")
-        self._being_told = loop.create_task(self.following.run(), name="follow the cluster")
+        following = self._or_fail(self.following.run())
+        self._being_told = loop.create_task(following, name="follow the cluster")
 
     async def registered_once(self) -> None:
         """The first registration; raises what kept it from coming, CannotConnect in the end."""
@@ -220,12 +228,17 @@ class ClusterMember:
         if self.failure is not None:
             raise self.failure
 
-    async def _be_member(self, membership: Membership) -> None:
+    async def _or_fail(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever ends it before its time, this broker cannot go on."""
         try:
-            await membership.run()
+            await work
         except OperatingError as error:
-            log.error("this broker cannot be a member of the cluster", error=error)
             self.failure = error
+        except Exception as error:  # noqa: BLE001 - told by whoever stops the broker
+            self.failure = MemberFault(f"{type(error).__name__}: {error}")
+            log.error("a fault in a member of the cluster", error=error)
+        if self.failure is not None:
+            log.error("this broker cannot be a member of the cluster", reason=str(self.failure))
             self.failed.set()
 
     async def _while_registered(self, incarnation: Registered) -> None:
@@ -269,6 +282,7 @@ class ClusterMember:
 
     async def close(self) -> None:
         """End the session; whatever was led has been given up before."""
+        self._is_closing = True
         await self.stop_following()
         if self._membership is None or self._being_member is None:
             return
@@ -289,7 +303,8 @@ class ClusterMember:
         """Nothing is led from here on, before anybody else is told anything (I-18)."""
         self._taken_epoch = NO_BROKER_EPOCH
         self._parts.partitions.close_all_leaderships()
-        log.warning("the session is lost: nothing is led any more", epoch=epoch)
+        if not self._is_closing:
+            log.warning("the session is lost: nothing is led any more", epoch=epoch)
 
     def taking(self, change: ImageChange) -> Steps[None]:
         """Lead and follow what the image says, if it knows this incarnation (I-17)."""
@@ -342,7 +357,8 @@ class ClusterMember:
         """Logs of topics that were deleted, or moved away, while this broker was not there."""
         if not image.topics:
             # As likely a coordination service that lost everything: these may be the last copies.
-            log.warning("the cluster has no topics: logs that are here stay as they are")
+            if self.found_logs:
+                log.warning("the cluster has no topics: logs that are here stay as they are")
             return
         strays = yield from self._parts.partitions.deleting_strays(image)
         for one in strays:

@@ -178,6 +178,7 @@ class ClusterPart:
         self._identity.leave_out(report.failed_directories)
         self._identity.check_logs(len(report.loaded))
         self.member.last_epoch = report.last_broker_epoch
+        self.member.found_logs = len(report.loaded)
         return report
 
     async def join(
