@@ -20,6 +20,7 @@ from millstream.broker.tasks import TaskScope
 from millstream.controller.image import (
     BrokerImage,
     ClusterImage,
+    Endpoint,
     ImageChange,
     MovedPartition,
     PartitionImage,
@@ -37,6 +38,7 @@ from millstream.replication.fetching import FetchSeams, ReplicaFetchers
 from millstream.replication.isr_port import IsrAnswer, IsrProposal, IsrState
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
+from millstream.rpc.connection import connect
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.turns import run_whole
@@ -46,6 +48,12 @@ from millstream.storage.manager import LogManager, Seams
 from millstream.storage.ports import AppendOutcome
 from millstream.testing.log_kit import SMALL_SEGMENTS, read_all
 from millstream.testing.sim_world import SimNode, SimWorld
+from millstream.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    PartitionData,
+)
 
 ROOT = "/data"
 PORT = 9092
@@ -295,7 +303,10 @@ class Cluster:
         self.image = ClusterImage(
             cluster_id="test",
             controller_id=ids[0],
-            brokers={one: BrokerImage(one) for one in ids},
+            brokers={
+                one: BrokerImage(one, (Endpoint(LISTENER, f"broker-{one}", PORT),), f"rack-{one}")
+                for one in ids
+            },
             topics={TOPIC: topic},
             broker_configs={},
         )
@@ -363,6 +374,23 @@ class Cluster:
             isr=tuple(BrokerId(one) for one in isr),
         )
         self.put(index, changed, tell=tell)
+
+    async def consume(
+        self, broker: int, offset: Offset, *, rack: str, wait_ms: int = 0
+    ) -> PartitionData:
+        """One fetch by a consumer, on a connection of its own."""
+        host = self.world.network.host("consumer")
+        connection = await connect(host, RpcSettings(), host=f"broker-{broker}", port=PORT)
+        one = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=10_000)
+        topic = FetchTopic(topic_id=TOPIC_ID, partitions=[one])
+        request = FetchRequest(
+            max_wait_ms=wait_ms, min_bytes=1, max_bytes=10_000, topics=[topic], rack_id=rack
+        )
+        answer = await connection.send(request)
+        connection.close()
+        found = answer.responses[0].partitions[0]
+        assert isinstance(found, PartitionData)
+        return found
 
     # -- waiting
 

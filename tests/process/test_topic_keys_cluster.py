@@ -1,22 +1,45 @@
-"""Topic keys that decide who leads, changed while the broker runs."""
+"""Topic keys that decide who leads, changed while a cluster runs."""
 
-from collections.abc import Iterator
+from pathlib import Path
 
-import pytest
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
 
-from topic_keys_kit import Bench, effect_of, running_bench
+from topic_keys_kit import effect_of
+from up_kit import Cluster, cluster_up
+
+TOPIC = "events"
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    with running_bench() as running:
-        yield running
+def allow_unclean(cluster: Cluster) -> None:
+    entry = ConfigEntry(
+        "unclean.leader.election.enable",
+        "true",
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+    for done in cluster.admin.incremental_alter_configs([resource]).values():
+        done.result(20)
 
 
 @effect_of("unclean.leader.election.enable")
-def test_only_replica_goes_on_whatever_the_topic_allows(bench: Bench) -> None:
-    topic = bench.topic()
-    for value in ("true", "false", None):
-        bench.alter_topic(topic, unclean_leader_election_enable=value)
-        bench.put(topic)
-    assert len(bench.records(topic)) == 3
+def test_replica_out_of_sync_leads_only_where_the_topic_allows_it(tmp_path: Path) -> None:
+    """The last one in sync is gone; the other one is back, without what it missed."""
+    with cluster_up(tmp_path / "data", "--brokers", "3", "--port", "0") as (_, cluster):
+        wanted = NewTopic(
+            TOPIC,
+            num_partitions=1,
+            replica_assignment=[[2, 3]],
+            config={"min.insync.replicas": "1"},
+        )
+        cluster.admin.create_topics([wanted])[TOPIC].result(20)
+        cluster.wait(lambda parts: len(parts) == 1 and parts[0].leader == 2, TOPIC, "2 leads")
+        cluster.kill(3)
+        cluster.wait(lambda parts: parts[0].isrs == [2], TOPIC, "2 is alone")
+        cluster.kill(2)
+        cluster.wait(lambda parts: parts[0].leader == -1, TOPIC, "nobody leads")
+        with cluster.by_hand(3):
+            cluster.wait(lambda parts: parts[0].leader == -1, TOPIC, "it may miss something")
+            allow_unclean(cluster)
+            cluster.wait(lambda parts: parts[0].leader == 3, TOPIC, "3 leads")

@@ -134,6 +134,24 @@ def test_who_fails_as_controller_makes_room() -> None:
     play(3, story)
 
 
+def test_a_damaged_node_keeps_nobody_from_serving_and_is_mended_by_hand() -> None:
+    async def whole(world: SimulatedWorld) -> None:
+        operator = await world.open("operator")
+        await operator.create(LEDGER)
+        await operator.create(CONTROLLER_EPOCH, b"many")
+        one = Stand(world, 1)
+        one.member.start()
+        await asyncio.sleep(10)
+        assert one.member.membership.current is not None
+        assert not one.reigns
+        await operator.set(CONTROLLER_EPOCH, b"7", version=0)
+        await happens(one.reigns_now, "it is elected")
+        assert one.epochs == [8]
+        await one.member.stop()
+
+    played(7, whole)
+
+
 @pytest.mark.parametrize("is_carried_out", [True, False])
 def test_an_election_whose_answer_was_lost(*, is_carried_out: bool) -> None:
     async def whole(world: SimulatedWorld) -> None:

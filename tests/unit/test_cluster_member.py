@@ -166,20 +166,31 @@ def test_lost_session_closes_every_leadership_at_once() -> None:
     assert world.play(story) == ["strays", *TAKEN, "close"]
 
 
-def test_steps_of_an_image_end_where_the_session_is_lost() -> None:
-    """I-18. What is left of an image that is being taken must lead nothing after the loss."""
+def test_steps_of_an_image_lead_nothing_once_the_session_is_lost() -> None:
+    """I-18. They go on, since a log may be half made, and may not lead any more."""
     world = World()
+    allowed: list[bool] = []
+
+    def after_step() -> None:
+        if world.partitions.done[-1] == "take 1":
+            world.lose()
+        allowed.append(world.member.may_lead())
 
     async def story() -> None:
         world.register(7)
         world.show(7)
-        world.partitions.after_step = lambda: (
-            world.lose() if world.partitions.done[-1] == "take 1" else None
-        )
+        world.partitions.after_step = after_step
         await world.take()
+        world.register(9)
+        assert not world.member.may_lead(), "the metadata does not know it yet"
+        world.partitions.after_step = lambda: None
+        world.show(9)
+        await world.take()
+        assert world.member.may_lead()
 
     done = world.play(story)
-    assert done == ["strays", "take 0", "take 1", "close", "close"]
+    assert done == ["strays", "take 0", "take 1", "close", "take 2", "strays", *TAKEN]
+    assert allowed == [True, False, False]
 
 
 def test_everything_is_taken_anew_under_the_next_epoch() -> None:

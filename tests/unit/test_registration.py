@@ -13,6 +13,7 @@ from millstream.controller.cluster.registration import BrokerIdTaken, Registered
 from millstream.controller.errors import InconsistentClusterId
 from millstream.coordination.port import Session, SessionState
 from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.model.invariant import InvariantViolated
 from millstream.runtime.randomness import SeededRandomness
 
 SESSION_S = SHORT_SESSION_MS / 1000
@@ -163,6 +164,23 @@ def test_what_runs_beside_a_registration_ends_with_it() -> None:
         assert lives == [("began", first), ("ended", first), ("began", second), ("ended", second)]
 
     played(8, story)
+
+
+def test_a_fault_beside_a_registration_ends_the_membership_as_it_is() -> None:
+    """Not wrapped into a group, in which nobody would look for it."""
+
+    async def beside(_incarnation: Registered) -> None:
+        raise InvariantViolated("for the story")
+
+    async def story(world: SimulatedWorld) -> None:
+        one = Member(world, 1, while_registered=beside).start()
+        assert one.task is not None
+        with pytest.raises(InvariantViolated, match="for the story"):
+            await asyncio.gather(one.task)
+        assert [event for event, _ in one.events] == ["registered", "lost"]
+
+    with pytest.raises(InvariantViolated, match="for the story"):
+        played(10, story)
 
 
 def test_close_ends_it_also_while_there_is_no_service() -> None:

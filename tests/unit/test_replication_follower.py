@@ -56,7 +56,9 @@ def follower(
     story = story or Story()
     if config is not None:
         story.log.config = config
-    home = FollowerHome(lambda _log, done: done(None), FollowerCounts(), ClusterSeams())
+    home = FollowerHome(
+        lambda _log, done: done(None), lambda _: None, FollowerCounts(), ClusterSeams()
+    )
     return Follower(story.log, TOPIC_ID, FollowerState(LeaderEpoch(epoch), 0, LEADER), home)
 
 
@@ -110,10 +112,11 @@ def test_an_answer_to_what_would_not_be_asked_any_more_is_not_taken() -> None:
     asked = one.ask()
     assert asked is not None
     one.follow(FollowerState(LeaderEpoch(2), 1, LEADER))
-    assert one.take(asked, part(of_epoch(1, 0, b"a"))) is Next.ASK
+    assert one.take(asked, part(of_epoch(1, 0, b"a"))) is Next.VOID
     assert one.log.log_end == 0
     take(one, part(of_epoch(1, 0, b"a")))
-    assert one.take(asked._replace(leader_epoch=LeaderEpoch(2)), part(diverging=(0, 0))) is Next.ASK
+    late = asked._replace(leader_epoch=LeaderEpoch(2))
+    assert one.take(late, part(diverging=(0, 0))) is Next.VOID
     assert one.log.log_end == 1
 
 
@@ -196,7 +199,7 @@ def test_what_is_to_be_flushed_is_not_acknowledged_before() -> None:
     plane = DataPlane(LogConfig(flush_messages=1), background=background)
     plane.create("t")
     log, counts = plane.leader("t").log, FollowerCounts()
-    home = FollowerHome(plane.logs.flush, counts, ClusterSeams())
+    home = FollowerHome(plane.logs.flush, lambda _: None, counts, ClusterSeams())
     one = Follower(log, TOPIC_ID, FollowerState(LeaderEpoch(1), 0, LEADER), home)
     ready: list[bool] = []
     one.on_ready = lambda: ready.append(True)
@@ -241,7 +244,7 @@ def test_a_partition_in_trouble_is_left_out_and_comes_back() -> None:
         one.log,
         TopicId(UUID(int=8)),
         one.state,
-        FollowerHome(lambda *_: None, None, None),  # type: ignore[arg-type]
+        FollowerHome(lambda *_: None, lambda _: None, None, None),  # type: ignore[arg-type]
     )
     plan.add(one)
     plan.add(other)
@@ -287,6 +290,21 @@ def test_a_lost_session_is_begun_anew(error: ErrorCode) -> None:
     assert need is not None
     assert need.session == (0, 0)
     assert len(need.asked) == 1
+
+
+def test_what_an_answer_told_in_vain_is_asked_for_again() -> None:
+    """The high watermark of an answer that came too late would be missed until it moves."""
+    plan, one = FetchPlan(), follower()
+    plan.add(one)
+    plan.request(0.0)
+    answer(plan)
+    plan.request(0.0)
+    one.follow(FollowerState(LeaderEpoch(2), 1, LEADER))
+    plan.add(one)
+    answer(plan, (one, part(high=5)))
+    need = plan.request(0.0)
+    assert need is not None
+    assert need.session == (0, 0)
 
 
 def test_a_leader_without_room_for_sessions_is_asked_for_everything_each_time() -> None:

@@ -273,6 +273,14 @@ def test_a_proposal_names_the_incarnation_that_has_fetched() -> None:
     assert led.wanted() is None, "and 2 is gone"
 
 
+def test_a_member_that_was_not_heard_in_this_epoch_is_named_as_it_is_registered() -> None:
+    led = Led(isr=(1, 2))
+    led.fetch(THREE, 0)
+    wanted = led.wanted()
+    assert wanted is not None
+    assert [tuple(one) for one in wanted.isr] == [(1, 11), (2, 12), (3, 13)]
+
+
 def test_a_replica_that_is_taken_away_is_not_waited_for() -> None:
     led = Led()
     led.end = Offset(10)

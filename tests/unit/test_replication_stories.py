@@ -1,5 +1,6 @@
 """Stories of two and three brokers on a simulated network: what replication promises, by name."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from millstream.replication.errors import (
 )
 from millstream.runtime.turns import run_whole
 from millstream.testing.log_kit import SMALL_SEGMENTS
+from millstream.wire.errors import ErrorCode
 from replica_kit import LAG_S, Cluster, offsets
 
 
@@ -376,3 +378,44 @@ def test_a_restart_with_followers_begins_at_the_stored_high_watermark() -> None:
         cluster[1].leader().check_high_watermark_known()
 
     Cluster(brokers=2).play(story)
+
+
+def test_kip_392_a_consumer_reads_from_a_follower_in_its_rack() -> None:
+    """What counts, and no more (I-07); one that is merely behind is not out of range."""
+
+    async def story(cluster: Cluster) -> None:
+        outcomes = cluster[1].append(b"a", b"b")
+        await cluster.until(lambda: len(outcomes) == 2)
+        await cluster.until_equal()
+        cluster[1].partitions.cluster.is_rack_aware = lambda: True
+        sent = await cluster.consume(1, Offset(0), rack="rack-3")
+        assert (sent.preferred_read_replica, bytes(sent.records or b"")) == (3, b"")
+        for rack in ("rack-1", "nowhere", ""):
+            kept = await cluster.consume(1, Offset(0), rack=rack)
+            assert kept.preferred_read_replica == -1
+            assert kept.records
+        there = await cluster.consume(3, Offset(1), rack="rack-3")
+        assert (there.error_code, there.high_watermark) == (0, 2)
+        assert there.records
+        behind = await cluster.consume(3, Offset(5), rack="rack-3")
+        assert behind.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+        no_rack = await cluster.consume(3, Offset(1), rack="")
+        assert no_rack.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert no_rack.current_leader.leader_id == 1
+
+    Cluster().play(story)
+
+
+def test_kip_392_a_reader_at_a_follower_waits_for_what_counts_there() -> None:
+    async def story(cluster: Cluster) -> None:
+        waiting = asyncio.get_running_loop().create_task(
+            cluster.consume(3, Offset(0), rack="rack-3", wait_ms=5000)
+        )
+        await cluster.pass_time(0.1)
+        assert not waiting.done()
+        cluster[1].append(b"a")
+        found = await waiting
+        assert found.records
+        assert found.high_watermark == 1
+
+    Cluster().play(story)

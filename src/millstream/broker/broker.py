@@ -433,7 +433,7 @@ class Broker:
         if self._observe is not None:
             await self._observe.close()
         if self.cluster is not None:
-            self.cluster.stop_serving()
+            await self.cluster.stop_serving()
         await self.server.close()
         self._requests.stop()  # nobody is left to be answered
         await self._tasks.close(timeout_s=1.0)

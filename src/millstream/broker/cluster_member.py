@@ -107,15 +107,21 @@ class ClusterMember:
         )
         self.producer_id_blocks = ProducerIdBlocks(parts.broker_id, self._session)
         self._membership: Membership | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._being_member: asyncio.Task[None] | None = None
+        self._being_told: asyncio.Task[None] | None = None
         self._registered = asyncio.Event()
         self._taken_epoch = NO_BROKER_EPOCH
         """The epoch whose first image is taken over: its leaderships are led."""
+        self._taking_epoch = NO_BROKER_EPOCH
+        """The epoch that the image knew which was taken last, or is being taken."""
         self._taken = asyncio.Event()
         self.is_taking = False
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
         """Of the newest registration; proof, with a clean stop, that nothing was lost."""
+        self.found_logs = 0
+        """When this broker was started."""
+        self._is_closing = False
         self.cluster_id = ""
         self.failure: OperatingError | None = None
         self.failed = asyncio.Event()
@@ -186,11 +192,9 @@ class ClusterMember:
             while_registered=self._while_registered,
         )
         loop = asyncio.get_running_loop()
-        for work, name in (
-            (self._be_member(self._membership), "be a member"),
-            (self.following.run(), "follow the cluster"),
-        ):
-            self._tasks.append(loop.create_task(work, name=name))
+        membership = self._be_member(self._membership)
+        self._being_member = loop.create_task(membership, name="be a member")
+        self._being_told = loop.create_task(self.following.run(), name="follow the cluster")
 
     async def registered_once(self) -> None:
         """The first registration; raises what kept it from coming, CannotConnect in the end."""
@@ -260,17 +264,22 @@ class ClusterMember:
             here, there, purpose=SHUTDOWN, is_wanted=lambda: self.broker_epoch == epoch
         )
 
+    async def stop_following(self) -> None:
+        """Whatever the cluster decides from here on is not for this broker any more."""
+        if self._being_told is not None:
+            self._being_told.cancel()
+            await asyncio.wait([self._being_told])
+
     async def close(self) -> None:
         """End the session; whatever was led has been given up before."""
-        if self._membership is not None:
-            self._membership.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks[:1], timeout=CLOSE_S)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks.clear()
+        self._is_closing = True
+        await self.stop_following()
+        if self._membership is None or self._being_member is None:
+            return
+        self._membership.close()
+        await asyncio.wait([self._being_member], timeout=CLOSE_S)
+        self._being_member.cancel()
+        await asyncio.wait([self._being_member])
 
     # -- what happens to it ----------------------------------------------------------------
 
@@ -284,7 +293,8 @@ class ClusterMember:
         """Nothing is led from here on, before anybody else is told anything (I-18)."""
         self._taken_epoch = NO_BROKER_EPOCH
         self._parts.partitions.close_all_leaderships()
-        log.warning("the session is lost: nothing is led any more", epoch=epoch)
+        if not self._is_closing:
+            log.warning("the session is lost: nothing is led any more", epoch=epoch)
 
     def taking(self, change: ImageChange) -> Steps[None]:
         """Lead and follow what the image says, if it knows this incarnation (I-17)."""
@@ -300,22 +310,31 @@ class ClusterMember:
         """Steps that no change may come into; not while one is being taken."""
         self._is_between = True
         try:
-            yield from self._while_member(steps, self.broker_epoch)
+            yield from steps
         finally:
             self._is_between = False
+
+    def may_lead(self) -> bool:
+        """Whether what is being taken was decided for this incarnation, which is still alive.
+
+        Steps go on when the session is lost between two of them: a log that is half made must be
+        made. Only leading is over then.
+        """
+        return self._taking_epoch != NO_BROKER_EPOCH and self._taking_epoch == self.broker_epoch
 
     def _taking(self, change: ImageChange) -> Steps[None]:
         partitions, image, epoch = self._parts.partitions, self.image, self.broker_epoch
         if not self._is_shown(image, epoch):
             self._taken_epoch = NO_BROKER_EPOCH
             return
+        self._taking_epoch = epoch
         if self._taken_epoch == epoch:
-            yield from self._while_member(partitions.preparing(change), epoch)
-            yield from self._while_member(partitions.following(change), epoch)
+            yield from partitions.preparing(change)
+            yield from partitions.following(change)
             return
         if not self._taken.is_set():
             yield from self._forgetting_strays(image)
-        yield from self._while_member(partitions.taking(image), epoch)
+        yield from partitions.taking(image)
         if self.broker_epoch == epoch:
             self._taken_epoch = epoch
             self._taken.set()
@@ -324,31 +343,12 @@ class ClusterMember:
         mine = image.brokers.get(self._parts.broker_id)
         return epoch != NO_BROKER_EPOCH and mine is not None and mine.epoch == epoch
 
-    def _while_member(self, steps: Steps[None], epoch: BrokerEpoch) -> Steps[None]:
-        """The steps, given up when the session is lost between two of them: no step of an old
-        image may lead anything after that.
-        """
-        answer: Any = None
-        error: Exception | None = None
-        try:
-            while self.broker_epoch == epoch:
-                asked = steps.throw(error) if error is not None else steps.send(answer)
-                answer = error = None
-                try:
-                    answer = yield asked
-                except Exception as raised:  # noqa: BLE001 - the steps decide what it means
-                    error = raised
-        except StopIteration:
-            return
-        finally:
-            steps.close()
-        self._parts.partitions.close_all_leaderships()
-
     def _forgetting_strays(self, image: ClusterImage) -> Steps[None]:
         """Logs of topics that were deleted, or moved away, while this broker was not there."""
         if not image.topics:
             # As likely a coordination service that lost everything: these may be the last copies.
-            log.warning("the cluster has no topics: logs that are here stay as they are")
+            if self.found_logs:
+                log.warning("the cluster has no topics: logs that are here stay as they are")
             return
         strays = yield from self._parts.partitions.deleting_strays(image)
         for one in strays:

@@ -25,6 +25,7 @@ from millstream.controller.cluster.racing import until
 from millstream.controller.cluster.registration import ClusterIds
 from millstream.controller.image import Endpoint, ImageChange
 from millstream.coordination.port import Coordination
+from millstream.model.config.cluster_keys import RACK_AWARE
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.errors import OperatingError, StorageFailed
 from millstream.model.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
@@ -128,9 +129,11 @@ class ClusterPart:
         configs, cluster = seams.configs, seams.partitions.cluster
         cluster.proposals = member.isr
         cluster.may_propose = member.may_propose
+        cluster.may_lead = member.may_lead
         cluster.epoch_of = member.epoch_of
         cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
         cluster.on_unclean = self._note_unclean
+        cluster.is_rack_aware = lambda: configs.get_text("replica.selector.class") == RACK_AWARE
         fetchers = ReplicaFetchers(
             FetchSeams(
                 connections=self.connections,
@@ -175,6 +178,7 @@ class ClusterPart:
         self._identity.leave_out(report.failed_directories)
         self._identity.check_logs(len(report.loaded))
         self.member.last_epoch = report.last_broker_epoch
+        self.member.found_logs = len(report.loaded)
         return report
 
     async def join(
@@ -243,8 +247,9 @@ class ClusterPart:
         """While everything still serves."""
         await self.member.hand_over()
 
-    def stop_serving(self) -> None:
+    async def stop_serving(self) -> None:
         """Nothing is led, and nothing fetched, from here on."""
+        await self.member.stop_following()
         self._seams.partitions.close_all_leaderships()
         self._fetchers.close()
 

@@ -15,7 +15,7 @@ from millstream.kernels.batches import HEADER_BYTES
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset
 from millstream.observe.logs import get_logger
-from millstream.replication.partition import Partition
+from millstream.replication.readable import ReadableReplica
 
 log = get_logger("millstream.broker.delayed")
 
@@ -50,7 +50,7 @@ class DelayedFetch:
         self._bytes_of: dict[Cursor, int] = {}
         self._bytes_seen = 0
         self._is_over = False
-        self._joined: list[Partition] = []
+        self._joined: list[ReadableReplica] = []
         """Where it waits: the session may forget a partition meanwhile."""
         services = context.services
         self._deadlines = services.partitions.deadlines(services.timers)

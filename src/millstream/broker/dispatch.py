@@ -117,10 +117,19 @@ class Dispatch:
             work = partial(self._take_steps, context, handler, request, answer, self._turns)
             self._go_on(context, work, context.facts.bytes_in)
         elif inspect.iscoroutine(answer):
-            name = f"{_name_of(context)} of connection {context.peer.connection_id}"
-            self._spawn(self._finish(context, handler, request, answer), name)
+            self._await(context, handler, request, answer)
         else:
             self.answer(context, answer)
+
+    def _await(
+        self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        name = f"{_name_of(context)} of connection {context.peer.connection_id}"
+        finishing = self._finish(context, handler, request, work)
+        self._spawn(finishing, name)
+        if inspect.getcoroutinestate(finishing) == inspect.CORO_CLOSED:
+            work.close()  # it was not even begun
+            context.peer.close("the broker is stopping")
 
     def _go_on(self, context: Context, work: Work, size_bytes: int) -> None:
         """Let a request be served beside others, while its connection waits."""

@@ -4,7 +4,7 @@ Limits follow KIP-74: partitions are read in order until the request's limit is 
 first that has records gives at least one batch, however large, so that a client always advances.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from millstream.broker.context import RequestFacts
@@ -23,11 +23,15 @@ from millstream.model.errors import (
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
 from millstream.model.limits import KIB
+from millstream.replication.errors import OffsetNotAvailable
 from millstream.replication.leader import Fetched
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
+from millstream.replication.readable import ReadableReplica
 from millstream.storage.log_reader import EMPTY_SLICE, Isolation
 from millstream.wire.errors import ErrorCode
+
+SelectReplica = Callable[[Partition, Offset], int]
 
 TAKEN_BYTES_MAX: Final = 16 * KIB
 """Larger ones are not worth the copy."""
@@ -44,7 +48,9 @@ class FetchReader:
         "_bytes_left",
         "_is_first",
         "_is_modern",
+        "_is_special",
         "_partitions",
+        "_select",
         "bytes_max",
         "has_older_segment",
         "is_follower",
@@ -52,8 +58,17 @@ class FetchReader:
         "round",
     )
 
-    def __init__(self, partitions: Partitions, round_: FetchRound, *, bytes_max: int) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        round_: FetchRound,
+        *,
+        bytes_max: int,
+        select: SelectReplica | None = None,
+    ) -> None:
+        """`select`: says of a partition where the client shall read instead, or -1."""
         ask = round_.ask
+        self._select = select
         self._partitions = partitions
         self._ask = ask
         self.round = round_
@@ -63,6 +78,7 @@ class FetchReader:
         """No records so far: the next batch comes even when it is larger than the limits."""
         self.isolation = _isolation(ask)
         self.is_follower = ask.is_follower
+        self._is_special = self.is_follower or ask.rack_id != ""
         self._is_modern = ask.version >= _FIRST_WITH_ZSTD and not self.is_follower
         self.has_older_segment = False
         """Whether records end with their segment: waiting for more would bring none."""
@@ -143,18 +159,18 @@ class FetchReader:
         except OperatingError as error:
             return self.failure(cursor, error)
 
-    def _read_leader(self, cursor: Cursor, leader: Partition) -> Found:
+    def _read_leader(self, cursor: Cursor, leader: ReadableReplica) -> Found:
         if cursor.current_leader_epoch not in (-1, leader.leader_epoch):
             leader.check_leader_epoch(cursor.current_leader_epoch)
-        if self.is_follower:
-            self._check_follower(cursor, leader)
+        if self._is_special:
+            found = self._read_of_leader(cursor, leader)
+            if found is not None:
+                return found
         if cursor.last_fetched_epoch >= 0:
             diverging = _divergence(leader, cursor)
             if diverging is not None:
                 return _diverged(cursor, leader, diverging)
         size_max = max(0, min(cursor.max_bytes, self._bytes_left))
-        if self.is_follower:
-            return self._read_for_follower(cursor, leader, size_max)
         slot = leader.slot
         if slot.is_decided and self._is_modern and leader.is_usable:
             fresh = leader.tail(cursor.fetch_offset, size_max)
@@ -184,21 +200,60 @@ class FetchReader:
             data,
         )
 
-    def _find(self, cursor: Cursor) -> Partition:
+    def _find(self, cursor: Cursor) -> ReadableReplica:
         topic, index = cursor.key
         leader = self._partitions.find(cursor.key)
         if leader is not None:
             cursor.name = leader.partition.topic
             return leader
+        # Without a rack whoever comes to a follower comes by old metadata, and should hear of it.
+        is_leaders = self.is_follower or not self._ask.rack_id
+        look_up = self._partitions.get if is_leaders else self._partitions.readable
         if isinstance(topic, str):
-            return self._partitions.get((topic, index))
+            cursor.name = topic
+            return look_up((topic, index))
         if cursor.name is None:
             cursor.name = self._partitions.name_of(topic)
-        leader = self._partitions.get((cursor.name, index))
-        if leader.topic_id.bytes != topic:
+        found = look_up((cursor.name, index))
+        if found.topic_id.bytes != topic:
             # The session was opened for a topic of that name which is gone; this is another.
-            raise InconsistentTopicId(f"{leader.partition} has id {leader.topic_id} now")
-        return leader
+            raise InconsistentTopicId(f"{found.partition} has id {found.topic_id} now")
+        return found
+
+    def _read_of_leader(self, cursor: Cursor, leader: ReadableReplica) -> Found | None:
+        """What only a leader does; None: it is read as by any consumer."""
+        if not isinstance(leader, Partition):
+            if cursor.fetch_offset > leader.slot.log_end:
+                # It is merely behind: "out of range" would make the client lose its place.
+                raise OffsetNotAvailable(leader.partition)
+            return None
+        if not self.is_follower:
+            return self._elsewhere(cursor, leader)
+        self._check_follower(cursor, leader)
+        if cursor.last_fetched_epoch >= 0:
+            diverging = _divergence(leader, cursor)
+            if diverging is not None:
+                return _diverged(cursor, leader, diverging)
+        size_max = max(0, min(cursor.max_bytes, self._bytes_left))
+        return self._read_for_follower(cursor, leader, size_max)
+
+    def _elsewhere(self, cursor: Cursor, leader: Partition) -> Found | None:
+        """Send a consumer to a replica that is closer to it, if there is one."""
+        preferred = self._select(leader, Offset(cursor.fetch_offset)) if self._select else -1
+        if preferred < 0:
+            return None
+        high = leader.high_watermark
+        cursor.visible_end = UNKNOWN
+        return Found(
+            cursor,
+            0,
+            high,
+            leader.last_stable_offset,
+            leader.log_start,
+            None,
+            EMPTY_SLICE,
+            preferred_replica=preferred,
+        )
 
     def _check_follower(self, cursor: Cursor, leader: Partition) -> None:
         ask = self._ask
@@ -216,7 +271,13 @@ class FetchReader:
         named = cursor.current_leader_epoch
         epoch = leader.leader_epoch if named < 0 else LeaderEpoch(named)
         leader.follower_fetched(
-            Fetched(BrokerId(ask.replica_id), BrokerEpoch(ask.replica_epoch), epoch, offset)
+            Fetched(
+                BrokerId(ask.replica_id),
+                BrokerEpoch(ask.replica_epoch),
+                epoch,
+                offset,
+                Offset(cursor.log_start),
+            )
         )
         if leader.is_usable:
             fresh = leader.end_tail(offset, size_max)
@@ -271,7 +332,7 @@ class FetchReader:
         return Found(cursor, code, -1, -1, -1, None, EMPTY_SLICE)
 
 
-def _makes_no_claim(cursor: Cursor, leader: Partition) -> bool:
+def _makes_no_claim(cursor: Cursor, leader: ReadableReplica) -> bool:
     """Whether there is nothing to compare of what the client believes of leaders (KIP-320, 595)."""
     return cursor.last_fetched_epoch < 0 and cursor.current_leader_epoch in (
         -1,
@@ -285,7 +346,7 @@ def _isolation(ask: FetchAsk) -> Isolation:
     return Isolation.COMMITTED if ask.isolation_level else Isolation.HIGH_WATERMARK
 
 
-def _divergence(leader: Partition, cursor: Cursor) -> tuple[int, int] | None:
+def _divergence(leader: ReadableReplica, cursor: Cursor) -> tuple[int, int] | None:
     """Where the client's log parts from ours, if its last epoch says that it does (KIP-595)."""
     log, offset = leader.log, cursor.fetch_offset
     epoch, end_offset = leader.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
@@ -296,7 +357,7 @@ def _divergence(leader: Partition, cursor: Cursor) -> tuple[int, int] | None:
     return None
 
 
-def _diverged(cursor: Cursor, leader: Partition, diverging: tuple[int, int]) -> Found:
+def _diverged(cursor: Cursor, leader: ReadableReplica, diverging: tuple[int, int]) -> Found:
     log = leader.log
     return Found(
         cursor,

@@ -39,7 +39,6 @@ _DIVERGING: Final = Struct(">iq")
 _LEADER: Final = Struct(">ii")
 
 _NULL: Final = b"\xff\xff\xff\xff"
-_NO_PREFERRED_REPLICA: Final = b"\xff\xff\xff\xff"
 
 
 Hints = dict[tuple[TopicKey, int], LeaderHint]
@@ -61,6 +60,8 @@ def encode_frame(
     version: int, correlation_id: int, answer: RoundAnswer
 ) -> tuple[list[AnswerPart], int] | None:
     """The whole frame and its size behind the first four bytes; None: only `encode` can."""
+    if any(one.preferred_replica >= 0 for one in answer.found):
+        return None
     return answer_frame(version, correlation_id, answer.error, answer.session_id, answer.found)
 
 
@@ -130,7 +131,7 @@ class _Writer:
             out += _OLD_FACTS.pack(index, one.error, one.high_watermark, one.last_stable_offset)
         self._aborted(one.aborted)
         if version >= _FIRST_WITH_PREFERRED_REPLICA:
-            out += _NO_PREFERRED_REPLICA
+            out += _INT32.pack(one.preferred_replica)
         size = one.data.size_bytes
         self._count(size)
         if one.data.raw is not None:

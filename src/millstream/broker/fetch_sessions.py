@@ -20,7 +20,7 @@ from millstream.broker.fetch_request import (
 )
 from millstream.kernels import fetch as kernel
 from millstream.model.invariant import invariant
-from millstream.replication.partition import Partition
+from millstream.replication.readable import ReadableReplica
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
 from millstream.storage.log_reader import ReadSlice
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     class Cursor(kernel.Cursor):
         """The kernel's class, whose leader is a partition here."""
 
-        leader: Partition | None
+        leader: ReadableReplica | None
 
 else:
     Cursor = kernel.Cursor
@@ -64,6 +64,8 @@ class Found(NamedTuple):
     """Epoch and end offset from which the client's log is another than ours."""
     is_unknown: bool = False
     """The partition does not exist: no reason to answer before the client's waiting time is up."""
+    preferred_replica: int = -1
+    """Where the client shall read instead, because that is closer to it (KIP-392)."""
 
 
 class FetchSession:
@@ -334,6 +336,7 @@ def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
             or one.high_watermark != cursor.sent_high_watermark
             or one.log_start != cursor.sent_log_start
             or one.diverging is not None
+            or one.preferred_replica >= 0
         )
         if not is_new:
             continue
@@ -345,6 +348,8 @@ def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
 
 
 def _note_sent(one: Found) -> None:
-    # With an error they are unknown: when it goes away the client is told.
-    one.cursor.sent_high_watermark = one.high_watermark
+    # With an error they are unknown: when it goes away the client is told. So they are to one whose
+    # log parts from ours: it cuts its log and looks at nothing else.
+    is_taken = one.diverging is None
+    one.cursor.sent_high_watermark = one.high_watermark if is_taken else UNKNOWN
     one.cursor.sent_log_start = one.log_start

@@ -35,6 +35,8 @@ class Cursor:
     current_leader_epoch: int
     fetch_offset: int
     last_fetched_epoch: int
+    log_start: int
+    """Of the one who asks: where a follower's own log begins."""
     max_bytes: int
     sent_high_watermark: int
     sent_log_start: int

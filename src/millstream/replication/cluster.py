@@ -16,10 +16,15 @@ class ClusterSeams:
     """None: the in-sync replicas are what the metadata says, and nobody asks for others."""
     may_propose: Callable[[], bool] = lambda: True
     """False while the session with the coordination service is suspended (I-18)."""
+    may_lead: Callable[[], bool] = lambda: True
+    """False when the session was lost since the metadata that is being taken was shown: its steps
+    go on, for their logs, and must not lead anything any more (I-18)."""
     epoch_of: Callable[[BrokerId], BrokerEpoch | None] = lambda _: NO_BROKER_EPOCH
     """Of a broker that is alive, by the metadata; None of one that is not."""
     lag_max_s: Callable[[], float] = lambda: 30.0
     """`replica.lag.time.max.ms`."""
+    is_rack_aware: Callable[[], bool] = lambda: False
+    """Whether `replica.selector.class` is Kafka's RackAwareReplicaSelector (KIP-392)."""
     on_unclean: Callable[[TopicPartition, Offset, Offset], None] = lambda *_: None
     """Told when records that counted are cut off: the high watermark, and the new end below it."""
     isr_shrinks: int = 0

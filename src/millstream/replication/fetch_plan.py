@@ -175,14 +175,19 @@ class FetchPlan:
             return answer.error in _SESSION_ERRORS, []
         self._follow_session(answer.session_id)
         lost: list[Follower] = []
+        is_void = False
         for key, part in answer.parts:
             follower, asked = self._followers.get(key), self._known.get(key)
             if follower is None or asked is None:
                 continue
             following = follower.take(asked, part)
+            is_void = is_void or following is Next.VOID
             if following is Next.OUT_OF_RANGE:
                 lost.append(follower)
             self.do(follower, following, now_s=now_s, delay_max_s=delay_max_s)
+        if is_void:
+            # To the session a high watermark that was sent is known; in a new one nothing is.
+            self.reset()
         return True, lost
 
     def _follow_session(self, session_id: int) -> None:

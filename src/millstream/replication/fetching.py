@@ -246,7 +246,9 @@ class LeaderFetcher:
         log.debug("fetching from a leader failed", leader=self.leader, error=error)
         connection.close(f"fetching failed: {error}")
         self._connection = None
-        self._loop.call_later(LOST_WAIT_S, self._go_on)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LOST_WAIT_S, self._go_on)
 
     # -- out of range ----------------------------------------------------------------------
 

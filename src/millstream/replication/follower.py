@@ -17,10 +17,10 @@ from millstream.model.ids import (
     LeaderEpoch,
     Offset,
     TopicId,
-    TopicPartition,
 )
 from millstream.model.invariant import invariant
 from millstream.replication.cluster import ClusterSeams
+from millstream.replication.readable import ReadableReplica
 from millstream.storage.epochs import EpochEnd
 from millstream.storage.flush import FlushDone
 from millstream.storage.log import Log
@@ -66,6 +66,8 @@ class Next(Enum):
     """Go on."""
     WAIT = auto()
     """Until a flush is done: then `on_ready` is called."""
+    VOID = auto()
+    """The answer was to something else, and what it told is lost: the leader must tell it again."""
     BACK_OFF = auto()
     """Later, for the same may happen again."""
     METADATA = auto()
@@ -92,35 +94,31 @@ class FollowerHome(NamedTuple):
     """What all followed partitions share."""
 
     flush: Callable[[Log, FlushDone], None]
+    wake: Callable[["Follower"], None]
+    """Let the readers of the partition look again, soon."""
     counts: FollowerCounts
     cluster: ClusterSeams
 
 
-class Follower:
-    """See the module's docstring."""
+class Follower(ReadableReplica):
+    """See the module's docstring. Consumers may read it as far as it knows to be replicated."""
 
     __slots__ = (
         "_flushes",
         "_home",
-        "_is_closed",
         "last_error",
-        "log",
         "on_ready",
-        "partition",
         "state",
-        "topic_id",
     )
 
     def __init__(
         self, log: Log, topic_id: TopicId, state: FollowerState, home: FollowerHome
     ) -> None:
-        self.log = log
-        self.partition: TopicPartition = log.partition
-        self.topic_id = topic_id
+        super().__init__(log, topic_id)
         self.state = state
+        self.leader_epoch = state.leader_epoch
         self._home = home
         self._flushes = 0
-        self._is_closed = False
         self.on_ready: Callable[[], None] = lambda: None
         self.last_error: OperatingError | int | None = None
         """Why it is not followed right now; a number is the leader's."""
@@ -142,10 +140,18 @@ class Follower:
             theirs=state,
         )
         self.state = state
+        self.leader_epoch = state.leader_epoch
+        self._tell_readers()
 
     def close(self) -> None:
         """This broker follows it no longer: answers that come later are not for it."""
         self._is_closed = True
+        self._tell_readers()
+
+    def _tell_readers(self) -> None:
+        if self.readers:
+            self.has_news = True
+            self._home.wake(self)
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -174,7 +180,7 @@ class Follower:
     def take(self, asked: Asked, part: FetchedPart) -> Next:
         """Do what the answer says. Of a request that is not what would be asked now: nothing."""
         if asked != self.ask():
-            return Next.WAIT if self._flushes else Next.ASK
+            return Next.VOID
         try:
             if part.error:
                 return self._refused(part.error)
@@ -207,6 +213,7 @@ class Follower:
         high = Offset(min(part.high_watermark, log.log_end))
         if high > log.high_watermark:
             log.set_high_watermark(high)
+            self._tell_readers()
         start = Offset(min(part.log_start, log.high_watermark))
         if start > log.log_start:
             log.advance_log_start(start)

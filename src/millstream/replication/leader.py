@@ -46,17 +46,27 @@ class Fetched(NamedTuple):
     leader_epoch: LeaderEpoch
     """The one that the follower named, or the leader's where it named none."""
     offset: Offset
+    log_start: Offset = NO_OFFSET
+    """Where the follower's log begins, where it tells."""
 
 
 class Progress:
     """One follower, as its fetches of this leader epoch show it."""
 
-    __slots__ = ("asked_s", "broker_epoch", "caught_up_s", "end", "leader_end_then")
+    __slots__ = (
+        "asked_s",
+        "broker_epoch",
+        "caught_up_s",
+        "end",
+        "leader_end_then",
+        "log_start",
+    )
 
     def __init__(self, caught_up_s: float) -> None:
         self.broker_epoch = NO_BROKER_EPOCH
         self.end: Offset = NO_OFFSET
         """Unknown until it fetches: what it had in another epoch may have been cut since."""
+        self.log_start: Offset = NO_OFFSET
         self.caught_up_s = caught_up_s
         """When it last had all that the leader had."""
         self.asked_s = NEVER_S
@@ -71,6 +81,7 @@ class Progress:
             self.caught_up_s = max(self.caught_up_s, self.asked_s)
         self.broker_epoch = fetched.broker_epoch
         self.end = fetched.offset
+        self.log_start = fetched.log_start
         self.leader_end_then, self.asked_s = leader_end, now_s
 
     def is_caught_up(self, leader_end: Offset, now_s: float, lag_max_s: float) -> bool:
@@ -243,6 +254,14 @@ class LeaderReplicas:
             lowest = min(lowest, self._followers[one].end)
         return lowest
 
+    def holders(self, offset: Offset) -> list[tuple[Offset, BrokerId]]:
+        """Followers in sync that have the record at the offset, by their ends (KIP-392)."""
+        return [
+            (progress.end, one)
+            for one, progress in self._followers.items()
+            if one in self.state.isr and progress.end >= offset and progress.log_start <= offset
+        ]
+
     # -- proposals -------------------------------------------------------------------------
 
     def look(self, *, own_end: Offset, now_s: float, lag_s: float) -> None:
@@ -311,7 +330,11 @@ class LeaderReplicas:
         if one == self._broker_id:
             return self._epoch_of(one) or NO_BROKER_EPOCH
         progress = self._followers.get(one)
-        return NO_BROKER_EPOCH if progress is None else progress.broker_epoch
+        if progress is not None and progress.end != NO_OFFSET:
+            return progress.broker_epoch
+        # In sync already, and not heard of in this leader epoch: had it been restarted since, the
+        # controller would have taken it out, and would refuse what is based on that state.
+        return self._epoch_of(one) or NO_BROKER_EPOCH
 
     def asked(self, proposed: Proposed) -> None:
         """The change is on its way: from now on its members count."""

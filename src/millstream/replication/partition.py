@@ -8,18 +8,15 @@ Where this broker is the only replica the second follows from the first at once.
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from millstream.kernels.slots import NOTHING_NEW
-from millstream.model.errors import FencedLeaderEpoch, OperatingError, UnknownPartition
+from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import (
-    NO_LEADER_EPOCH,
     BrokerEpoch,
     BrokerId,
     LeaderEpoch,
     Offset,
     TopicId,
-    TopicPartition,
 )
 from millstream.model.invariant import invariant
 from millstream.replication.cluster import ClusterSeams
@@ -28,15 +25,13 @@ from millstream.replication.errors import (
     NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetNotAvailable,
-    UnknownLeaderEpoch,
     UnknownReplica,
 )
 from millstream.replication.isr_port import IsrAnswer, IsrProposal
 from millstream.replication.leader import Fetched, LeaderReplicas, LeaderState, Proposed
-from millstream.storage.epochs import UNDEFINED_EPOCH_END, EpochEnd
+from millstream.replication.readable import ReadableReplica
 from millstream.storage.flush import FlushDone
-from millstream.storage.log import Log, ReadResult
-from millstream.storage.log_reader import EMPTY_SLICE, Isolation, ReadSlice
+from millstream.storage.log import Log
 from millstream.storage.ports import AppendDone, AppendOutcome, LeadershipListener
 from millstream.storage.producers import Origin
 from millstream.storage.validation import Allowance, Checked
@@ -48,13 +43,6 @@ ACKS_NONE: Final = 0
 
 Flush = Callable[[Log, FlushDone], None]
 Waiter = tuple[Offset, Callable[[OperatingError | None], None]]
-
-
-class Reader(Protocol):
-    """A fetch that waits for more to read."""
-
-    def progressed(self, mark: Any) -> None:
-        """The high watermark moved, or there is an error to be told; `mark` as it was left."""
 
 
 class LeaderFacts(NamedTuple):
@@ -89,7 +77,7 @@ class LeaderHome(NamedTuple):
     cluster: ClusterSeams
 
 
-class Partition:
+class Partition(ReadableReplica):
     """See the module's docstring. Implements `storage.ports.PartitionLog`."""
 
     __slots__ = (
@@ -97,43 +85,18 @@ class Partition:
         "_epoch_start",
         "_flushes",
         "_home",
-        "_is_closed",
         "_listeners",
         "_others",
         "_replicated",
         "_settled",
         "_state",
         "broker_id",
-        "bytes_out",
-        "bytes_to_followers",
-        "follower_readers",
-        "has_news",
-        "leader_epoch",
-        "log",
-        "partition",
-        "readers",
-        "slot",
-        "topic_id",
     )
 
     def __init__(self, log: Log, facts: LeaderFacts, home: LeaderHome) -> None:
-        self.log = log
-        self.slot = log.slot
-        """The log's numbers; reading them here is several times faster than through the log."""
-        self.partition: TopicPartition = log.partition
+        super().__init__(log, facts.topic_id)
         self._home = home
-        self.topic_id: TopicId = facts.topic_id
         self.broker_id: BrokerId = facts.leader
-        self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
-        self.readers: dict[Reader, Any] = {}
-        """Fetches that wait, with a mark of theirs; a dictionary as they leave in any order."""
-        self.follower_readers: dict[Reader, Any] = {}
-        """Those of followers, who wait for the log's end and not for the high watermark."""
-        self.has_news = False
-        """Whether `readers` have something to look at; followers look whenever they are woken."""
-        self.bytes_out = 0
-        """Record bytes handed to consumers."""
-        self.bytes_to_followers = 0
         self._settled = log.log_end
         """Everything below is as durable as the topic asks."""
         self._flushes = 0
@@ -141,7 +104,6 @@ class Partition:
         self._acknowledged: deque[Waiter] = deque()
         self._replicated: deque[Waiter] = deque()
         self._listeners: list[LeadershipListener] = []
-        self._is_closed = False
         self._others: LeaderReplicas | None = None
         """None: this broker is the only replica."""
         self._lead(facts)
@@ -150,22 +112,6 @@ class Partition:
         return f"Partition({self.partition}, epoch {self.leader_epoch})"
 
     # -- facts -----------------------------------------------------------------------------
-
-    @property
-    def log_start(self) -> Offset:
-        return self.log.log_start
-
-    @property
-    def log_end(self) -> Offset:
-        return self.log.log_end
-
-    @property
-    def high_watermark(self) -> Offset:
-        return self.log.high_watermark
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        return self.log.last_stable_offset
 
     @property
     def state(self) -> LeaderState:
@@ -230,15 +176,6 @@ class Partition:
         if self.readers or self.follower_readers:
             self.has_news = True
             self._home.wake(self)
-
-    def check_leader_epoch(self, current: int) -> None:
-        """Compare what the client believes with what is so; -1 makes no claim (KIP-320)."""
-        if current in (-1, self.leader_epoch):
-            return
-        ours, theirs = self.leader_epoch, LeaderEpoch(current)
-        if current < ours:
-            raise FencedLeaderEpoch(ours=ours, theirs=theirs)
-        raise UnknownLeaderEpoch(ours=ours, theirs=theirs)
 
     def watch_leadership(self, listener: LeadershipListener) -> None:
         """Tell the listener of every change; of the current leadership at once."""
@@ -358,75 +295,12 @@ class Partition:
         if self.log.failure is not None:
             self._wake_all()
 
-    # -- read ------------------------------------------------------------------------------
-
-    def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:
-        """Batches from the one that holds `offset` on, as far as the reader may see.
-
-        Most readers come back for what was written since they reached the end. The slot remembers
-        where that is, so their batches need not be searched for in the file.
-        """
-        slot = self.slot
-        if slot.is_decided and isolation is not Isolation.LOG_END and self.is_usable:
-            data = self.tail(offset, size_max)
-            if data is not None:
-                end = slot.high_watermark
-                return ReadResult(data, end, end, slot.log_start, [])
-        return self.log.read(offset, size_max=size_max, isolation=isolation)
-
-    def tail(self, offset: int, size_max: int) -> ReadSlice | None:
-        """Everything from `offset` on, if that is known to begin a batch and may be seen.
-
-        Ask only while the log's slot `is_decided` and this is usable.
-        """
-        slot = self.slot
-        position = slot.tail(offset, size_max)
-        if position >= 0:
-            return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
-        return EMPTY_SLICE if position == NOTHING_NEW else None
-
-    def end_tail(self, offset: int, size_max: int) -> ReadSlice | None:
-        """The same for a follower: everything, wherever the high watermark is."""
-        slot = self.slot
-        position = slot.end_tail(offset, size_max)
-        if position >= 0:
-            return ReadSlice(slot.tail_file, position, slot.position - position, is_fresh=True)
-        return EMPTY_SLICE if position == NOTHING_NEW else None
-
-    def visible_end(self, isolation: Isolation) -> Offset:
-        """Where such a reader's view ends (I-07)."""
-        slot = self.slot
-        if isolation is Isolation.LOG_END:
-            return Offset(slot.log_end)
-        if isolation is Isolation.HIGH_WATERMARK or slot.is_decided:
-            return Offset(slot.high_watermark)
-        return self.log.last_stable_offset
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it is still led here, and has not failed."""
-        return not self._is_closed and self.log.failure is None
-
-    def end_of_epoch(self, epoch: LeaderEpoch) -> EpochEnd:
-        """Where an epoch ended, for those who compare logs (KIP-101, KIP-279, KIP-320).
-
-        Kafka's leader notes its epoch when it is elected, ours with the first batch: in between
-        the log's end is where the leader's epoch begins.
-        """
-        if epoch < 0:
-            return UNDEFINED_EPOCH_END
-        newest = self.log.latest_epoch
-        if not newest < epoch <= self.leader_epoch:
-            return self.log.end_offset_for_epoch(epoch)
-        is_own = epoch == self.leader_epoch or newest == NO_LEADER_EPOCH
-        return EpochEnd(epoch if is_own else newest, self.log.log_end)
+    # -- followers, and what they have ------------------------------------------------------
 
     def check_high_watermark_known(self) -> None:
         """Raise OffsetNotAvailable while it may still be below what the last leader told."""
         if self._others is not None and self.slot.high_watermark < self._epoch_start:
             raise OffsetNotAvailable(self.partition)
-
-    # -- followers -------------------------------------------------------------------------
 
     def check_follower(
         self, replica_id: BrokerId, broker_epoch: BrokerEpoch, *, named_epoch: int

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from millstream.replication.deadlines import Deadlines, Timers
-from millstream.replication.partition import Partition
+from millstream.replication.readable import ReadableReplica
 
 
 class Waking:
     """The readers of all partitions of a broker, and the time limits of whatever waits."""
 
     def __init__(self) -> None:
-        self._moved: dict[Partition, None] = {}
+        self._moved: dict[ReadableReplica, None] = {}
         self._timers: Timers | None = None
         self._deadlines: Deadlines | None = None
         self.after_late_wake: Callable[[], None] = lambda: None
@@ -31,7 +31,7 @@ class Waking:
         if self._deadlines is not None:
             self._deadlines.close()
 
-    def _wake(self, partition: Partition) -> None:
+    def _wake(self, partition: ReadableReplica) -> None:
         self._moved[partition] = None
         if self._is_wake_due or self.is_wake_coming():
             return

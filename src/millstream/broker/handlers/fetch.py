@@ -6,7 +6,8 @@ leave as file ranges. The answer waits up to `max_wait_ms` for `min_bytes`; an e
 met ends the wait, a partition that does not exist does not. `fetch.max.bytes` caps a request; the
 first batch comes whatever its size. Sessions (KIP-227) send only what is new.
 v5 log start · v6 KAFKA_STORAGE_ERROR (before: NOT_LEADER_OR_FOLLOWER) · v7 sessions · v9 leader
-epoch (KIP-320) · v10 zstd topics · v11 rack, preferred replica always -1 · v12 flexible, diverging
+epoch (KIP-320) · v10 zstd topics · v11 rack: a consumer with one may read from a follower, and
+is sent to one in its rack where the broker is rack aware (KIP-392) · v12 flexible, diverging
 epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17-18 fields of KRaft's
 followers, read and not used.
 
@@ -14,13 +15,15 @@ A follower's fetch (a replica id, with its broker epoch since version 15) reads 
 and waits for that; what it asks for says what it has, which moves the high watermark. A broker that
 is no replica is told UNKNOWN_LEADER_EPOCH, or without an epoch NOT_LEADER_OR_FOLLOWER.
 
-Where it differs from Kafka: an isolation level other than 0 and 1 is an INVALID_REQUEST, a negative
-byte limit counts as 0 (Kafka: UNKNOWN_SERVER_ERROR for both).
+Where it differs from Kafka: a consumer without a rack reads from leaders only; an isolation level
+other than 0 and 1 is an INVALID_REQUEST, a negative byte limit counts as 0 (Kafka:
+UNKNOWN_SERVER_ERROR for both).
 Invariants: I-07, I-09, I-15, I-23, I-36, I-37.
 """
 
 from typing import Final
 
+from millstream.broker.closest_replica import selection
 from millstream.broker.context import Context
 from millstream.broker.delayed import DelayedFetch
 from millstream.broker.fetch_read import FetchReader
@@ -51,7 +54,8 @@ def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
         return failed(request, ErrorCode.INVALID_REQUEST, request.version)
     round_ = services.fetch_sessions.begin(request)
     bytes_max = services.configs.get_int(FETCH_MAX_BYTES)
-    reader = FetchReader(services.partitions, round_, bytes_max=bytes_max)
+    select = selection(services, request) if request.rack_id else None
+    reader = FetchReader(services.partitions, round_, bytes_max=bytes_max, select=select)
     found = reader.read()
     min_bytes = min(request.min_bytes, reader.bytes_max)
     if _may_wait(request, reader, found, min_bytes):
@@ -69,7 +73,7 @@ def _may_wait(ask: FetchAsk, reader: FetchReader, found: list[Found], min_bytes:
     for one in found:
         if one.is_unknown:
             unknown_count += 1
-        elif one.error or one.diverging is not None:
+        elif one.error or one.diverging is not None or one.preferred_replica >= 0:
             return False
         size += one.data.size_bytes
     # Partitions that do not exist are no reason to wait either, if there is nothing else.
@@ -100,10 +104,7 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
         if one.error:
             error_count += 1
         elif one.cursor.leader is not None:
-            if reader.is_follower:
-                one.cursor.leader.bytes_to_followers += one.data.size_bytes
-            else:
-                one.cursor.leader.bytes_out += one.data.size_bytes
+            one.cursor.leader.count_out(one.data.size_bytes, is_follower=reader.is_follower)
     facts = context.facts
     hints = NO_HINTS
     if error_count and facts.version >= _FIRST_WITH_HINTS:
@@ -119,8 +120,10 @@ def _hints(context: Context, told: RoundAnswer) -> Hints:
     hints: Hints = {}
     for one in told.found:
         cursor = one.cursor
-        if one.error in _HINTED and cursor.leader is not None:
-            hint = leader_hint(context, *cursor.leader.partition)
+        topic, index = cursor.key
+        name = topic if isinstance(topic, str) else cursor.name
+        if one.error in _HINTED and name is not None:
+            hint = leader_hint(context, name, index)
             if hint is not None:
                 hints[cursor.key] = hint
     return hints

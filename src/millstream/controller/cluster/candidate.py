@@ -117,6 +117,12 @@ class Candidate(Generic[A]):
                     await self._take_turn(incarnation)
                 except ConnectionLost:
                     await session.connected()
+                except SessionLost:
+                    raise
+                except OperatingError as error:
+                    # Damaged nodes, no rights: told, and tried again. The broker serves on.
+                    log.error("cannot stand for controller", error=error)
+                    self._failures += 1
         except SessionLost:
             return
         finally:

@@ -5,7 +5,6 @@ controller was elected that version is gone, and nothing of the old one is carri
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from millstream.controller.cluster.nodes import CONTROLLER_EPOCH
 from millstream.controller.cluster.plans import Group
@@ -24,10 +23,6 @@ from millstream.coordination.proofs import multi_surely
 from millstream.model.errors import OperatingError
 from millstream.model.invariant import invariant
 
-OPERATION_BYTES: Final = 128
-"""What an operation takes beside its path and data: headers and an access list. Counted, so that
-five hundred small ones never make a request that is larger than it looks."""
-
 
 class Deposed(OperatingError):
     """Another controller was elected; nothing was written."""
@@ -38,9 +33,9 @@ class ImageMistaken(OperatingError):
 
 
 def size_of(operation: Operation) -> int:
-    """Its bytes in a request, about."""
+    """Its bytes as the limit of a multi counts them."""
     data = operation.data if isinstance(operation, Create | Set) else b""
-    return len(operation.path.encode()) + len(data) + OPERATION_BYTES
+    return len(operation.path.encode()) + len(data)
 
 
 def packed(groups: Sequence[Group], fence: Check) -> Iterator[list[Operation]]:
@@ -50,7 +45,9 @@ def packed(groups: Sequence[Group], fence: Check) -> Iterator[list[Operation]]:
     for group in groups:
         group_bytes = sum(map(size_of, group))
         count = len(group)
-        is_possible = count < MULTI_OPERATIONS_MAX and group_bytes < MULTI_BYTES_MAX
+        is_possible = (
+            count < MULTI_OPERATIONS_MAX and group_bytes + size_of(fence) <= MULTI_BYTES_MAX
+        )
         invariant(is_possible, "a group is too large for a multi", count=count, bytes=group_bytes)
         is_full = len(multi) + count > MULTI_OPERATIONS_MAX
         if len(multi) > 1 and (is_full or multi_bytes + group_bytes > MULTI_BYTES_MAX):

@@ -36,21 +36,25 @@ class NoProducerIdBlock(OperatingError):
 
 
 class ProducerIdBlocks:
-    """The blocks of one broker."""
+    """The blocks of one broker; there is one of it, and it takes one block at a time.
+
+    Two writes of one session at once would look alike, and one could be taken for the other.
+    """
 
     def __init__(self, broker_id: BrokerId, session: Callable[[], Session | None]) -> None:
         """`session` gives the broker's present session."""
         self._broker_id = broker_id
         self._session = session
         self._taken_below = 0
+        self._turn = asyncio.Lock()
 
     async def allocate_producer_id_block(self) -> range:
         """Ids that nobody got before and nobody will get again; raises NoProducerIdBlock."""
-        session = self._session()
-        if session is None:
-            raise NoProducerIdBlock("this broker has no session")
         try:
-            async with asyncio.timeout(WAIT_S):
+            async with asyncio.timeout(WAIT_S), self._turn:
+                session = self._session()
+                if session is None:
+                    raise NoProducerIdBlock("this broker has no session")
                 block = await take_block(session, self._broker_id)
         except TimeoutError:
             raise NoProducerIdBlock(f"no block of producer ids within {WAIT_S} s") from None

@@ -8,7 +8,7 @@ from typing import Any
 async def first_of(*works: Coroutine[Any, Any, Any]) -> int:
     """Run all until one of them ends: its number. The others are cancelled and waited for.
 
-    Raises what any of them raised, the first of them in the order given.
+    Raises what any of them raised, the first in the order given; a bug of ours before all.
     """
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(work) for work in works]
@@ -20,12 +20,14 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> int:
             task.cancel()
         # A work that takes long to give up has a reason for it, such as a write under way.
         await asyncio.gather(*tasks, return_exceptions=True)
-        for task in tasks:
-            if not task.cancelled():
-                task.exception()  # seen; raised below unless we were cancelled ourselves
-    for task in tasks:
-        if not task.cancelled():
-            task.result()
+        over = [task for task in tasks if task.done() and not task.cancelled()]
+        errors = [task.exception() for task in over]
+        violations = [one for one in errors if one is not None and not isinstance(one, Exception)]
+        if violations:
+            raise violations[0]
+    for error in errors:
+        if error is not None:
+            raise error
     return ended[0]
 
 

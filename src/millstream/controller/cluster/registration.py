@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from millstream.controller.cluster import nodes
 from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import CLUSTER_ID, Registration
-from millstream.controller.cluster.racing import Wake, until
+from millstream.controller.cluster.racing import Wake, first_of, until
 from millstream.controller.errors import InconsistentClusterId
 from millstream.coordination.errors import (
     CannotConnect,
@@ -182,18 +182,15 @@ class Membership:
         self.current = incarnation = Registered(session, epoch, cluster_id)
         log.info("registered", broker=self._registration.broker_id, epoch=epoch)
         self._events.registered(incarnation)
-        await until(ended, self._stay(incarnation, ended))
+        await until(ended, self._stay(incarnation))
 
-    async def _stay(self, incarnation: Registered, ended: asyncio.Event) -> None:
-        if self._while_registered is None:
-            await self._guard(incarnation)
-            return
-        async with asyncio.TaskGroup() as tasks:
-            work = tasks.create_task(_awaited(self._while_registered(incarnation)))
-            await self._guard(incarnation)
-            self._lose()  # before anything is waited for
-            work.cancel()
-        ended.set()
+    async def _stay(self, incarnation: Registered) -> None:
+        await first_of(self._guard(incarnation), self._work_beside(incarnation))
+
+    async def _work_beside(self, incarnation: Registered) -> None:
+        if self._while_registered is not None:
+            await self._while_registered(incarnation)
+        await asyncio.Event().wait()  # its end is not the registration's
 
     async def _guard(self, incarnation: Registered) -> None:
         """Returns when the registration is gone, though the session may live: somebody deleted it.
@@ -211,6 +208,7 @@ class Membership:
                     continue
                 if stat is None or BrokerEpoch(stat.czxid) != incarnation.epoch:
                     log.warning("the registration is gone", path=self.path)
+                    self._lose()  # before anything is waited for
                     return
                 await changed.wait()
                 await session.connected()
@@ -219,10 +217,6 @@ class Membership:
         incarnation, self.current = self.current, None
         if incarnation is not None:
             self._events.session_lost(incarnation.epoch)
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
 
 
 # -- the nodes ---------------------------------------------------------------------------------

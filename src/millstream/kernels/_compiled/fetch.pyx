@@ -45,6 +45,7 @@ cdef class Cursor:
     cdef public long long current_leader_epoch
     cdef public long long fetch_offset
     cdef public long long last_fetched_epoch
+    cdef public long long log_start
     cdef public long long max_bytes
     cdef public long long sent_high_watermark
     cdef public long long sent_log_start
@@ -57,7 +58,7 @@ cdef class Cursor:
 
     def ask(self, tuple asked) -> None:
         _, _, self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = asked[:5]
-        self.max_bytes = asked[6]
+        self.log_start, self.max_bytes = asked[5], asked[6]
         self.visible_end = -1
 
     def __repr__(self) -> str:

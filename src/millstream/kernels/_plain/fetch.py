@@ -35,6 +35,7 @@ class Cursor:
         "key",
         "last_fetched_epoch",
         "leader",
+        "log_start",
         "max_bytes",
         "name",
         "sent_high_watermark",
@@ -53,7 +54,7 @@ class Cursor:
 
     def ask(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
         _, _, self.current_leader_epoch, self.fetch_offset = asked[:4]
-        self.last_fetched_epoch, self.max_bytes = asked[4], asked[6]
+        self.last_fetched_epoch, self.log_start, self.max_bytes = asked[4:7]
         self.visible_end = UNKNOWN
 
     def __repr__(self) -> str:

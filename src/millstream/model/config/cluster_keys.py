@@ -7,6 +7,8 @@ from typing import Final
 
 from millstream.model.config.definition import ConfigKey, ConfigType, at_least, one_of
 
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 _BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
 
@@ -84,6 +86,14 @@ CLUSTER_ROWS: Final = (
         _LONG,
         "30000",
         "A follower that has not had everything for this long is out of sync.",
+    ),
+    ConfigKey(
+        "replica.selector.class",
+        _STRING,
+        None,
+        "With RackAwareReplicaSelector consumers that say their rack are sent to a replica in it;"
+        " else to the leader. Only Kafka's own two are known.",
+        one_of(RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector"),
     ),
     ConfigKey(
         "replica.socket.timeout.ms",

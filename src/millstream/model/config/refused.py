@@ -81,7 +81,6 @@ REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
     "queued.max.request.bytes": "each connection has its own bound on what waits",
     "queued.max.requests": "each connection has its own bound on what waits",
     "replica.socket.receive.buffer.bytes": "the system sizes its receive buffers itself",
-    "replica.selector.class": _CLASSES,
     "security.providers": _CLASSES,
     "server.max.startup.time.ms": "a start takes as long as it takes",
     "socket.listen.backlog.size": "the queue of new connections has a fixed length",
