@@ -263,6 +263,8 @@ class _Failures(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
+        named = getattr(record, "millstream_fields", {}).get("error")
+        error = named if error is None and isinstance(named, BaseException) else error
         is_expected = error is None or isinstance(
             error, ProcessDiedError | OSError | OperatingError
         )
@@ -280,6 +282,10 @@ def errors_are_failures() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         yield
+    except BaseException:
+        # What was logged came first, and is the cause more often than not.
+        if failures.first is None:
+            raise
     finally:
         logger.removeHandler(failures)
         logger.setLevel(level)

@@ -88,11 +88,16 @@ class ClusterLedger:
         self._excuses = excuses
         self._made = made
         self._broker_epochs: dict[int, int] = {}
+        self._controller_session = 0
+        """Of the last controller there was."""
 
     def take(self, step: TreeStep, controller_session: int) -> list[Violation]:
         """One transaction; `controller_session` owned `/controller` before it."""
         found: list[Violation] = []
-        sessions = {controller_session, self.tree.controller_session}
+        if controller_session:
+            self._controller_session = controller_session
+        # Where somebody took the node away the last one may write until another is elected.
+        sessions = {self._controller_session, self.tree.controller_session}
         for node in step.nodes:
             found += self._controllers_write(step, node, sessions)
             if state_place(node.path) is not None:

@@ -92,8 +92,15 @@ def _always_proved(_: Any) -> Any:
     return lambda *_: True
 
 
-def _cut_to_high_watermark(_: Any) -> Any:
-    return lambda follower, _: follower._cut(follower.log.high_watermark)  # noqa: SLF001
+def _cut_to_high_watermark(original: Any) -> Any:
+    """As Kafka did before KIP-101, whenever another leader is followed."""
+
+    def prepare(follower: Any) -> Any:
+        if follower.log.log_end > follower.log.high_watermark:
+            follower._cut(follower.log.high_watermark)  # noqa: SLF001
+        return original(follower)
+
+    return prepare
 
 
 def _no_check(_: Any) -> Any:
@@ -104,20 +111,16 @@ def _always_enough(_: Any) -> Any:
     return property(lambda _: True)
 
 
-def _any_epoch(original: Any) -> Any:
-    def fetched(replicas: Any, one: Any, **options: Any) -> Any:
-        named = one._replace(leader_epoch=replicas.state.leader_epoch)
-        return original(replicas, named, **options)
+def _older_epochs_count(original: Any) -> Any:
+    """A new epoch begins with what was fetched in the one before."""
 
-    return fetched
+    def lead(replicas: Any, state: Any, epoch_start: Any, now_s: float) -> None:
+        original(replicas, state, epoch_start, now_s)
+        for broker, progress in replicas._followers.items():  # noqa: SLF001
+            if broker in state.isr:
+                progress.end = epoch_start
 
-
-def _no_older_epoch_is_refused(original: Any) -> Any:
-    def check(partition: Any, current: int) -> None:
-        if current > partition.leader_epoch:
-            original(partition, current)
-
-    return check
+    return lead
 
 
 def _whoever_is_alive(original: Any) -> Any:
@@ -150,16 +153,16 @@ BUGS: Final = (
     ),
     Planted(
         "followers truncate to their high watermark",
-        (Patch(f"{_FOLLOWER}._truncate", _cut_to_high_watermark),),
-        ("I-12", "I-02", "I-13", "I-01", "I-40", "I-08", "lost", "inconsistent"),
+        (Patch(f"{_FOLLOWER}.prepare", _cut_to_high_watermark),),
+        ("I-13", "I-01", "I-02", "lost", "inconsistent"),
     ),
     Planted(
-        "epochs of fetches are not checked",
+        "a follower's epochs are not compared with the leader's",
         (
+            Patch("millstream.broker.fetch_read:_divergence", _no_check),
             Patch("millstream.replication.partition:Partition.check_leader_epoch", _no_check),
-            Patch(f"{_LEADER}.fetched", _any_epoch),
         ),
-        ("I-09", "I-12", "I-13", "I-02", "I-01", "I-15", "lost", "inconsistent"),
+        ("I-12", "I-13", "I-02", "I-01", "I-10", "lost", "inconsistent", "poll-skip"),
     ),
     Planted(
         "acknowledged before enough are in sync",
@@ -173,14 +176,8 @@ BUGS: Final = (
     ),
     Planted(
         "a fetch of an older epoch advances the high watermark",
-        (
-            Patch(
-                "millstream.replication.partition:Partition.check_leader_epoch",
-                _no_older_epoch_is_refused,
-            ),
-            Patch(f"{_LEADER}.fetched", _any_epoch),
-        ),
-        ("I-09", "I-12", "I-13", "I-02", "I-01", "lost", "inconsistent"),
+        (Patch(f"{_LEADER}._lead", _older_epochs_count),),
+        ("I-13", "I-09", "I-01", "I-02", "lost", "inconsistent"),
     ),
     Planted(
         "a deposed controller's write is accepted",

@@ -2,21 +2,30 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Final
 
+from millstream.coordination.errors import CoordinationError
+from millstream.coordination.port import ANY_VERSION
 from millstream.runtime.randomness import SeededRandomness
+from millstream.testing.broker_simulation_process import SimProcess
 from millstream.testing.cluster_simulation_atlas import Atlas
 from millstream.testing.cluster_simulation_brokers import BrokerMachine
-from millstream.testing.cluster_simulation_keeper import KEEPER, KeeperMachine
+from millstream.testing.cluster_simulation_keeper import KEEPER, KEEPER_PORT, KeeperMachine
 from millstream.testing.cluster_simulation_scene import SESSION_MS, ClusterScene
+from millstream.testing.cluster_tree import CONTROLLER
 from millstream.testing.crash_fates import random_fates
 from millstream.testing.sim_background import WORK_DELAY_S
+from millstream.testing.sim_clock import SimClock
+from millstream.testing.wire_session import WireCoordination
 
 SLOW_LINK_S: Final = (0.0, 0.6)
 SLOW_DISK_S: Final = (0.02, 0.4)
 SHORT_S: Final = (0.05, SESSION_MS / 1000)
 LONG_S: Final = (SESSION_MS / 1000, SESSION_MS / 1000 * 3)
 """Longer than a session may be silent: others take over meanwhile."""
+
+OPERATOR: Final = "operator"
 
 Fault = Callable[[], None]
 
@@ -52,6 +61,7 @@ class ClusterFaults:
             "slow disk": self._slow_disk,
             "reset": self._reset,
             "lost reply": self._lost_reply,
+            "controller deposed": self._depose,
             "keeper kill": self._keeper_kill,
             "keeper power loss": self._keeper_power_loss,
         }
@@ -262,6 +272,26 @@ class ClusterFaults:
 
     def _replies_arrive(self) -> None:
         self._scene.lost_reply_chance = 0.0
+
+    def _depose(self) -> None:
+        """An operator deletes the node, as Kafka's did: the old controller has its session yet."""
+        self._later(self._delete_controller(), "operator")
+
+    async def _delete_controller(self) -> None:
+        world = self._scene.world
+        process = SimProcess(world.loop, OPERATOR, world.network.host(OPERATOR))
+        coordination = WireCoordination(
+            process.network, SimClock(world.loop), [(KEEPER, KEEPER_PORT)]
+        )
+
+        async def deleting() -> None:
+            session = await coordination.connect(timeout_ms=SESSION_MS, wait_s=1.0)
+            with suppress(CoordinationError):
+                await session.delete(CONTROLLER, version=ANY_VERSION)
+            await session.close()
+
+        with suppress(CoordinationError):
+            await process.spawn(deleting(), "depose")
 
     def _keeper_kill(self) -> None:
         if self._keeper.is_up:
