@@ -72,7 +72,11 @@ class Led:
     def commit(self, proposed: Proposed) -> None:
         isr = tuple(one.broker_id for one in proposed.isr)
         told = IsrState(ME, EPOCH, isr, proposed.partition_epoch + 1)
-        self.machine.answered(proposed, told, self.now_s)
+        assert not self.machine.answered(proposed, told, self.now_s)
+        assert self.wanted() is None, "the metadata has the say"
+        state = self.machine.state._replace(isr=isr, partition_epoch=told.partition_epoch)
+        start = self.machine.epoch_start
+        self.machine.configure(state, epoch_start=start, now_s=self.now_s)
 
 
 def ids(proposed: Proposed | None) -> list[int]:
@@ -185,6 +189,21 @@ def test_whom_the_leader_asks_for_counts_at_once() -> None:
     assert led.mark() == 5
     led.fetch(TWO, 9)
     assert led.mark() == 9
+
+
+def test_a_change_counts_when_the_metadata_has_it() -> None:
+    """A setting that was raised before it comes first then; and who was named counts meanwhile."""
+    led = Led(isr=(1, 2), min_in_sync=1)
+    led.fetch(TWO, 0)
+    led.end = Offset(10)
+    led.now_s = 2 * LAG_S
+    asked = led.ask()
+    assert ids(asked) == [1]
+    led.machine.answered(asked, IsrState(ME, EPOCH, (ME,), 1), led.now_s)
+    assert led.mark() == 0, "2 is in sync for all that the metadata says"
+    state = led.machine.state._replace(isr=(ME,), partition_epoch=1, in_sync_wanted=2)
+    led.machine.configure(state, epoch_start=Offset(0), now_s=led.now_s)
+    assert led.mark() == 0, "I-09"
 
 
 def test_one_change_at_a_time() -> None:

@@ -19,7 +19,7 @@ from millstream.model.ids import (
 )
 from millstream.model.invariant import invariant
 from millstream.replication.errors import ProposalRefused
-from millstream.replication.isr_port import IsrAnswer, IsrMember, IsrState
+from millstream.replication.isr_port import IsrAnswer, IsrMember
 
 NEVER_S: Final = float("-inf")
 
@@ -284,7 +284,8 @@ class LeaderReplicas:
         """What to ask the controller for now, if anything; then call `asked`.
 
         One change at a time. While it is unknown what became of an earlier one the controller is
-        asked in any case: its next state tells.
+        asked in any case, if need be for what is so: that makes a new partition epoch, and whatever
+        was asked on the base of the old one is refused from then on.
         """
         if self._asked is not None or now_s < self._ask_after_s:
             return None
@@ -349,28 +350,22 @@ class LeaderReplicas:
     def answered(self, proposed: Proposed, answer: IsrAnswer, now_s: float) -> bool:
         """What became of it; whether the in-sync replicas may be others now.
 
+        A change that was made is taken from the metadata, where settings that came before it come
+        first: with an older `min.insync.replicas` the high watermark could run away from those that
+        the controller holds eligible. Until then its members count, and nothing else is asked.
+
         After an error the change may have been made all the same, or may be yet, unless it was
         surely refused: whom it named counts until a newer state of the partition is known.
         """
-        if proposed is self._asked:
-            self._asked = None
-            is_made = not isinstance(answer, OperatingError)
-            if not is_made:
-                self._ask_after_s = now_s + ASK_AGAIN_S
-            if not isinstance(answer, ProposalRefused):
-                self._doubtful |= proposed.broker_ids - set(self.state.isr)
-            self._settle_sets()
-        if isinstance(answer, OperatingError):
-            return isinstance(answer, ProposalRefused)
-        return self._adopt(answer, now_s)
-
-    def _adopt(self, told: IsrState, now_s: float) -> bool:
-        ours = self.state
-        if told.leader_epoch != ours.leader_epoch or told.partition_epoch < ours.partition_epoch:
+        if proposed is not self._asked:
+            return False  # the metadata was faster
+        ours = self.state.partition_epoch
+        if not isinstance(answer, OperatingError) and answer.partition_epoch > ours:
             return False
-        if told.partition_epoch == ours.partition_epoch:
-            # The controller had nothing to change. A change before this one may still come to it.
-            self._ask_after_s = now_s + ASK_AGAIN_S
-            return False
-        self._take(ours._replace(partition_epoch=told.partition_epoch, isr=tuple(told.isr)))
-        return True
+        self._asked = None
+        self._ask_after_s = now_s + ASK_AGAIN_S
+        is_refused = isinstance(answer, ProposalRefused)
+        if not is_refused:
+            self._doubtful |= proposed.broker_ids - set(self.state.isr)
+        self._settle_sets()
+        return is_refused
