@@ -45,8 +45,8 @@ log = get_logger("millstream.broker.cluster")
 HAND_OVER_S: Final = 15.0
 """For a controlled shutdown; whatever is left is somebody else's when the session ends."""
 HAND_OVER_LOOK_S: Final = 0.1
-CLOSE_S: Final = 5.0
-"""For the session to end. It expires by itself if that is not possible."""
+CLOSE_S: Final = 20.0
+"""For the session to end, which has a limit of its own; it expires by itself in any case."""
 FORWARD: Final = "forward"
 SHUTDOWN: Final = "shutdown"
 

@@ -62,6 +62,9 @@ class WireCoordination:
         except TimeoutError:
             await session.close()
             raise errors.CannotConnect(f"no session within {wait_s} s") from None
+        except BaseException:  # given up: it must not go on connecting
+            await session.close()
+            raise
         return session
 
 
