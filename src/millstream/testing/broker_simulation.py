@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from millstream.model.errors import OperatingError
+from millstream.model.invariant import InvariantViolated
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.broker_simulation_admin import Admin
 from millstream.testing.broker_simulation_client import Client
@@ -275,20 +276,22 @@ class _Failures(logging.Handler):
 @contextmanager
 def errors_are_failures() -> Iterator[None]:
     """An exception that the broker turned into a closed connection is still a defect."""
-    failures = _Failures()
+    failures, after = _Failures(), ""
     logger = logging.getLogger("millstream")
     level = logger.level
     logger.addHandler(failures)
     logger.setLevel(logging.ERROR)
     try:
         yield
-    except BaseException:
+    except (Exception, InvariantViolated) as error:
         # What was logged came first, and is the cause more often than not.
         if failures.first is None:
             raise
+        after = f"\nand then: {error}"
     finally:
         logger.removeHandler(failures)
         logger.setLevel(level)
     if failures.first is not None:
-        told = SimulationFailed(f"the broker logged an error: {failures.first.getMessage()}")
+        message = failures.first.getMessage()
+        told = SimulationFailed(f"the broker logged an error: {message}{after}")
         raise told from failures.error

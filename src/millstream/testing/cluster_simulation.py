@@ -15,7 +15,7 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from millstream.runtime.randomness import SeededRandomness
@@ -235,11 +235,7 @@ class ClusterPlay:
         scene.is_ending = True
         consumers = [one for one in self._clients if isinstance(one, ClusterConsumer)]
         workers = [one for one in self._clients if not isinstance(one, ClusterConsumer)]
-        await scene.until(
-            lambda: all(one.is_finished for one in (*workers, self._admin)),
-            "I-41 what was begun did not end after the faults",
-            limit_s=SETTLING_S,
-        )
+        await self._until_none(lambda: unfinished([*workers, self._admin]), SETTLING_S)
         for consumer in consumers:
             consumer.look_for_the_end()
         await scene.until(
@@ -317,6 +313,15 @@ class ClusterPlay:
     def _is_excused(one: Anomaly) -> bool:
         """Where unclean elections are allowed only invention is forbidden (I-04)."""
         return one.kind != "phantom" and "('risky', " in one.told
+
+
+def unfinished(clients: Sequence[Client]) -> list[Violation]:
+    """I-41: who has not come to an end with what it had begun."""
+    return [
+        Violation("I-41", f"{one.name} of {getattr(one, 'topic', None)} has not come to an end")
+        for one in clients
+        if not one.is_finished
+    ]
 
 
 def _shuffled(randomness: SeededRandomness, items: list[BrokerMachine]) -> list[BrokerMachine]:

@@ -62,8 +62,8 @@ class WireCoordination:
         except TimeoutError:
             await session.close()
             raise errors.CannotConnect(f"no session within {wait_s} s") from None
-        except BaseException:  # given up: it must not go on connecting
-            await session.close()
+        except BaseException:
+            session.abandon()  # nobody waits for it any more
             raise
         return session
 
@@ -203,6 +203,11 @@ class WireSession:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+
+    def abandon(self) -> None:
+        """As `close`, without a word to the server and without waiting."""
+        self._lose()
+        self._task.cancel()
 
     async def _ask(
         self,
