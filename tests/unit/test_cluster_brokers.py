@@ -140,6 +140,13 @@ def test_where_nobody_is_left_the_last_known_leader_leads_and_it_is_reported() -
     assert report.is_last_known
 
 
+def test_of_two_without_proof_the_one_that_had_it_for_longer_leads() -> None:
+    """1 led and lost its word; 2 was eligible until it came back without proof, too."""
+    before = cluster(partition(1, 2, 3, isr=[], elr=[2], last_known=1), absent=(2,))
+    found = only(look(before, ALL[0], registration(2, epoch=20), ALL[2]).image)
+    assert (found.leader, found.isr, found.elr) == (2, (2,), ())
+
+
 def test_what_restarted_is_dealt_with_before_what_left() -> None:
     """1 was restarted uncleanly and 2 died: 1 is not elected on the word of its predecessor."""
     back = registration(1, epoch=20)

@@ -195,7 +195,9 @@ def unregister_broker(
         for partition in topic.partitions:
             if broker_id in partition.elr:
                 rules = TopicRules.of(topic, policy)
-                outcome = settled(partition, rules, electorate, isr=partition.isr, lost={broker_id})
+                elr = tuple([one for one in partition.elr if one != broker_id])
+                without = partition._replace(elr=elr)
+                outcome = settled(without, rules, electorate, isr=partition.isr)
                 draft.put(topic, outcome.partition)
                 if outcome.is_unclean:
                     unclean.append(unclean_election(topic, outcome))

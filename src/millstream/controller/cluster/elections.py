@@ -111,7 +111,21 @@ def settled(
         leader = electorate.first(partition.replicas, elr)
     if leader != NO_LEADER:
         return Settled(_led(partition, rules, leader=leader, isr=isr or (leader,), elr=elr))
-    return _settled_without(partition, rules, electorate, isr=isr, elr=elr)
+    last_known = _last_known(partition, lost)
+    return _settled_without(partition, rules, electorate, isr=isr, elr=elr, last_known=last_known)
+
+
+def _last_known(partition: PartitionImage, lost: Collection[BrokerId]) -> BrokerId:
+    """Whom to trust most when nobody is left whose word counts.
+
+    The last leader; but one that had everything for longer than it has the better claim: who was
+    killed may have lost nothing, while who lost its word before was not there for what came since.
+    """
+    last = partition.last_known_leader if partition.leader == NO_LEADER else partition.leader
+    held = [
+        one for one in partition.replicas if one in lost and one in (*partition.isr, *partition.elr)
+    ]
+    return last if last in held or not held else held[0]
 
 
 def _settled_without(
@@ -121,9 +135,9 @@ def _settled_without(
     *,
     isr: Members,
     elr: Members,
+    last_known: BrokerId,
 ) -> Settled:
     """Nobody who surely has everything is alive."""
-    last_known = partition.last_known_leader if partition.leader == NO_LEADER else partition.leader
     is_nobody_left = rules.is_last_known_allowed and not isr and not elr
     if is_nobody_left and last_known in electorate.alive and last_known in partition.replicas:
         led = _led(partition, rules, leader=last_known, isr=(last_known,), elr=())
