@@ -1,5 +1,6 @@
 """Where a slot says that the newest batches begin is where they were written, for both twins."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -26,7 +27,12 @@ class Truth:
         self.noted: dict[int, int] = {}
 
     def tail(self, offset: int, size_max: int, kernel: Any) -> int:
-        if self.high_watermark != self.end or offset < self.start:
+        if self.high_watermark != self.end:
+            return int(kernel.NOT_AT_TAIL)
+        return self.end_tail(offset, size_max, kernel)
+
+    def end_tail(self, offset: int, size_max: int, kernel: Any) -> int:
+        if offset < self.start:
             return int(kernel.NOT_AT_TAIL)
         if offset == self.end:
             return int(kernel.NOTHING_NEW)
@@ -49,6 +55,8 @@ def test_a_slot_knows_its_tail(
         for offset in range(max(0, truth.end - 90), truth.end + 2):
             found = slot.tail(offset, size_max)
             assert found == truth.tail(offset, size_max, kernel), (what, offset)
+            found = slot.end_tail(offset, size_max)
+            assert found == truth.end_tail(offset, size_max, kernel), (what, offset)
 
 
 def _step(slot: Any, truth: Truth, step: tuple[str, int, int]) -> None:
@@ -79,3 +87,24 @@ def _step(slot: Any, truth: Truth, step: tuple[str, int, int]) -> None:
         slot.tail_file = slot.tail_file or object()
         slot.follow(truth.end, truth.position, 8)
         truth.noted[truth.end] = truth.position
+
+
+@pytest.mark.parametrize("kernel", twins("fetch"))
+def test_a_follower_is_told_whatever_moved_and_nothing_else(kernel: Any) -> None:
+    """It sees the log's end, so that an append is news to it before it counts."""
+    slots = importlib.import_module(kernel.__name__.replace("fetch", "slots"))
+    slot = slots.PartitionSlot(None)
+    cursor = kernel.Cursor(("t", 0, 1, 5, 1, 3, 100))
+    look = kernel.moved_for_follower
+    assert cursor.log_start == 3
+    assert look([cursor]) == [cursor], "not looked at yet"
+    cursor.slot, cursor.visible_end = slot, 5
+    slot.log_end, slot.high_watermark, slot.log_start = 5, 4, 1
+    cursor.sent_high_watermark, cursor.sent_log_start = 4, 1
+    assert look([cursor]) == []
+    for name in ("log_end", "high_watermark", "log_start"):
+        setattr(slot, name, getattr(slot, name) + 1)
+        assert look([cursor]) == [cursor], name
+        setattr(slot, name, getattr(slot, name) - 1)
+    cursor.fetch_offset = 4
+    assert look([cursor]) == [cursor]

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, cast
 
-from millstream.broker.cluster_member import ClusterMember, MemberParts
+import pytest
+
+from millstream.broker.cluster_member import ClusterMember, MemberFault, MemberParts
 from millstream.broker.cluster_settings import cluster_settings
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.tasks import TaskScope
@@ -234,5 +236,21 @@ def test_ready_when_the_own_epoch_was_taken() -> None:
         world.show(7)
         await world.take()
         await asyncio.wait_for(ready, 1)
+
+    world.play(story)
+
+
+def test_fault_beside_the_metadata_ends_the_broker() -> None:
+    """It would be a broker that knows nothing new, and goes on."""
+    world = World()
+
+    async def fault() -> None:
+        raise ValueError("a bug")
+
+    async def story() -> None:
+        await world.member._or_fail(fault())
+        assert world.member.failed.is_set()
+        with pytest.raises(MemberFault, match="a bug"):
+            await world.member.ready()
 
     world.play(story)

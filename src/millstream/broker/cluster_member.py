@@ -6,7 +6,7 @@ the broker's new epoch (I-17).
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,10 +45,14 @@ log = get_logger("millstream.broker.cluster")
 HAND_OVER_S: Final = 15.0
 """For a controlled shutdown; whatever is left is somebody else's when the session ends."""
 HAND_OVER_LOOK_S: Final = 0.1
-CLOSE_S: Final = 5.0
-"""For the session to end. It expires by itself if that is not possible."""
+CLOSE_S: Final = 20.0
+"""For the session to end, which has a limit of its own; it expires by itself in any case."""
 FORWARD: Final = "forward"
 SHUTDOWN: Final = "shutdown"
+
+
+class MemberFault(OperatingError):
+    """An error of ours ended the membership."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -192,9 +196,10 @@ class ClusterMember:
             while_registered=self._while_registered,
         )
         loop = asyncio.get_running_loop()
-        membership = self._be_member(self._membership)
+        membership = self._or_fail(self._membership.run())
         self._being_member = loop.create_task(membership, name="be a member")
-        self._being_told = loop.create_task(self.following.run(), name="follow the cluster")
+        following = self._or_fail(self.following.run())
+        self._being_told = loop.create_task(following, name="follow the cluster")
 
     async def registered_once(self) -> None:
         """The first registration; raises what kept it from coming, CannotConnect in the end."""
@@ -223,12 +228,17 @@ class ClusterMember:
         if self.failure is not None:
             raise self.failure
 
-    async def _be_member(self, membership: Membership) -> None:
+    async def _or_fail(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever ends it before its time, this broker cannot go on."""
         try:
-            await membership.run()
+            await work
         except OperatingError as error:
-            log.error("this broker cannot be a member of the cluster", error=error)
             self.failure = error
+        except Exception as error:  # noqa: BLE001 - told by whoever stops the broker
+            self.failure = MemberFault(f"{type(error).__name__}: {error}")
+            log.error("a fault in a member of the cluster", error=error)
+        if self.failure is not None:
+            log.error("this broker cannot be a member of the cluster", reason=str(self.failure))
             self.failed.set()
 
     async def _while_registered(self, incarnation: Registered) -> None:

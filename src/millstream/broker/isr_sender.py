@@ -14,7 +14,9 @@ from millstream.controller.cluster.port import ClusterController, IsrChange
 from millstream.controller.image import PartitionImage
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch
+from millstream.replication.errors import ProposalRefused
 from millstream.replication.isr_port import IsrAnswer, IsrProposal, IsrState
+from millstream.rpc.errors import RpcError
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -24,6 +26,7 @@ from millstream.wire.messages.alter_partition import (
     RequestTopicData,
     ResponsePartitionData,
 )
+from millstream.wire.primitives import MalformedFrame
 
 PROPOSALS_MAX: Final = 1_000
 """In one request; the others wait for the next."""
@@ -32,14 +35,19 @@ PURPOSE: Final = "isr"
 
 Done = Callable[[IsrAnswer], None]
 Waiting = tuple[IsrProposal, Done]
+Outcome = IsrState | str
+"""The new state, or why there is none."""
 
 
 class IsrRefused(OperatingError):
-    """The controller said no; the metadata tells what is so."""
+    """The controller said no, and may have said yes before: the metadata tells what is so."""
 
-    def __init__(self, code: ErrorCode) -> None:
-        self.code = code
-        super().__init__(f"the change was refused: {code.name}")
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the change was refused: {reason}")
+
+
+class _NotSeenYet(NotController):
+    """The controller does not know this registration; nothing was changed."""
 
 
 class IsrSender:
@@ -84,24 +92,37 @@ class IsrSender:
         if epoch is None:
             return [NotController()] * len(batch)
         proposals = [proposal for proposal, _ in batch]
+        is_sure = True
+        """Whether no attempt before may have been carried out, unheard."""
 
-        async def here(controller: ClusterController) -> list[IsrAnswer]:
-            return await self._decided_here(controller, proposals, epoch)
+        async def here(controller: ClusterController) -> list[Outcome]:
+            nonlocal is_sure
+            try:
+                return await self._decided_here(controller, proposals, epoch)
+            except NotController as error:
+                is_sure &= isinstance(error, _NotSeenYet)
+                raise
 
-        async def there(send: Callable[[Any], Any]) -> list[IsrAnswer]:
-            return _read(await send(self._request(proposals, epoch)), proposals)
+        async def there(send: Callable[[Any], Any]) -> list[Outcome]:
+            nonlocal is_sure
+            try:
+                return _read(await send(self._request(proposals, epoch)), proposals)
+            except (NotController, RpcError, MalformedFrame) as error:
+                is_sure &= isinstance(error, RpcError) and not error.may_have_been_processed
+                raise
 
         try:
-            return await self._calls.call(
+            outcomes = await self._calls.call(
                 here, there, purpose=PURPOSE, is_wanted=lambda: self._broker_epoch() == epoch
             )
+            return [_answer(one, is_sure=is_sure) for one in outcomes]
         except GivenUp:
             # Whatever was led then is not led any more: nobody relies on the answer.
             return [StaleBrokerEpoch(self._broker_id, epoch)] * len(batch)
 
     async def _decided_here(
         self, controller: ClusterController, proposals: Sequence[IsrProposal], epoch: BrokerEpoch
-    ) -> list[IsrAnswer]:
+    ) -> list[Outcome]:
         changes = [
             IsrChange(
                 one.topic_id,
@@ -117,8 +138,8 @@ class IsrSender:
                 changes, broker_id=self._broker_id, broker_epoch=epoch
             )
         except StaleBrokerEpoch:
-            raise NotController from None  # it has not seen this registration yet
-        return [_state(one) if isinstance(one, PartitionImage) else one for one in outcomes]
+            raise _NotSeenYet from None
+        return [_state(one) if isinstance(one, PartitionImage) else str(one) for one in outcomes]
 
     def _request(
         self, proposals: Sequence[IsrProposal], epoch: BrokerEpoch
@@ -148,23 +169,29 @@ def _state(one: PartitionImage) -> IsrState:
     return IsrState(one.leader, one.leader_epoch, one.isr, one.partition_epoch)
 
 
-def _read(response: AlterPartitionResponse, proposals: Sequence[IsrProposal]) -> list[IsrAnswer]:
+def _read(response: AlterPartitionResponse, proposals: Sequence[IsrProposal]) -> list[Outcome]:
     if response.error_code:
-        return [IsrRefused(ErrorCode(response.error_code))] * len(proposals)
+        return [ErrorCode(response.error_code).name] * len(proposals)
     found = {
         (topic.topic_id, one.partition_index): one
         for topic in response.topics
         for one in topic.partitions
     }
-    return [_answer(found.get((one.topic_id, one.partition.partition))) for one in proposals]
+    return [_outcome(found.get((one.topic_id, one.partition.partition))) for one in proposals]
 
 
-def _answer(one: ResponsePartitionData | None) -> IsrAnswer:
+def _outcome(one: ResponsePartitionData | None) -> Outcome:
     if one is None:
-        return IsrRefused(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return "there is no answer"
     if one.error_code:
-        return IsrRefused(ErrorCode(one.error_code))
+        return ErrorCode(one.error_code).name
     isr = tuple(map(BrokerId, one.isr))
     return IsrState(
         BrokerId(one.leader_id), LeaderEpoch(one.leader_epoch), isr, one.partition_epoch
     )
+
+
+def _answer(outcome: Outcome, *, is_sure: bool) -> IsrAnswer:
+    if isinstance(outcome, IsrState):
+        return outcome
+    return ProposalRefused(outcome) if is_sure else IsrRefused(outcome)

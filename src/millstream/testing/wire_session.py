@@ -62,8 +62,8 @@ class WireCoordination:
         except TimeoutError:
             await session.close()
             raise errors.CannotConnect(f"no session within {wait_s} s") from None
-        except BaseException:
-            session.abandon()  # nobody waits for it any more
+        except BaseException:  # given up: it must not go on connecting
+            await session.close()
             raise
         return session
 
@@ -203,11 +203,6 @@ class WireSession:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-
-    def abandon(self) -> None:
-        """As `close`, without a word to the server and without waiting."""
-        self._lose()
-        self._task.cancel()
 
     async def _ask(
         self,
