@@ -7,24 +7,17 @@ from collections import Counter
 
 import pytest
 
-from millstream.broker.broker import BrokerSeams
 from millstream.testing.cluster_simulation import run_cluster
 from millstream.testing.cluster_simulation_bugs import BUGS, Planted, first_catch
 from millstream.testing.cluster_simulation_coverage import IN_SIXTY_SEEDS, never_made
 from millstream.testing.simulate import main
 
-in_a_cluster = pytest.mark.skipif(
-    "coordination" not in BrokerSeams.__dataclass_fields__, reason="brokers have no cluster mode"
-)
 
-
-@in_a_cluster
 def test_fixed_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
     """I-01..I-21, I-39..I-42, and enough of what they are for; each seed in little CPU time."""
     assert main(["--seeds", "60", "--from", "1", "--part", "cluster"]) == 0, capsys.readouterr().out
 
 
-@in_a_cluster
 def test_same_seed_same_run_whatever_the_hashes() -> None:
     """What a set's order or an address decided would not replay."""
     code = (
@@ -40,7 +33,6 @@ def test_same_seed_same_run_whatever_the_hashes() -> None:
     assert run_cluster(3, steps=60).digest != run_cluster(4, steps=60).digest
 
 
-@in_a_cluster
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_planted_bug_is_caught(bug: Planted) -> None:

@@ -7,17 +7,12 @@ import asyncio
 
 import pytest
 
-from millstream.broker.broker import BrokerSeams
 from millstream.testing.cluster_simulation_coverage import TRUNCATIONS
 from millstream.testing.cluster_simulation_scene import host_of
 from millstream.testing.cluster_simulation_stage import Stage
 from millstream.wire.errors import ErrorCode
 
 SEEDS = [1, 2, 3]
-
-pytestmark = pytest.mark.skipif(
-    "coordination" not in BrokerSeams.__dataclass_fields__, reason="brokers have no cluster mode"
-)
 
 
 def same_logs(stage: Stage, *brokers: int) -> bool:

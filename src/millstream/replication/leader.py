@@ -294,7 +294,9 @@ class LeaderReplicas:
         new = {
             one
             for one, progress in self._followers.items()
-            if one not in isr and self._may_join(one, progress, high_watermark)
+            if one not in isr
+            and self._may_join(one, progress, high_watermark)
+            and not self._is_late(one, own_end, now_s, lag_s)  # it would be put out at once
         }
         # Out first: it lets writes go on, and whoever comes in is asked for right after it.
         members = isr - late if late else isr | new

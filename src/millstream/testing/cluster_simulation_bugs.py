@@ -7,6 +7,7 @@ of it: a simulation that stumbles over something else on its way would not have 
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import getattr_static
 from typing import Any, Final, NamedTuple
 from unittest import mock
 
@@ -54,7 +55,7 @@ def planted(bug: Planted) -> Iterator[None]:
             *holders, name = path.split(".")
             for holder in holders:
                 owner = getattr(owner, holder)
-            original = owner.__dict__[name]
+            original = getattr_static(owner, name)
             patches.enter_context(mock.patch.object(owner, name, replace(original)))
         yield
 
@@ -163,6 +164,7 @@ BUGS: Final = (
             Patch("millstream.replication.partition:Partition.check_leader_epoch", _no_check),
         ),
         ("I-12", "I-13", "I-02", "I-01", "I-10", "lost", "inconsistent", "poll-skip"),
+        first_seed=7,
     ),
     Planted(
         "acknowledged before enough are in sync",
@@ -178,10 +180,12 @@ BUGS: Final = (
         "a fetch of an older epoch advances the high watermark",
         (Patch(f"{_LEADER}._lead", _older_epochs_count),),
         ("I-13", "I-09", "I-01", "I-02", "lost", "inconsistent"),
+        first_seed=16,
     ),
     Planted(
         "a deposed controller's write is accepted",
         (Patch("millstream.controller.cluster.fenced_writes:FencedWriter.write", _without_fence),),
         ("I-16",),
+        first_seed=20,
     ),
 )
