@@ -172,8 +172,21 @@ def test_a_follower_joins_when_it_has_what_counts_and_is_in_the_leaders_epoch() 
     assert led.wanted() is None
     led.fetch(TWO, 7)
     assert led.wanted() is None, "at the high watermark, and below the start of the epoch"
-    led.fetch(TWO, 8)
+    led.fetch(TWO, 10)
     assert ids(led.wanted()) == [1, 2]
+
+
+def test_a_follower_that_is_late_is_not_asked_in() -> None:
+    """It has what counts, and would be put out at once, and asked in again, for ever."""
+    led = Led(isr=(1,))
+    led.end, led.high = Offset(10), Offset(5)
+    led.fetch(TWO, 5)
+    assert led.wanted() is None, "it never had all that the leader had"
+    led.end = Offset(20)
+    led.fetch(TWO, 10)
+    assert ids(led.wanted()) == [1, 2], "it had all when it last asked"
+    led.now_s += 2 * LAG_S
+    assert led.wanted() is None
 
 
 def test_whom_the_leader_asks_for_counts_at_once() -> None:
