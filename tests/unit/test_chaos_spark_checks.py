@@ -108,8 +108,10 @@ def test_the_order_is_the_seeds_and_clusters_come_last() -> None:
 def test_without_rounds_everything_is_killed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, str]] = []
 
-    def run(rounds: int, seed: int, tell: object, *, part: str, cells: str) -> chaos.ChaosRun:
-        del seed, tell
+    def run(
+        rounds: int, seed: int, tell: object, *, part: str, cells: str, is_ensemble: bool
+    ) -> chaos.ChaosRun:
+        del seed, tell, is_ensemble
         asked.append((rounds, cells))
         return chaos.ChaosRun(rounds, Counter(), None)
 

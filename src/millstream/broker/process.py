@@ -26,7 +26,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe import logs
 from millstream.observe.process import LinuxProcess
-from millstream.runtime import descriptors, fatal, mounts
+from millstream.runtime import descriptors, fatal, memory, mounts
 from millstream.runtime.loop import DirectLoop
 from millstream.runtime.os_disk import OsDisk
 
@@ -53,6 +53,7 @@ def run(config_file: Path, *, zookeeper: str | None = None) -> int:
     except (InvalidConfig, OSError) as error:
         sys.stderr.write(f"millstream: {error}\n")
         return EXIT_USAGE
+    memory.return_large_blocks()
     logs.configure(level=configs.get_text("log.level"))
     with asyncio.Runner(loop_factory=DirectLoop) as runner:
         fatal.install(runner.get_loop())

@@ -1,0 +1,22 @@
+"""How the C library keeps memory that was given back to it."""
+
+import ctypes
+from contextlib import suppress
+from typing import Final
+
+_M_MMAP_THRESHOLD: Final = -3
+"""Of `mallopt(3)`, in glibc's numbering."""
+
+OWN_MAPPING_BYTES_MIN: Final = 1024 * 1024
+"""Smaller blocks come and go with every request, and a mapping costs its page faults each time."""
+
+
+def return_large_blocks() -> None:
+    """Let every large block be a mapping of its own, which is gone when it is freed.
+
+    glibc raises the size from which that is so to that of the largest block it has seen freed, up
+    to 32 MB. After one large request the buffers of all others come from the heap, and what clients
+    that broke off had sent stays there behind whatever lies above it, for ever.
+    """
+    with suppress(OSError, AttributeError):  # another C library, which has ways of its own
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, OWN_MAPPING_BYTES_MIN)
