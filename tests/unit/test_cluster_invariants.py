@@ -146,6 +146,8 @@ def test_a_cut_below_the_high_watermark() -> None:
     assert "I-08" in steps(GOOD, cut)
     assert count_truncations(GOOD, cut) == 1
     assert steps(GOOD, view(LEADER, replace(cut.brokers[2], incarnation=2))) == set()
+    anew = view(LEADER, broker(replica(2, B0, hw=2)._replace(number=1)))
+    assert steps(GOOD, anew) == set(), "the replica was moved away and back"
 
 
 def test_a_tail_that_was_replaced_counts_as_a_truncation() -> None:

@@ -259,7 +259,8 @@ def _same_life(
         if then is None or then.incarnation != broker.incarnation:
             continue
         for key, now in broker.replicas.items():
-            if (was := then.replicas.get(key)) is not None:
+            was = then.replicas.get(key)
+            if was is not None and was.number == now.number:
                 yield was, now
 
 

@@ -1,7 +1,9 @@
 """Looking at a running broker: what its parts say, and what its files have."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Final
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 from millstream.broker.broker import Broker
@@ -22,6 +24,10 @@ Fingerprint = tuple[object, ...]
 _CACHED_MAX: Final = 4_000
 _CACHE: dict[Fingerprint, list[BatchView]] = {}
 """Batches of a file, or of all files of a log, most of which are as they were at the last look."""
+
+_COUNT: Final = count(1)
+_NUMBERS: Final[WeakKeyDictionary[Log, int]] = WeakKeyDictionary()
+"""Of logs that were seen: equal only for the same one."""
 
 
 def view_of(
@@ -57,6 +63,7 @@ def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
         log.last_stable_offset,
         log.recovery_point,
         stored_batches(disk, log.home.directory),
+        _NUMBERS.setdefault(log, next(_COUNT)),
     )
 
 

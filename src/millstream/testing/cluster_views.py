@@ -51,6 +51,8 @@ class ReplicaView(NamedTuple):
     last_stable_offset: int
     recovery_point: int
     batches: Sequence[BatchView] = ()
+    number: int = 0
+    """Another one: a log that was made anew, where the replica was moved away and back."""
 
 
 class LeaderClaim(NamedTuple):
