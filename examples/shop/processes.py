@@ -1,12 +1,13 @@
-"""The processes around the pipeline: broker, shop and Spark, started and stopped.
+"""The processes around the pipeline: brokers, shop and Spark, started and stopped.
 
-Broker and shop are in sessions of their own, so that Ctrl-C reaches the demo alone, which then
+Brokers and shop are in sessions of their own, so that Ctrl-C reaches the demo alone, which then
 stops them in the right order; and they end when the demo is killed.
 """
 
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,8 @@ from millstream.testing.spark_sessions import local_session
 
 ROOT: Final = Path(__file__).parents[2]
 JAVA_VERSION_MIN: Final = 17
+BROKERS: Final = 3
+"""Each has a replica of everything, so one of them may die."""
 STOP_TIMEOUT_S: Final = 40.0
 """A broker takes its time to close many files, and is killed after 30 s by `millstream up`."""
 
@@ -50,17 +53,31 @@ def require_java(say: Callable[[str], None]) -> None:
         raise DemoFailed(f"Spark needs Java {JAVA_VERSION_MIN} or newer; {java} is {said!r}")
 
 
+class Brokers:
+    """The brokers of `millstream up`, as they are seen from here."""
+
+    def __init__(self, servers: str, directory: Path) -> None:
+        self.servers = servers
+        """Their addresses, as clients take them."""
+        self._directory = directory
+
+    def kill(self, broker_id: int) -> None:
+        """As a crash would end it: nothing is closed, nobody is told."""
+        pid_file = self._directory / f"broker-{broker_id}" / "millstream.pid"
+        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
 @contextmanager
-def running_broker(directory: Path) -> Iterator[str]:
-    """`millstream up` on a free port; gives its address. Raises DemoFailed."""
+def running_brokers(directory: Path, count: int = BROKERS) -> Iterator[Brokers]:
+    """`millstream up` on free ports. Raises DemoFailed."""
     directory.mkdir(parents=True)
-    log = directory / "broker.log"
-    command = [*("-m", "millstream", "up"), *("--port", "0", "--data-dir", str(directory))]
-    with log.open("wb") as errors, _running(command, errors) as process:
-        line = process.stdout.readline() if process.stdout else ""
+    log = directory / "brokers.log"
+    options = ("--brokers", str(count), "--port", "0", "--data-dir", str(directory))
+    with log.open("wb") as errors, _running(["-m", "millstream", "up", *options], errors) as up:
+        line = up.stdout.readline() if up.stdout else ""
         if not line.startswith("ready: "):
-            raise DemoFailed(f"the broker did not start:\n{log.read_text()}")
-        yield line.removeprefix("ready: ").strip()
+            raise DemoFailed(f"the brokers did not start:\n{log.read_text()}")
+        yield Brokers(line.removeprefix("ready: ").strip(), directory)
 
 
 class Shop:

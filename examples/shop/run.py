@@ -1,4 +1,4 @@
-"""The demo from the beginning to the end: broker, shop, Spark, checks, picture."""
+"""The demo from the beginning to the end: brokers, shop, Spark, checks, picture."""
 
 import fcntl
 import shutil
@@ -12,6 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from examples.shop import pipeline
+from examples.shop.accident import Accident
 from examples.shop.checks import Check, checks
 from examples.shop.events import Day
 from examples.shop.expected import expected
@@ -19,7 +20,7 @@ from examples.shop.picture import draw
 from examples.shop.processes import (
     DemoFailed,
     require_java,
-    running_broker,
+    running_brokers,
     running_shop,
     running_spark,
 )
@@ -55,19 +56,23 @@ def run(plan: Plan, console: Console) -> bool:
     require_java(console.print)
     with only_here(plan.directory), ExitStack() as stack:
         begun_s = time.monotonic()
-        servers = stack.enter_context(running_broker(plan.directory / "broker"))
+        brokers = stack.enter_context(running_brokers(plan.directory / "brokers"))
+        servers = brokers.servers
         prepare(servers, plan.day)
         log = plan.directory / "shop.log"
         shop = stack.enter_context(running_shop(servers, plan.day, seconds=plan.seconds, log=log))
         story = Story(pipeline.QUERIES, plan.day.event_count, time.time(), told=shop.told)
-        console.print(f"broker on {servers}; the shop is open; starting Spark ...")
+        console.print(f"brokers on {servers}; the shop is open; starting Spark ...")
         spark = stack.enter_context(running_spark(plan.directory))
         queries = pipeline.Pipeline(spark, servers, plan.directory)
+        accident = Accident(brokers, console.print)
         with view(console) as shown:
-            play(spark, queries, shop, story, shown)
+            play(spark, queries, shop, story, shown, each_look=accident.look)
         console.print("the day is over; checking ...")
         found = results(servers, plan.directory)
         compared = checks(expected(plan.day), found, late_rows=story.late_rows)
+        if accident.killed is None:
+            raise DemoFailed("no broker was killed")
         picture = plan.directory / "shop.png"
         draw(picture, story, dict(found.totals))
     tell(compared, console)

@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
@@ -81,14 +81,27 @@ def noted_interruption() -> Iterator[Interruption]:
             signal.signal(number, handler)
 
 
-def play(spark: SparkSession, pipeline: Pipeline, shop: Shop, story: Story, view: View) -> None:
+def play(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    shop: Shop,
+    story: Story,
+    view: View,
+    *,
+    each_look: Callable[[Story], None] = lambda _: None,
+) -> None:
     """The whole day. Raises DemoFailed."""
+
+    def looked() -> None:
+        interruption.check()
+        each_look(story)
+
     listener = Listener(story)
     with noted_interruption() as interruption:
         spark.streams.addListener(listener)
         queries = pipeline.start()
         try:
-            watch(queries, shop, story, view, interruption)
+            watch(queries, shop, story, view, looked)
         finally:
             for query in queries:
                 query.stop()
@@ -100,7 +113,7 @@ def watch(
     shop: Shop,
     story: Story,
     view: View,
-    interruption: Interruption,
+    looked: Callable[[], None] = lambda: None,
 ) -> None:
     """Until every order is read and the last total of the day is written. Raises DemoFailed.
 
@@ -111,7 +124,7 @@ def watch(
     is_morning = False
     seen, seen_s = (0, 0), time.monotonic()
     while not (is_morning and story.is_read(story.event_count + 1) and story.has_passed(DAY_END)):
-        interruption.check()
+        looked()
         view.show(story, time.time())
         shop.check()
         _check(queries)

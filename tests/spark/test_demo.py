@@ -49,6 +49,7 @@ def test_everything_matches_and_one_cent_would_be_noticed(
     with console.capture() as said:
         is_good = run.run(run.Plan(day=DAY, seconds=1, directory=tmp_path), console)
     assert is_good, said.get()
+    assert "which led orders-0, was killed" in said.get()
     assert f"picture: {tmp_path / 'shop.png'}" in said.get()
     assert (tmp_path / "shop.png").read_bytes().startswith(b"\x89PNG")
 
@@ -104,7 +105,7 @@ def test_ctrl_c_stops_everything(tmp_path: Path) -> None:
     assert process.stdout is not None
     while "rows/s" not in (line := process.stdout.readline()):
         assert line, process.communicate()
-    assert len(processes_with(mark)) >= 4, "demo, broker, shop, Java"
+    assert len(processes_with(mark)) >= 7, "demo, keeper, three brokers, shop, Java"
     os.killpg(process.pid, signal.SIGINT)
     said, complained = process.communicate(timeout=60)
     assert process.returncode == 130, complained

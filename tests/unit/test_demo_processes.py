@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 from examples.shop import processes, watching
 from examples.shop.events import Day
-from examples.shop.processes import DemoFailed, Shop, require_java, running_broker, running_shop
+from examples.shop.processes import DemoFailed, Shop, require_java, running_brokers, running_shop
 from examples.shop.progress import Story
 from examples.shop.run import only_here
 from examples.shop.terminal import Lines
@@ -72,13 +72,11 @@ def test_two_demos_do_not_share_a_directory(tmp_path: Path) -> None:
         assert not (tmp_path / "work").exists()
 
 
-def test_a_broker_that_does_not_start_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_brokers_that_do_not_start_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLSTREAM_KERNELS", "no such kernels")
     with (
-        pytest.raises(DemoFailed, match=r"the broker did not start:\n.*no such kernels"),
-        running_broker(tmp_path / "broker"),
+        pytest.raises(DemoFailed, match=r"the brokers did not start:\n.*no such kernels"),
+        running_brokers(tmp_path / "brokers"),
     ):
         pass
 
@@ -103,8 +101,7 @@ def query(*, is_active: bool, reason: str | None = None) -> StreamingQuery:
 
 def watch(one: StreamingQuery, shop: Shop) -> None:
     story = Story(("totals",), 10, 0.0)
-    with watching.noted_interruption() as interruption:
-        watching.watch([one], shop, story, Lines(Console(quiet=True)), interruption)
+    watching.watch([one], shop, story, Lines(Console(quiet=True)))
 
 
 def test_a_query_that_ends_is_named_with_its_reason() -> None:
