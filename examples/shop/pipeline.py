@@ -45,7 +45,7 @@ TRIGGER: Final = "1 second"
 
 
 class Pipeline:
-    """Both queries over one broker and one directory."""
+    """Both queries over one cluster and one directory."""
 
     def __init__(self, spark: SparkSession, servers: str, directory: Path) -> None:
         self._spark = spark
