@@ -44,6 +44,7 @@ from millstream.controller.store import (
     directory_file,
     topic_file,
 )
+from millstream.controller.subscribers import Subscriber, Subscribers
 from millstream.controller.topics import (
     CheckConfigs,
     MorePartitions,
@@ -66,9 +67,6 @@ T = TypeVar("T")
 
 METADATA_DIRECTORY: Final = "metadata"
 """Inside the first log directory."""
-
-Subscriber = Callable[[ImageChange], Steps[None] | None]
-"""Does what the change asks of it at once, or in steps."""
 
 
 class LocalController:
@@ -104,8 +102,7 @@ class LocalController:
         self._next_producer_id = 0
         self._deleted: dict[TopicId, TopicImage] = {}
         self._image: ClusterImage | None = None
-        self._preparers: list[Subscriber] = []
-        self._subscribers: list[Subscriber] = []
+        self._subscribers = Subscribers()
         self._changes = ChangeQueue(self._store, turns or Turns(background), self._make_current)
         self.directory_ids: Mapping[str, UUID] = {}
         """By log directory, once open; those that could not be read are missing."""
@@ -254,9 +251,7 @@ class LocalController:
         as they see it must be there. If one of them raises, the change stands and whoever asked
         for it gets the error.
         """
-        self._subscribers.append(callback)
-        if prepare is not None:
-            self._preparers.append(prepare)
+        self._subscribers.add(callback, prepare=prepare)
 
     def register(self, broker: BrokerImage) -> None:
         """Tell where this broker can be reached, as soon as its ports are open."""
@@ -478,27 +473,14 @@ class LocalController:
 
     def _make_current(self, following: NextImage) -> Steps[None]:
         """The change is durable: it is so from now on, whatever the subscribers make of it."""
-        failure = yield from _told(self._preparers, following.change)
+        failure = yield from self._subscribers.preparing(following.change)
         image = following.image
         if image.brokers is not self.image.brokers:
             image = image.changed(brokers=self.image.brokers)  # registered meanwhile
         self._image = image
-        second = yield from _told(self._subscribers, following.change)
+        second = yield from self._subscribers.telling(following.change)
         if failure is not None or second is not None:
             raise failure or second  # type: ignore[misc]
-
-
-def _told(callbacks: Sequence[Subscriber], change: ImageChange) -> Steps[Exception | None]:
-    """Tell all of them, also after one failed; the first error."""
-    failure: Exception | None = None
-    for callback in list(callbacks):
-        try:
-            steps = callback(change)
-            if steps is not None:
-                yield from steps
-        except Exception as error:  # noqa: BLE001 - the others must hear of it; raised later
-            failure = failure or error
-    return failure
 
 
 def _metadata_home(disk: Disk, directories: Sequence[str]) -> str:

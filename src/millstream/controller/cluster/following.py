@@ -17,8 +17,8 @@ from millstream.controller.cluster.feed import NO_POSITION
 from millstream.controller.cluster.pieces import Assembled, Assembly, BrokenTransfer
 from millstream.controller.cluster.port import ClusterController, FeedPosition
 from millstream.controller.cluster.racing import until
-from millstream.controller.cluster.subscribers import Subscriber, Subscribers
 from millstream.controller.image import NO_LEADER, ClusterImage
+from millstream.controller.subscribers import Subscriber, Subscribers
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
 from millstream.model.invariant import invariant
