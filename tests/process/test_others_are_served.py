@@ -185,9 +185,14 @@ def test_offsets_of_partitions_by_the_ten_thousand(broker: BrokerProcess) -> Non
 
 
 def test_settings_of_many_topics(broker: BrokerProcess) -> None:
+    topics = [MetadataRequestTopic(name=f"told{number}") for number in range(TOPICS)]
+    with broker.client() as client:
+        client.send(
+            MetadataRequest(topics=topics), 12
+        )  # of topics that are not there little is told
     resources = [
         DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=None)
-        for name in ("wide", "bombs", "honest", *(f"made{number}" for number in range(TOPICS)))
+        for name in ("wide", "bombs", "honest", *(f"told{number}" for number in range(TOPICS)))
     ]
     request = DescribeConfigsRequest(
         resources=resources, include_synonyms=True, include_documentation=True
