@@ -188,6 +188,8 @@ class _ProcessProtocol(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._process.is_dead:
+            return  # what was held up for it while it was paused comes to nobody
         self._tap.received(bytes(self._buffer[:nbytes]))
         self._process.run(self.inner.buffer_updated, nbytes)
 
