@@ -26,11 +26,6 @@ def topic(replica_count: int, **values: str) -> TopicImage:
     return TopicImage("t", new_topic_id(system_randomness()), (one,), texts)
 
 
-def test_broker_without_servers_is_alone() -> None:
-    assert not cluster_settings.is_in_cluster(configs())
-    assert cluster_settings.is_in_cluster(configs(zookeeper_connect="a:1,b:2"))
-
-
 def test_servers_and_times() -> None:
     found = cluster_settings.cluster_settings(
         configs(zookeeper_connect="a:1, b:2/kafka", zookeeper_session_timeout_ms="4000")

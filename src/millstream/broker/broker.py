@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from millstream.broker import gauges, lone_broker, registry
-from millstream.broker.cluster_settings import inter_broker_listener, is_in_cluster
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
@@ -174,7 +173,8 @@ class Broker:
 
     @property
     def _is_in_cluster(self) -> bool:
-        return self._seams.coordination is not None or is_in_cluster(self._configs)
+        servers = self._configs.get_list("zookeeper.connect")
+        return self._seams.coordination is not None or bool(servers)
 
     def _make_alone(self) -> LocalController:
         seams, configs = self._seams, self._configs
@@ -278,7 +278,7 @@ class Broker:
             await self._serve_metrics()  # before clients come: its port may be taken
         else:
             await self._serve_metrics()
-            listener = inter_broker_listener(configs, bound, protocols)
+            listener = cluster.listener_among(bound, protocols)
             await cluster.join(told, listener=listener, on_change=self._on_change)
         self._upkeep.start()
         self._warm_up(registry.load_all())

@@ -11,11 +11,13 @@ from millstream.broker.cluster_metadata import ClusterMetadata
 from millstream.broker.cluster_settings import (
     ClusterSettings,
     cluster_settings,
+    inter_broker_listener,
     replica_settings,
 )
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch, Spawn
 from millstream.broker.forwarding import FORWARDED, Forwarding
+from millstream.broker.listeners import ListenerAddress
 from millstream.broker.services import Services
 from millstream.broker.settling import Settling
 from millstream.broker.topic_changes import configured_defaults
@@ -180,6 +182,10 @@ class ClusterPart:
         self.member.last_epoch = report.last_broker_epoch
         self.member.found_logs = len(report.loaded)
         return report
+
+    def listener_among(self, bound: list[ListenerAddress], protocols: dict[str, str]) -> str:
+        """The one that other brokers come to; raises InvalidConfig without one."""
+        return inter_broker_listener(self._seams.configs, bound, protocols)
 
     async def join(
         self,

@@ -47,11 +47,6 @@ class ReplicaSettings(NamedTuple):
     socket_timeout_ms: int
 
 
-def is_in_cluster(configs: BrokerConfigs) -> bool:
-    """Whether the broker has others beside it, or may have."""
-    return bool(configs.get_list(_SERVERS))
-
-
 def cluster_settings(configs: BrokerConfigs) -> ClusterSettings:
     """Of a broker with `zookeeper.connect`."""
     session_ms = configs.get_int("zookeeper.session.timeout.ms")

@@ -26,7 +26,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe import logs
 from millstream.observe.process import LinuxProcess
-from millstream.runtime import descriptors, fatal, memory, mounts
+from millstream.runtime import descriptors, fatal, mounts
 from millstream.runtime.loop import DirectLoop
 from millstream.runtime.os_disk import OsDisk
 
@@ -53,7 +53,6 @@ def run(config_file: Path, *, zookeeper: str | None = None) -> int:
     except (InvalidConfig, OSError) as error:
         sys.stderr.write(f"millstream: {error}\n")
         return EXIT_USAGE
-    memory.return_large_blocks()
     logs.configure(level=configs.get_text("log.level"))
     with asyncio.Runner(loop_factory=DirectLoop) as runner:
         fatal.install(runner.get_loop())
@@ -96,6 +95,7 @@ async def _serve(configs: BrokerConfigs) -> int:
     with pid_file(configs.get_text("pid.file")):
         try:
             say_ready(broker.endpoints)
+            _settle_down()
             await broker.serve_until(stop)
         finally:
             await broker.stop()
@@ -120,6 +120,13 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
         return False
     await starting
     return True
+
+
+def _settle_down() -> None:
+    """What a start need not wait for, nor load the modules of."""
+    from millstream.runtime import memory
+
+    memory.return_large_blocks()
 
 
 @contextmanager
