@@ -51,10 +51,12 @@ def play(kafka: ApacheKafka, scenario: Callable[[Connection], Coroutine[Any, Any
     async def main() -> None:
         host, port = address_of(kafka)
         connection = await connect(LoopNetwork(), SETTINGS, host=host, port=port)
-        async with asyncio.timeout(120):
-            await scenario(connection)
-        connection.close()
-        await connection.wait_closed()
+        try:
+            async with asyncio.timeout(120):
+                await scenario(connection)
+        finally:
+            connection.close()
+            await connection.wait_closed()
 
     asyncio.run(main())
 
@@ -64,6 +66,8 @@ async def create(connection: Connection, name: str) -> None:
     response = await connection.send(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
     assert response.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     while (await metadata(connection, name)).topics[0].error_code != ErrorCode.NONE:
+        pass
+    while await end_offset(connection, name) < 0:  # the metadata tells of it before it is led
         pass
 
 
