@@ -79,7 +79,11 @@ class Pipeline:
         )
 
     def _products(self) -> DataFrame:
-        """The compacted topic as a table. Without `cache` every batch would read it again."""
+        """The compacted topic as a table. Without `cache` every batch would read it again.
+
+        It is read here and now: two queries that fill a cache at the same time share a plan which
+        Spark changes while it sends it to its workers.
+        """
         changes = (
             self._spark.read.format("millstream")
             .schema("key BINARY, value BINARY, offset BIGINT")
@@ -87,7 +91,9 @@ class Pipeline:
             .option("subscribe", PRODUCTS)
             .load()
         )
-        return newest(changes, PRODUCT).withColumnRenamed("key", "product").cache()
+        products = newest(changes, PRODUCT).withColumnRenamed("key", "product").cache()
+        products.count()
+        return products
 
     def _query(self, name: str, result: DataFrame) -> DataStreamWriter:
         return (
