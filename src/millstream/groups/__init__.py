@@ -1,1 +1,1 @@
-"""The group coordinator: a pure machine and a thin shell. Not built yet."""
+"""The group coordinator: pure machines and a thin shell."""

@@ -17,6 +17,14 @@ SessionId = NewType("SessionId", int)
 """Of a session with the coordination service; 0 is none."""
 Zxid = NewType("Zxid", int)
 """The number of a change in the coordination service: later changes have larger ones."""
+GroupId = NewType("GroupId", str)
+MemberId = NewType("MemberId", str)
+InstanceId = NewType("InstanceId", str)
+"""Of a static member of a group: it stays the same over restarts."""
+GenerationId = NewType("GenerationId", int)
+"""Counts the rebalances of a classic group."""
+MemberEpoch = NewType("MemberEpoch", int)
+"""How far a member of a next-generation group has come in taking over assignments."""
 
 NO_OFFSET: Final = Offset(-1)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
@@ -26,6 +34,7 @@ NO_SEQUENCE: Final = Sequence(-1)
 NO_TIMESTAMP: Final = TimestampMs(-1)
 NO_BROKER_EPOCH: Final = BrokerEpoch(-1)
 NO_SESSION: Final = SessionId(0)
+NO_GENERATION: Final = GenerationId(-1)
 
 
 class TopicPartition(NamedTuple):

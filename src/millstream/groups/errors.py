@@ -1,0 +1,106 @@
+"""What a group coordinator refuses; `broker/error_codes.py` has the code of each."""
+
+from millstream.model.errors import OperatingError
+
+
+class GroupRefused(OperatingError):
+    """The base of them; `reason` is for the client's user."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason or (self.__doc__ or "").splitlines()[0])
+
+
+class NotCoordinator(GroupRefused):
+    """Another broker is the coordinator of this group."""
+
+
+class CoordinatorLoading(GroupRefused):
+    """The coordinator is reading its part of the offsets topic."""
+
+
+class CoordinatorNotAvailable(GroupRefused):
+    """There is no coordinator now; ask again."""
+
+
+class InvalidGroupId(GroupRefused):
+    """The group id is empty."""
+
+
+class UnknownMember(GroupRefused):
+    """The group has no such member."""
+
+
+class MemberIdRequired(GroupRefused):
+    """Join again with the member id that is given here (KIP-394)."""
+
+
+class FencedInstance(GroupRefused):
+    """Another member has taken over the group instance id."""
+
+
+class UnreleasedInstance(GroupRefused):
+    """The group instance id belongs to a member that has not left."""
+
+
+class IllegalGeneration(GroupRefused):
+    """The generation is not the group's."""
+
+
+class RebalanceInProgress(GroupRefused):
+    """The group is rebalancing: join again."""
+
+
+class InconsistentProtocol(GroupRefused):
+    """The member has no protocol type or assignor in common with the group."""
+
+
+class InvalidSessionTimeout(GroupRefused):
+    """The session timeout is not within the broker's limits."""
+
+
+class GroupFull(GroupRefused):
+    """The group has as many members as it may have."""
+
+
+class GroupNotEmpty(GroupRefused):
+    """The group has members."""
+
+
+class GroupNotFound(GroupRefused):
+    """There is no such group."""
+
+
+class GroupSubscribed(GroupRefused):
+    """The group is subscribed to the topic."""
+
+
+class FencedMemberEpoch(GroupRefused):
+    """The member epoch is not the one that the coordinator gave: leave all partitions, join anew."""
+
+
+class StaleMemberEpoch(GroupRefused):
+    """The member epoch is older than the member's."""
+
+
+class UnsupportedAssignor(GroupRefused):
+    """The broker has no assignor of this name."""
+
+
+class InvalidRegularExpression(GroupRefused):
+    """The regular expression of the subscription is not valid."""
+
+
+class InvalidGroupRequest(GroupRefused):
+    """The request contradicts itself."""
+
+
+class OffsetMetadataTooLarge(GroupRefused):
+    """The text that goes with the offset is longer than `offset.metadata.max.bytes`."""
+
+
+class UnstableOffsets(GroupRefused):
+    """A transaction that commits offsets is open (KIP-447)."""
+
+
+class TransactionalProducerFenced(GroupRefused):
+    """A newer epoch of the producer has committed offsets in a transaction."""
