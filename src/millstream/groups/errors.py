@@ -75,7 +75,7 @@ class GroupSubscribed(GroupRefused):
 
 
 class FencedMemberEpoch(GroupRefused):
-    """The member epoch is not the one that the coordinator gave: leave all partitions, join anew."""
+    """Not the member epoch that the coordinator gave: leave all partitions, join anew."""
 
 
 class StaleMemberEpoch(GroupRefused):
