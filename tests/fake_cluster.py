@@ -47,6 +47,12 @@ from millstream.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from millstream.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
 from rpc_server import PORT, Asked, Server, Session, frame_of
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -128,6 +134,8 @@ class FakeBroker:
                 return self._delete(request, error)
             case FindCoordinatorRequest():
                 return self._find_coordinator(request, error)
+            case OffsetCommitRequest():
+                return self._commit(request, error)
         raise AssertionError(f"nobody taught the fake broker {request}")
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
@@ -221,6 +229,25 @@ class FakeBroker:
         ]
         return FindCoordinatorResponse(coordinators=found)
 
+    def _commit(self, request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
+        """Topics are told by id, as in the newest version."""
+        names = {topic.topic_id: name for name, topic in self.view.topics.items()}
+        topics = []
+        for topic in request.topics:
+            name = names[topic.topic_id]
+            partitions = []
+            for one in topic.partitions:
+                if error is ErrorCode.NONE:
+                    key = (request.group_id, name, one.partition_index)
+                    self.cluster.committed[key] = one.committed_offset
+                partitions.append(
+                    OffsetCommitResponsePartition(
+                        partition_index=one.partition_index, error_code=error
+                    )
+                )
+            topics.append(OffsetCommitResponseTopic(topic_id=topic.topic_id, partitions=partitions))
+        return OffsetCommitResponse(topics=topics)
+
 
 class FakeCluster:
     """Brokers 1 to n, all with the same view until a test gives one its own."""
@@ -230,6 +257,8 @@ class FakeCluster:
         self.view = View()
         self.brokers = [FakeBroker(self, number + 1) for number in range(count)]
         self._ids = 0
+        self.committed: dict[tuple[str, str, int], int] = {}
+        """By group, topic and partition."""
         self.cluster: Cluster
 
     def broker(self, broker_id: int) -> FakeBroker:

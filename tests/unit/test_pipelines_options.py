@@ -346,3 +346,21 @@ def test_a_long_value_does_not_hide_the_message() -> None:
     told = str(refusal(stream_read_options, {**READ, "startingOffsets": text}))
     assert len(told) < 700
     assert "not JSON" in told
+
+
+# -- group.id
+
+
+def test_a_streaming_query_names_the_group_that_is_told_its_progress() -> None:
+    options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "group.id": "pages"}
+    assert stream_read_options(options).progress_group_id == "pages"
+    moved = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "kafka.group.id": "pages"}
+    assert stream_read_options(moved).progress_group_id is None
+
+
+def test_an_empty_group_is_refused_and_a_batch_query_ignores_it() -> None:
+    options = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "group.id": " "}
+    with pytest.raises(OptionsInvalid, match="group"):
+        stream_read_options(options)
+    [warning] = batch_read_options({**options, "group.id": "pages"}).read.warnings
+    assert "'group.id' is ignored" in warning

@@ -46,6 +46,8 @@ PACE_OPTIONS: Final = (
     "maxTriggerDelay",
     "maxBytesPerTrigger",
 )
+GROUP_OPTION: Final = "group.id"
+"""The group that a streaming query commits its progress to."""
 READ_OPTIONS: Final = (
     *_STRATEGIES,
     *START_OPTIONS,
@@ -56,6 +58,7 @@ READ_OPTIONS: Final = (
     "includeHeaders",
     "minPartitions",
     "maxRecordsPerPartition",
+    GROUP_OPTION,
     "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries",
@@ -268,6 +271,13 @@ def isolation_of(texts: OptionTexts) -> IsolationLevel:
         return IsolationLevel(text.strip().lower())
     except ValueError:
         raise OptionsInvalid(name, text, "must be read_uncommitted or read_committed") from None
+
+
+def group_id_of(texts: OptionTexts) -> str | None:
+    text = texts.text(GROUP_OPTION)
+    if text is not None and not text.strip():
+        raise OptionsInvalid(GROUP_OPTION, text, "must be the name of a consumer group")
+    return text
 
 
 def topic_of(texts: OptionTexts) -> str | None:

@@ -15,6 +15,7 @@ from millstream.pipelines.bounds import Bound, Edge, NoMatch
 from millstream.pipelines.errors import OptionsInvalid
 from millstream.pipelines.option_rules import (
     END_OPTIONS,
+    GROUP_OPTION,
     PACE_OPTIONS,
     POLL_TIMEOUT_MS_DEFAULT,
     READ_OPTIONS,
@@ -28,6 +29,7 @@ from millstream.pipelines.option_rules import (
     bound_of,
     cache_ttl_ms_of,
     client_settings_of,
+    group_id_of,
     guarantee_of,
     isolation_of,
     limits_of,
@@ -83,6 +85,8 @@ class StreamReadOptions:
 
     read: ReadOptions
     limits: AdmissionLimits
+    progress_group_id: str | None
+    """The consumer group that is told how far the query is; None: nobody is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +112,7 @@ def batch_read_options(
     check_bounds_fit(start, end)
     ignored = [
         f"option '{name}' is ignored: it is for streaming queries"
-        for name in PACE_OPTIONS
+        for name in (*PACE_OPTIONS, GROUP_OPTION)
         if name in texts
     ]
     warnings = (
@@ -132,7 +136,9 @@ def stream_read_options(
     if "maxTriggerDelay" in texts and "minOffsetsPerTrigger" not in texts:
         warnings.append("option 'maxTriggerDelay' has no effect without minOffsetsPerTrigger")
     return StreamReadOptions(
-        read=_read_options(texts, start, tuple(warnings)), limits=limits_of(texts)
+        read=_read_options(texts, start, tuple(warnings)),
+        limits=limits_of(texts),
+        progress_group_id=group_id_of(texts),
     )
 
 

@@ -40,6 +40,7 @@ from millstream.pipelines.source_offset import (
 )
 from millstream.pipelines.spark.byte_samples import ByteSamples
 from millstream.pipelines.spark.cluster_look import ClusterLook
+from millstream.pipelines.spark.group_progress import GroupProgress
 from millstream.pipelines.spark.notices import tell, tell_all
 from millstream.pipelines.spark.resolving import resolved, start_wanted
 from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
@@ -66,6 +67,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Positions | None = None
         """Of the last trigger, for the query's progress."""
         self._bytes: Final = ByteSamples()
+        group_id = self._options.progress_group_id
+        self._progress: Final = (
+            None if group_id is None else GroupProgress(lambda: self._look.client, group_id)
+        )
 
     # -- where to begin
 
@@ -110,6 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = source_offset_from_document(start)
         if begin.is_initial and self._start_failure is not None:
             raise self._start_failure
+        self._note_done(begin)
         view = self._look.view(begin)
         self._latest = view.latest
         view = self._cut(view, begin)
@@ -131,7 +137,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_frozen()
         self._last_trigger = found.last_trigger
         tell_all(found.warnings)
-        return start if found.offset == begin else document_from_source_offset(found.offset)
+        if found.offset != begin:
+            return document_from_source_offset(found.offset)
+        if self._progress is not None and self._frozen is not None:
+            tell_all(self._progress.settle())  # the query ends, and this process with it
+        return start
 
     def _now(self) -> TimestampMs:
         """Only differences count, and the wall clock may jump."""
@@ -181,7 +191,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rules.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to let go of: what was read is in the checkpoint alone."""
+        """Nothing to let go of. Spark says so when it plans the next batch, and not at all when
+        there is none; `latestOffset` knows it as early, and always.
+        """
+
+    def _note_done(self, begin: SourceOffset) -> None:
+        """Spark asks for the next batch when the one before it is done."""
+        if self._progress is not None:
+            tell_all(self._progress.note(begin))
 
     def stop(self) -> None:
         """Nothing to stop: the process ends with the query, and its connections with it."""

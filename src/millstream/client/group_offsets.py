@@ -1,0 +1,124 @@
+"""Offsets of a consumer group, committed from outside: by who reads without being a member."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from millstream.client.cluster import ATTEMPT_ERRORS, Cluster
+from millstream.client.each import Item, Question, ask_each
+from millstream.client.errors import ClientError, code_of, error_for
+from millstream.client.offsets import by_topic
+from millstream.client.retrying import Deadline, Failure
+from millstream.client.targets import CoordinatorOf, Target
+from millstream.model.ids import NO_GENERATION, Offset, TopicId, TopicPartition
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+
+_NO_MEMBER: Final = ""
+
+
+class _CommitOffsets(Question[TopicPartition, Offset, Offset]):
+    """All partitions of a group have the same coordinator."""
+
+    def __init__(self, cluster: Cluster, group_id: str, metadata: str) -> None:
+        super().__init__(cluster)
+        self._group_id = group_id
+        self._metadata = metadata
+        self._names: dict[TopicId, str] = {}
+        """Since version 10 a topic is told by its id alone."""
+
+    async def route(
+        self, keys: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Target | Failure]:
+        cached, now_s = self.cluster.metadata, self.cluster.now_s()
+        topics = dict.fromkeys(one.topic for one in keys)
+        try:
+            if stale := [name for name in topics if not cached.is_fresh(name, now_s)]:
+                await self.cluster.refresh(stale)
+        except ATTEMPT_ERRORS as error:
+            return dict.fromkeys(keys, error)
+        return {one: self._target(one.topic) for one in keys}
+
+    def _target(self, name: str) -> Target | Failure:
+        topic = self.cluster.metadata.topic(name)
+        if topic is None:
+            return error_for(self.cluster.metadata.error_of(name), topic=name)
+        if topic.topic_id is not None:
+            self._names[topic.topic_id] = name
+        return CoordinatorOf(self._group_id)
+
+    def ask(self, items: Mapping[TopicPartition, Offset]) -> OffsetCommitRequest:
+        ids = {name: topic_id for topic_id, name in self._names.items()}
+        topics = []
+        for name, members in by_topic(items).items():
+            topic = OffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=one.partition,
+                        committed_offset=items[one],
+                        committed_metadata=self._metadata,
+                    )
+                    for one in members
+                ],
+            )
+            if name in ids:
+                topic.topic_id = ids[name]
+            topics.append(topic)
+        return OffsetCommitRequest(
+            group_id=self._group_id,
+            generation_id_or_member_epoch=NO_GENERATION,
+            member_id=_NO_MEMBER,
+            topics=topics,
+        )
+
+    def read(self, response: OffsetCommitResponse) -> Iterable[Item[TopicPartition, Offset]]:
+        for topic in response.topics:
+            name = topic.name or self._names.get(TopicId(topic.topic_id), "")
+            for one in topic.partitions:
+                key = TopicPartition(name, one.partition_index)
+                yield Item(key, code_of(one.error_code), Offset(0))
+
+    def refused(
+        self, key: TopicPartition, code: ErrorCode, message: str | None, *, was_lost: bool
+    ) -> ClientError:
+        del was_lost
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            return GroupInUse(self._group_id)
+        return error_for(code, topic=key.topic, partition=key.partition, message=message)
+
+
+class GroupInUse(ClientError):
+    """Consumers have subscribed with this group: only its members may commit."""
+
+    code = ErrorCode.UNKNOWN_MEMBER_ID
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        super().__init__(
+            f"group {group_id!r} has members of its own, who alone may commit its offsets; choose"
+            " a group that nobody subscribes with"
+        )
+
+
+async def commit_group_offsets(
+    cluster: Cluster,
+    group_id: str,
+    offsets: Mapping[TopicPartition, Offset],
+    *,
+    metadata: str = "",
+    deadline: Deadline | None = None,
+) -> dict[TopicPartition, ClientError | None]:
+    """Commit for a group without members; what was wrong with each partition, or None."""
+    if deadline is None:
+        deadline = cluster.deadline(f"committing offsets of group {group_id!r}")
+    question = _CommitOffsets(cluster, group_id, metadata)
+    outcomes = await ask_each(question, offsets, deadline)
+    return {
+        partition: one if isinstance(one, ClientError) else None
+        for partition, one in outcomes.items()
+    }
