@@ -69,9 +69,13 @@ def test_an_idle_query_has_no_lag(spark: SparkSession, world: World, checkpoint:
     reading = {"subscribe": topic, "startingOffsets": "earliest", "group__id": group}
     query = _start(spark, world, checkpoint, is_available_now=False, **reading)
     try:
-        until(lambda: _committed(world, group, topic) == [5], "the group is told", TIMEOUT_S)
+        until(
+            lambda: _committed(world, group, topic) == [5], "the group is told", timeout_s=TIMEOUT_S
+        )
         world.write(topic, numbered(5, 8))
-        until(lambda: _committed(world, group, topic) == [8], "the group is told", TIMEOUT_S)
+        until(
+            lambda: _committed(world, group, topic) == [8], "the group is told", timeout_s=TIMEOUT_S
+        )
         assert query.isActive
     finally:
         query.stop()
