@@ -1,7 +1,8 @@
 """What a broker of a cluster has beside one that is alone: made, started and stopped with it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,14 +215,15 @@ class ClusterPart:
             previous_epoch=member.last_epoch,
             directory_id=self._identity.directory_id,
         )
-        ids = ClusterIds(self._identity.cluster_id, self._identity.new_cluster_id)
+        identity = self._identity
+        ids = ClusterIds(identity.cluster_id, identity.new_cluster_id, identity.seen_epoch)
         member.begin(registration, ids, listener=listener)
         await member.registered_once()
-        try:
-            self._identity.complete(member.cluster_id)
-        except OSError as error:
-            raise StorageFailed(str(error.filename), error.strerror or str(error)) from error
+        with _told_as_storage():
+            identity.complete(member.cluster_id)
         await member.ready()
+        with _told_as_storage():
+            identity.keep_epoch(member.seen_epoch)
 
     # -- while it runs ---------------------------------------------------------------------
 
@@ -276,6 +278,14 @@ class ClusterPart:
     @property
     def failure(self) -> OperatingError | None:
         return self.member.failure
+
+
+@contextmanager
+def _told_as_storage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(str(error.filename), error.strerror or str(error)) from error
 
 
 def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
+from millstream.controller.cluster.registration import CoordinationIsOlder
 from millstream.model.errors import OperatingError
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.broker_simulation_process import SimProcess
@@ -122,7 +123,9 @@ class BrokerMachine:
             self.broker = task.result()
             self._scene.made["starts"] += 1
             return
-        if error is not None and not isinstance(error, OperatingError | OSError):
+        # The simulated service forgets nothing.
+        is_refusal = isinstance(error, OperatingError | OSError)
+        if error is not None and (not is_refusal or isinstance(error, CoordinationIsOlder)):
             self._scene.world.loop.fail(error)
             return
         self._scene.made["starts that failed"] += 1
