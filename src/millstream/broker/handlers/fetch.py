@@ -12,8 +12,9 @@ epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17
 followers, read and not used.
 
 A follower's fetch (a replica id, with its broker epoch since version 15) reads up to the log's end
-and waits for that; what it asks for says what it has, which moves the high watermark. A broker that
-is no replica is told UNKNOWN_LEADER_EPOCH, or without an epoch NOT_LEADER_OR_FOLLOWER.
+and waits for that, or for a log start above its own; what it asks for says what it has, which moves
+the high watermark. A broker that is no replica is told UNKNOWN_LEADER_EPOCH, or without an epoch
+NOT_LEADER_OR_FOLLOWER.
 
 Where it differs from Kafka: a consumer without a rack reads from leaders only; an isolation level
 other than 0 and 1 is an INVALID_REQUEST, a negative byte limit counts as 0 (Kafka:
@@ -25,7 +26,7 @@ from typing import Final
 
 from millstream.broker.closest_replica import selection
 from millstream.broker.context import Context
-from millstream.broker.delayed import DelayedFetch
+from millstream.broker.delayed import DelayedFetch, is_start_news
 from millstream.broker.fetch_read import FetchReader
 from millstream.broker.fetch_request import FIRST_WITH_TOPIC_IDS, FetchAsk
 from millstream.broker.fetch_request import decode as decode
@@ -74,6 +75,8 @@ def _may_wait(ask: FetchAsk, reader: FetchReader, found: list[Found], min_bytes:
         if one.is_unknown:
             unknown_count += 1
         elif one.error or one.diverging is not None or one.preferred_replica >= 0:
+            return False
+        if reader.is_follower and is_start_news(one.cursor, one.log_start):
             return False
         size += one.data.size_bytes
     # Partitions that do not exist are no reason to wait either, if there is nothing else.
