@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from millstream.broker.cluster_identity import ClusterIdentity
 from millstream.broker.cluster_member import ClusterMember, MemberParts
@@ -36,6 +36,7 @@ from millstream.observe.logs import get_logger
 from millstream.replication.fetch_wire import FetchLimits
 from millstream.replication.fetching import FetchSeams, ReplicaFetchers
 from millstream.replication.partitions import Partitions
+from millstream.replication.throttle import ReplicaThrottle
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.clock import Clock
@@ -46,6 +47,9 @@ from millstream.runtime.turns import Steps, Turns
 from millstream.storage.manager import LogManager, StartReport
 
 log = get_logger("millstream.broker.cluster")
+
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,6 +140,7 @@ class ClusterPart:
         cluster.epoch_of = member.epoch_of
         cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
         cluster.on_unclean = self._note_unclean
+        cluster.leader_throttle = ReplicaThrottle(lambda: configs.throttle_bytes_per_s(LEADER_RATE))
         cluster.is_rack_aware = lambda: configs.get_text("replica.selector.class") == RACK_AWARE
         fetchers = ReplicaFetchers(
             FetchSeams(
@@ -146,6 +151,7 @@ class ClusterPart:
                 limits=self._fetch_limits,
                 back_off_max_s=lambda: replica_settings(configs).fetch_backoff_ms / 1000,
                 poke=seams.poke,
+                throttle=ReplicaThrottle(lambda: configs.throttle_bytes_per_s(FOLLOWER_RATE)),
             )
         )
         seams.partitions.fetching = fetchers

@@ -100,8 +100,11 @@ class DelayedFetch:
         leader = cursor.leader
         if leader is None or not leader.is_usable:
             return True
-        if self._reader.is_follower and is_start_news(cursor, leader.slot.log_start):
-            return True
+        if self._reader.is_follower:
+            if is_start_news(cursor, leader.slot.log_start):
+                return True
+            if leader.is_throttled and self._reader.is_held_back(leader):
+                return False
         isolation = self._reader.isolation
         if leader.visible_end(isolation) <= cursor.fetch_offset:
             return False
