@@ -2,6 +2,10 @@
 
 It neither restarts a broker nor stops the others when one dies: whoever runs it decides. A broker
 that was started again by hand is found by its pid file and stopped with the rest.
+
+If this process is killed its brokers stop by themselves: their standard input is a pipe whose other
+end only this process has, and the system closes that. A signal at the parent's death
+(PR_SET_PDEATHSIG) would come when the thread ends that started them, whatever the process does.
 """
 
 import os
@@ -46,6 +50,8 @@ class Supervisor:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
         self._is_told = False
+        self._lifeline, self._alive = os.pipe()
+        """The brokers' end, and ours, which nobody inherits."""
 
     def start(self, directories: Sequence[BrokerDirectory]) -> list[str]:
         """Start the brokers and wait for all; where clients find them. Raises StartFailed."""
@@ -53,9 +59,9 @@ class Supervisor:
             self._children[one.broker_id] = subprocess.Popen(  # noqa: S603 - our own module
                 [
                     *(sys.executable, "-m", "millstream", "broker"),
-                    *("--config", str(one.settings_file)),
+                    *("--lifeline", "0", "--config", str(one.settings_file)),
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=self._lifeline,
                 stdout=subprocess.PIPE,
                 # Ctrl-C reaches the whole group of a terminal: the brokers are ours to stop.
                 start_new_session=True,
@@ -164,6 +170,8 @@ class Supervisor:
         signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()
+        for descriptor in (self._lifeline, self._alive):
+            os.close(descriptor)
 
 
 def _send(pid: int, number: int) -> None:
