@@ -55,13 +55,15 @@ def test_logs_that_came_from_elsewhere_are_not_taken() -> None:
         fresh.check_logs(3)
 
 
-def test_metadata_of_a_broker_alone_keeps_its_directory_out_of_a_cluster() -> None:
+def test_metadata_of_a_broker_alone_is_noticed_until_it_is_a_members() -> None:
     disk = SimDisk(directories=DIRECTORIES)
     controller = alone(disk)
     controller.start()
     controller.close()
-    with pytest.raises(NotOfThisCluster, match="broker alone"):
-        identity(disk)
+    lone = identity(disk)
+    assert lone.was_alone
+    lone.complete(controller.image.cluster_id)
+    assert not identity(disk).was_alone
 
 
 def test_directory_of_a_cluster_is_not_for_a_broker_alone() -> None:

@@ -198,6 +198,7 @@ class Broker:
             configs=self._configs,
             coordination=seams.coordination,
             disk=seams.disk,
+            background=self._background,
             network=seams.network or LoopNetwork(),
             clock=seams.clock,
             randomness=seams.randomness,

@@ -1,8 +1,9 @@
 """Whose log directories these are, for a broker of a cluster: nothing in them is touched before.
 
 The metadata is the cluster's, so a broker deletes logs that the cluster knows nothing of. That must
-never be the logs of a broker that was alone, or Apache Kafka's: a mark in every directory says that
-its logs came from a cluster, and a broker that is alone does not take such a directory either.
+never be Apache Kafka's logs, or those of a broker that was alone and has not brought its metadata
+along: a mark in every directory says that its logs came from a cluster, and a broker that is alone
+does not take such a directory either.
 """
 
 import re
@@ -41,13 +42,13 @@ class ClusterIdentity:
         """For a cluster that has none."""
         self._directory_ids: dict[str, UUID] = {}
         self._is_marked = False
+        self.was_alone = False
+        """Whether there is the metadata of a broker alone, which is no member yet."""
         self.seen_epoch = NO_BROKER_EPOCH
         """The broker's newest epoch that the coordination service is known to have had."""
 
     def read(self) -> None:
-        """Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, DamagedMetadata, and
-        NotOfThisCluster for a directory with the metadata of a broker that was alone.
-        """
+        """Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, DamagedMetadata."""
         self._found = identity.read_meta_properties(self._disk, self._directories)
         identity.check_broker_id(self._found, self._broker_id)
         identity.check_directory_ids(self._found)
@@ -56,10 +57,12 @@ class ClusterIdentity:
         for directory in self._found:
             with suppress(OSError):
                 if self._disk.exists(f"{directory}/{METADATA_DIRECTORY}/{BROKER}"):
-                    raise NotOfThisCluster(directory, "it has the metadata of a broker alone")
+                    self.was_alone = True
                 if self._disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
                     self._is_marked = True
                 self.seen_epoch = max(self.seen_epoch, self._read_epoch(directory))
+        # What a member had when it was alone is of no concern: the cluster has it, and newer.
+        self.was_alone = self.was_alone and not self._is_marked
 
     def _read_epoch(self, directory: str) -> BrokerEpoch:
         """What cannot be understood says nothing: it is a second look, not the first."""

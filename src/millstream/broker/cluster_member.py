@@ -76,6 +76,7 @@ class ClusterMember:
 
     def __init__(self, parts: MemberParts) -> None:
         self._parts = parts
+        self.coordination = parts.coordination
         self._settings = settings = parts.settings
         self._listener = ""
         self.tally = Tally()

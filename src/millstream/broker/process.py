@@ -20,6 +20,7 @@ from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.first_start import check_first_start
 from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
+from millstream.controller.errors import NotOfThisCluster
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings
 from millstream.model.errors import OperatingError
@@ -34,6 +35,8 @@ _SERVERS: Final = "zookeeper.connect"
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_STAYS_ALONE: Final = 3
+"""The log directories are not for this cluster; a broker alone can use them."""
 
 log = logs.get_logger("millstream.broker.process")
 
@@ -108,7 +111,7 @@ async def _serve(configs: BrokerConfigs, lifeline: int | None) -> int:
     except (OperatingError, OSError) as error:
         logs.flush()
         sys.stderr.write(f"millstream: the broker cannot start: {error}\n")
-        return EXIT_FAILED
+        return EXIT_STAYS_ALONE if isinstance(error, NotOfThisCluster) else EXIT_FAILED
     # What a start left stays for ever: the collector, off until now, need not look at it.
     gc.freeze()
     gc.enable()

@@ -25,6 +25,7 @@ from millstream.runtime.clock import SystemClock
 START_TIMEOUT_S: Final = 120.0
 """Recovery of a large log after a crash takes its time."""
 STOP_TIMEOUT_S: Final = 30.0
+EXIT_WAIT_S: Final = 1.0
 POLL_S: Final = 0.05
 _READY: Final = b"ready: "
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -32,6 +33,11 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 class StartFailed(Exception):
     """A broker did not become ready; it has said why on standard error."""
+
+    def __init__(self, broker_id: int, exit_code: int | None) -> None:
+        self.exit_code = exit_code
+        """None: it did not end in time."""
+        super().__init__(f"broker {broker_id} did not start")
 
 
 class Supervisor:
@@ -107,7 +113,7 @@ class Supervisor:
         child = self._children[directory.broker_id]
         line = self._first_line(child)
         if not line.startswith(_READY):
-            raise StartFailed(f"broker {directory.broker_id} did not start")
+            raise StartFailed(directory.broker_id, _exit_code(child))
         places = line.removeprefix(_READY).decode().strip().split(",")
         directory.keep_port(places[0])
         return places
@@ -172,6 +178,14 @@ class Supervisor:
         self._writer.close()
         for descriptor in (self._lifeline, self._alive):
             os.close(descriptor)
+
+
+def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
+    """Its output has ended, so it will, too."""
+    try:
+        return child.wait(EXIT_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _send(pid: int, number: int) -> None:
