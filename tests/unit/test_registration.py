@@ -134,6 +134,32 @@ def test_a_lost_session_is_told_at_once_and_the_broker_comes_again_with_its_proo
     played(6, story)
 
 
+def test_epochs_that_a_controller_may_have_seen_last_are_told_until_it_has_seen_a_newer() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        operator = await world.open("operator")
+        one = await Member(world, 1, previous_epoch=BrokerEpoch(1)).start().is_member()
+        epochs = [BrokerEpoch(1), one.epoch]
+
+        async def come_again() -> Registration:
+            count = len(one.events) + 2
+            await operator.delete(nodes.broker_path(one.broker_id), version=-1)
+            await happens(lambda: len(one.events) == count, "it came again")
+            epochs.append(one.epoch)
+            return await registered_as(operator, 1)
+
+        told = await come_again()
+        assert (told.previous_epoch, told.earlier_epochs) == (epochs[1], (epochs[0],))
+        told = await come_again()
+        assert (told.previous_epoch, told.earlier_epochs) == (epochs[2], tuple(epochs[:2]))
+        assert all(told.is_proof_of(epoch) for epoch in epochs[:3])
+        one.membership.note_seen(epochs[2])
+        told = await come_again()
+        assert (told.previous_epoch, told.earlier_epochs) == (epochs[3], (epochs[2],))
+        await one.stop()
+
+    played(15, story)
+
+
 def test_a_registration_that_somebody_deletes_is_made_anew() -> None:
     async def story(world: SimulatedWorld) -> None:
         operator = await world.open("operator")

@@ -7,7 +7,7 @@ again, saying which epoch it had, which is the proof that nothing on its disk wa
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -52,6 +52,9 @@ CONNECT_WAIT_S: Final = 10.0
 """For one attempt to open a session; attempts follow each other until `close`."""
 
 CONNECT_BACKOFF: Final = Backoff(initial_s=0.1, max_s=2.0)
+
+EARLIER_EPOCHS_MAX: Final = 50
+"""Sessions that a broker may lose between two looks of a controller without losing its proof."""
 
 EXPIRY_SHARE: Final = 1.5
 """Of the session timeout: how long a dead session's node may stay. A service rounds expiry up to
@@ -162,6 +165,15 @@ class Membership:
         """A controller has written this epoch of ours down; less is never known from here on."""
         seen = max(epoch, self._cluster_ids.seen_epoch)
         self._cluster_ids = self._cluster_ids._replace(seen_epoch=seen)
+        self._remember(self._registration.earlier_epochs)
+
+    def _remember(self, epochs: Iterable[BrokerEpoch]) -> None:
+        """Of those that were, the ones that may be the last a controller has written down."""
+        seen = self._cluster_ids.seen_epoch
+        kept = [one for one in epochs if one != NO_BROKER_EPOCH and one >= seen]
+        self._registration = self._registration._replace(
+            earlier_epochs=tuple(kept[-EARLIER_EPOCHS_MAX:])
+        )
 
     async def _be_member(self) -> None:
         failures = 0
@@ -206,6 +218,7 @@ class Membership:
             raise CoordinationIsOlder(had=previous, has=epoch)
         if session.state is SessionState.LOST:
             return
+        self._remember((*self._registration.earlier_epochs, previous))
         self._registration = self._registration._replace(previous_epoch=epoch)
         self.current = incarnation = Registered(session, epoch, cluster_id)
         log.info("registered", broker=self._registration.broker_id, epoch=epoch)
