@@ -42,3 +42,8 @@ def tombstones(group: Group) -> list[Entry]:
     if isinstance(group, ConsumerGroup):
         return group.tombstones()
     return [Entry(ClassicGroupKey(group.group_id), None)]
+
+
+def is_awaited(group: Group) -> bool:
+    """Whether an empty group has handed out member ids, and those who have them will join."""
+    return isinstance(group, ClassicGroup) and group.is_awaited
