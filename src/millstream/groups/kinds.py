@@ -45,5 +45,5 @@ def tombstones(group: Group) -> list[Entry]:
 
 
 def is_awaited(group: Group) -> bool:
-    """Whether an empty group has handed out member ids, and those who have them will join."""
-    return isinstance(group, ClassicGroup) and group.is_awaited
+    """Whether an empty group waits for something: members that were given an id and will join."""
+    return group.next_deadline_ms() is not None
