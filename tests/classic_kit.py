@@ -97,11 +97,11 @@ class World:
         self.asked[caller.token] = caller
         return caller
 
-    def join(  # noqa: PLR0913 - what a client may say
+    def join(
         self,
         member_id: str = "",
         *,
-        protocols: dict[str, bytes] = RANGE,  # noqa: B006 - nobody changes it
+        protocols: dict[str, bytes] = RANGE,
         instance: str | None = None,
         version: int = JOIN_VERSION,
         session_ms: int = SESSION_MS,
@@ -168,9 +168,7 @@ class World:
         self._call(caller, self.group.heartbeat, request)
         return self.code(caller.token)
 
-    def leave(
-        self, *members: str | MemberIdentity, version: int = LEAVE_VERSION
-    ) -> object:
+    def leave(self, *members: str | MemberIdentity, version: int = LEAVE_VERSION) -> object:
         caller = self.caller(version)
         given = [
             one if isinstance(one, MemberIdentity) else MemberIdentity(member_id=one)

@@ -1,6 +1,7 @@
 """JoinGroup of the classic protocol: who gets in, when the group has gathered, what it works by."""
 
 import pytest
+
 from classic_kit import (
     DELAY_MS,
     RANGE,
@@ -11,7 +12,6 @@ from classic_kit import (
     World,
     subscription,
 )
-
 from millstream.groups.classic.group import GroupState
 from millstream.groups.classic.joining import NEW_MEMBER_TIMEOUT_MS, PENDING_MEMBERS_MAX
 from millstream.wire.errors import ErrorCode
@@ -211,9 +211,9 @@ def protocols(*names: str) -> dict[str, bytes]:
 
 def selected(*wishes: tuple[str, ...]) -> str | None:
     world = World()
-    token = [world.join(version=3, protocols=protocols(*one)) for one in wishes][0]
+    tokens = [world.join(version=3, protocols=protocols(*one)) for one in wishes]
     world.pass_ms(2 * DELAY_MS)
-    return world.joined(token).protocol_name
+    return world.joined(tokens[0]).protocol_name
 
 
 def test_members_vote_among_the_protocols_that_all_support() -> None:

@@ -1,7 +1,6 @@
 """LeaveGroup of the classic protocol, and what a group is that nobody is in any more."""
 
 from classic_kit import DELAY_MS, SESSION_MS, LogRefused, World
-
 from millstream.groups.classic.group import GroupState
 from millstream.groups.errors import CoordinatorNotAvailable
 from millstream.wire.errors import ErrorCode

@@ -1,6 +1,7 @@
 """Static members (KIP-345): they come back under a new id, and the old one is fenced."""
 
 import pytest
+
 from classic_kit import (
     DELAY_MS,
     REBALANCE_MS,
@@ -10,7 +11,6 @@ from classic_kit import (
     World,
     subscription,
 )
-
 from millstream.groups.classic.group import GroupState
 from millstream.groups.errors import FencedInstance, IllegalGeneration, RebalanceInProgress
 from millstream.wire.errors import ErrorCode

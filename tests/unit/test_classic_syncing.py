@@ -1,8 +1,8 @@
 """SyncGroup and Heartbeat of the classic protocol: who gets which assignment, and when (I-27)."""
 
 import pytest
-from classic_kit import DELAY_MS, REBALANCE_MS, SESSION_MS, LogRefused, World, subscription
 
+from classic_kit import DELAY_MS, REBALANCE_MS, SESSION_MS, LogRefused, World, subscription
 from millstream.groups.classic.group import GroupState
 from millstream.groups.errors import (
     CoordinatorNotAvailable,
@@ -62,7 +62,8 @@ def test_members_that_the_leader_forgot_get_nothing_and_strangers_are_left_out()
 
 def test_a_leader_that_asks_twice_writes_once() -> None:
     """Two assignments of one generation in the log: a failover would change the first to the
-    second, while members work by the first."""
+    second, while members work by the first.
+    """
     world, (leader, other) = computing()
     first = world.sync(leader, 1, {leader: b"a", other: b"b"})
     second = world.sync(leader, 1, {leader: b"b", other: b"a"})
