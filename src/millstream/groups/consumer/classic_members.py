@@ -59,10 +59,10 @@ SEVERAL_LEAVE_FROM: Final = 3
 def join(core: Core, caller: Caller, request: JoinGroupRequest) -> None:
     """JoinGroup of a member; answered at once."""
     subscription = _check_join(core, request)
-    if not request.member_id and request.group_instance_id is None:
-        if caller.version >= MEMBER_ID_REQUIRED_FROM:
-            core.outbox.reply(caller, _id_required(core, caller))
-            return
+    is_nameless = not request.member_id and request.group_instance_id is None
+    if is_nameless and caller.version >= MEMBER_ID_REQUIRED_FROM:
+        core.outbox.reply(caller, _id_required(core, caller))
+        return
     told: list[Entry] = []
     before, replaced = _find(core, caller, request, told)
     may_downgrade = replaced is not None and _may_downgrade(core, replaced)

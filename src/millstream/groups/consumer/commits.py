@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from millstream.groups.consumer.leaving import member_of
 from millstream.groups.consumer.core import Core
+from millstream.groups.consumer.leaving import member_of
 from millstream.groups.consumer.member import ConsumerMember
 from millstream.groups.errors import (
     GroupRefused,

@@ -126,8 +126,10 @@ class ConsumerGroup:
 
     @property
     def downgrade_rebalances(self) -> bool:
-        """When the records of a classic group come after this group's tombstones: whether that one
-        has to begin a rebalance at once."""
+        """Whether the classic group that this one became has to begin a rebalance at once.
+
+        It became one if a classic group's record comes after this group's tombstones.
+        """
         return self._core.downgrade_rebalances
 
     def subscribed_topics(self) -> frozenset[str]:

@@ -5,7 +5,7 @@ Members are values. A decision makes a new one out of the old, an entry is made 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
@@ -28,6 +28,7 @@ Assignment = Mapping[UUID, frozenset[int]]
 NOTHING_OWNED: Final[Owned] = MappingProxyType({})
 NO_ASSIGNMENT: Final[Assignment] = MappingProxyType({})
 
+NO_EPOCH: Final = MemberEpoch(-1)
 JOINING_EPOCH: Final = MemberEpoch(0)
 LEAVING_EPOCH: Final = MemberEpoch(-1)
 STATIC_LEAVING_EPOCH: Final = MemberEpoch(-2)
@@ -46,7 +47,7 @@ class MemberState(IntEnum):
     """A state of a newer coordinator."""
 
     @classmethod
-    def _missing_(cls, value: object) -> "MemberState":
+    def _missing_(cls, value: object) -> "MemberState":  # noqa: ARG003 - whatever it is
         return cls.UNKNOWN
 
 
@@ -75,10 +76,10 @@ class ConsumerMember:
     server_assignor: str | None = None
     classic: ClassicFacts | None = None
     member_epoch: MemberEpoch = JOINING_EPOCH
-    previous_epoch: MemberEpoch = MemberEpoch(-1)
+    previous_epoch: MemberEpoch = NO_EPOCH
     state: MemberState = MemberState.STABLE
-    assigned: Owned = NOTHING_OWNED
-    revoking: Owned = NOTHING_OWNED
+    assigned: Owned = field(default_factory=lambda: NOTHING_OWNED)
+    revoking: Owned = field(default_factory=lambda: NOTHING_OWNED)
     """Taken away from it, but it has not said yet that it stopped reading them."""
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
