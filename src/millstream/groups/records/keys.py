@@ -9,7 +9,7 @@ Kinds that are not here (share groups, streams groups, whatever comes later) are
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from millstream.model.ids import GroupId, MemberId
 from millstream.wire.primitives import INT16, MalformedFrame, read_string, write_string
@@ -20,6 +20,23 @@ LEGACY_OFFSET_KIND: Final = 0
 OFFSET_KIND: Final = 1
 
 
+T = TypeVar("T", bound=tuple[object, ...])
+
+
+def _distinct(made: type[T]) -> type[T]:
+    """Tuples of different classes can be equal, but a group of either protocol is its own key."""
+
+    def is_same(self: T, other: object) -> bool:
+        return type(other) is type(self) and tuple.__eq__(self, other)
+
+    def is_other(self: T, other: object) -> bool:
+        return not is_same(self, other)
+
+    made.__eq__ = is_same  # type: ignore[assignment]
+    made.__ne__ = is_other  # type: ignore[assignment]
+    return made
+
+
 class OffsetKey(NamedTuple):
     """How far a group has read in one partition."""
 
@@ -28,24 +45,28 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
+@_distinct
 class ClassicGroupKey(NamedTuple):
     """A group of the classic protocol, with its members."""
 
     group_id: GroupId
 
 
+@_distinct
 class ConsumerGroupKey(NamedTuple):
     """The epoch of a group of the next-generation protocol."""
 
     group_id: GroupId
 
 
+@_distinct
 class ConsumerPartitionMetadataKey(NamedTuple):
     """What such a group knew of its topics. Kafka has written none since 4.1, only tombstones."""
 
     group_id: GroupId
 
 
+@_distinct
 class ConsumerMemberKey(NamedTuple):
     """A member of such a group, and what it subscribes to."""
 
@@ -53,12 +74,14 @@ class ConsumerMemberKey(NamedTuple):
     member_id: MemberId
 
 
+@_distinct
 class TargetAssignmentKey(NamedTuple):
     """The epoch of the group that the target assignment was made for."""
 
     group_id: GroupId
 
 
+@_distinct
 class TargetMemberKey(NamedTuple):
     """The partitions that a member shall have."""
 
@@ -66,6 +89,7 @@ class TargetMemberKey(NamedTuple):
     member_id: MemberId
 
 
+@_distinct
 class CurrentAssignmentKey(NamedTuple):
     """The partitions that a member has, and has still to give back."""
 
@@ -73,6 +97,7 @@ class CurrentAssignmentKey(NamedTuple):
     member_id: MemberId
 
 
+@_distinct
 class RegularExpressionKey(NamedTuple):
     """The topics that a pattern of the group stood for."""
 
@@ -99,6 +124,7 @@ KINDS: Final[dict[type[Key], int]] = {
 }
 """What each is written as."""
 
+K = TypeVar("K", bound=Key)
 _Read = Callable[[memoryview, int], tuple[Key, int]]
 
 
@@ -123,18 +149,25 @@ def decode_key(raw: bytes | bytearray | memoryview) -> Key | None:
         raise MalformedFrame(f"a key of {len(view)} bytes")
     (kind,) = INT16.unpack_from(view)
     read = _READERS.get(kind)
-    if read is None:
-        return None
+    return None if read is None else _whole(view, read)
+
+
+def decode_offset_key(raw: bytes) -> OffsetKey:
+    """The key of an offset, where the caller has seen that it is of that kind."""
+    return _whole(memoryview(raw), _offset)
+
+
+def _whole(view: memoryview, read: Callable[[memoryview, int], tuple[K, int]]) -> K:
     try:
         key, at = read(view, INT16.size)
     except StructError:
-        raise MalformedFrame(f"a key of kind {kind} is cut off") from None
+        raise MalformedFrame("a key that is cut off") from None
     if at != len(view):
-        raise MalformedFrame(f"a key of kind {kind}: {len(view) - at} bytes left", at=at)
+        raise MalformedFrame(f"a key with {len(view) - at} bytes left", at=at)
     return key
 
 
-def _offset(view: memoryview, at: int) -> tuple[Key, int]:
+def _offset(view: memoryview, at: int) -> tuple[OffsetKey, int]:
     group_id, at = read_string(view, at)
     topic, at = read_string(view, at)
     (partition,) = INT32.unpack_from(view, at)
@@ -155,7 +188,9 @@ def _strings(made: Callable[..., Key], count: int) -> _Read:
 
 
 def _readers() -> dict[int, _Read]:
-    readers = {kind: _strings(made, len(made._fields)) for made, kind in KINDS.items()}
+    readers: dict[int, _Read] = {
+        kind: _strings(made, len(made._fields)) for made, kind in KINDS.items()
+    }
     return readers | {LEGACY_OFFSET_KIND: _offset, OFFSET_KIND: _offset}
 
 
