@@ -46,33 +46,37 @@ def expire(offsets: Offsets, group_id: GroupId, rule: ExpiryRule | None, now: No
 
     An offset that a transaction or a record on its way will change does not expire.
     """
+    expired, is_all = _over(offsets, group_id, rule, now)
+    if not expired and not is_all:
+        return Expiry((), False)
+    # Only now, for it costs more: of most groups nothing expires most of the time.
+    unseen = {key for key in offsets.keys_unseen() if key.group_id == group_id}
+    gone = [key for key in expired if key not in unseen and not offsets.is_unstable(key)]
+    is_all = is_all and len(gone) == len(expired)
+    is_all = is_all and not unseen and not offsets.has_open_transaction(group_id)
+    return Expiry(tuple(Entry(key, None) for key in gone), is_all)
+
+
+def _over(
+    offsets: Offsets, group_id: GroupId, rule: ExpiryRule | None, now: Now
+) -> tuple[list[OffsetKey], bool]:
+    """Offsets whose retention is over, and whether these are all that the group has."""
     topics = offsets.topics_of(group_id)
-    unseen = offsets.keys_unseen()
-    is_all = not offsets.has_open_transaction(group_id) and all(
-        one.group_id != group_id for one in unseen
-    )
-    if rule is None:
-        return Expiry((), is_all and not topics)
-    entries: list[Entry] = []
+    expired: list[OffsetKey] = []
+    is_all = True
     for topic, partitions in topics.items():
-        if rule.is_subscribed(topic):
+        if rule is None or rule.is_subscribed(topic):
             is_all = False
             continue
-        for partition, packed in partitions.items():
-            if not is_expired(
-                packed,
-                base_ms=rule.base_ms,
-                wall_ms=now.wall_ms,
-                retention_ms=now.retention_ms,
-            ):
-                is_all = False
-                continue
-            key = OffsetKey(group_id, topic, partition)
-            if key in unseen or offsets.is_unstable(key):
-                is_all = False
-            else:
-                entries.append(Entry(key, None))
-    return Expiry(tuple(entries), is_all)
+        base_ms, (wall_ms, retention_ms) = rule.base_ms, now
+        over = [
+            OffsetKey(group_id, topic, partition)
+            for partition, packed in partitions.items()
+            if is_expired(packed, base_ms=base_ms, wall_ms=wall_ms, retention_ms=retention_ms)
+        ]
+        is_all = is_all and len(over) == len(partitions)
+        expired += over
+    return expired, is_all
 
 
 def delete_topics(offsets: Offsets, topics: Mapping[str, UUID]) -> tuple[Entry, ...]:
