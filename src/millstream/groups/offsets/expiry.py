@@ -1,11 +1,10 @@
-"""Which offsets go by themselves: their retention is over (KIP-211), or their topic is gone."""
+"""Which offsets go by themselves: those whose retention is over (KIP-211)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
-from uuid import UUID
 
 from millstream.groups.offsets.machine import Offsets
-from millstream.groups.offsets.packed import is_expired, topic_id_of
+from millstream.groups.offsets.packed import is_expired
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import OffsetKey
 from millstream.model.ids import GroupId
@@ -77,17 +76,3 @@ def _over(
         is_all = is_all and len(over) == len(partitions)
         expired += over
     return expired, is_all
-
-
-def delete_topics(offsets: Offsets, topics: Mapping[str, UUID]) -> tuple[Entry, ...]:
-    """Tombstones for the offsets of topics that were deleted, also of open transactions.
-
-    What was committed by id for another topic of the same name stays, also where it is still on
-    its way: a tombstone behind it would take it along.
-    """
-    gone: set[OffsetKey] = set()
-    kept: set[OffsetKey] = set()
-    for key, packed in offsets.of_topics(topics):
-        is_gone = topic_id_of(packed) in (b"", topics[key.topic].bytes)
-        (gone if is_gone else kept).add(key)
-    return tuple(Entry(key, None) for key in sorted(gone - kept))
