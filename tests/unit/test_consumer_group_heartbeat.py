@@ -154,13 +154,18 @@ def test_a_partition_changes_hands_only_when_its_owner_reports_without_it() -> N
 
 def test_states_on_the_way() -> None:
     world = a_world(consumer_assignment_interval_ms=1_000)
-    assert world.group.state is ConsumerGroupState.EMPTY
+    states = [world.group.state]
     world.join("a", "orders")
     world.join("b", "orders")
-    assert world.group.state is ConsumerGroupState.ASSIGNING
+    states.append(world.group.state)
     world.pass_ms(1_000)
     world.heartbeat("b", 1)
-    assert world.group.state is ConsumerGroupState.RECONCILING
+    states.append(world.group.state)
+    assert states == [
+        ConsumerGroupState.EMPTY,
+        ConsumerGroupState.ASSIGNING,
+        ConsumerGroupState.RECONCILING,
+    ]
 
 
 def test_a_heartbeat_with_nothing_new_writes_nothing_and_tells_nothing() -> None:
@@ -175,7 +180,7 @@ def test_a_heartbeat_with_nothing_new_writes_nothing_and_tells_nothing() -> None
 def test_who_says_everything_is_told_everything() -> None:
     world = a_world()
     two_members(world)
-    full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["orders"]}
+    full: dict[str, Any] = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["orders"]}
     answer = world.heartbeat("a", 2, owned={"orders": [0, 1]}, **full)
     assert world.told(answer) == {"orders": [0, 1]}
 
