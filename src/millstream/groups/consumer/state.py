@@ -240,15 +240,18 @@ class GroupState:
             self._replace(None, member)
 
     def _replace(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        is_counted = before is not None and after is not None and _counts_alike(before, after)
         if before is not None:
-            self._count(before, -1)
+            if not is_counted:
+                self._count(before, -1)
             self._release(before, after)
             if after is None or before.instance_id != after.instance_id:
                 self._forget_instance(before)
             del self.members[before.member_id]
         if after is not None:
             self.members[after.member_id] = after
-            self._count(after, 1)
+            if not is_counted:
+                self._count(after, 1)
             self._own(before, after)
             if after.instance_id is not None:
                 self.static_ids[after.instance_id] = after.member_id
@@ -311,6 +314,11 @@ class GroupState:
 def _subscribes_alike(before: ConsumerMember, after: ConsumerMember) -> bool:
     is_same = before.topic_names is after.topic_names
     return is_same and before.topic_regex == after.topic_regex
+
+
+def _counts_alike(before: ConsumerMember, after: ConsumerMember) -> bool:
+    is_same = before.server_assignor == after.server_assignor and before.classic is after.classic
+    return is_same and _subscribes_alike(before, after)
 
 
 def _owns_the_same(before: ConsumerMember, after: ConsumerMember) -> bool:
