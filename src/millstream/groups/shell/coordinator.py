@@ -61,6 +61,11 @@ class GroupCoordinator:
         return [one for one in self._held.values() if one.phase is Phase.ACTIVE]
 
     @property
+    def indexes(self) -> list[int]:
+        """Of the partitions that are led here, also those that are being loaded."""
+        return sorted(self._held)
+
+    @property
     def loading_count(self) -> int:
         return sum(one.phase is Phase.LOADING for one in self._held.values())
 
