@@ -112,12 +112,13 @@ def decode_batches(records: Buffer, *, skipped: Skipped | None = None) -> Iterat
     """
     for block in read_blocks(records):
         if block.is_control:
-            yield from ends_in(block)
+            for offset, producer, is_commit in ends_in(block):
+                yield Decoded(Offset(offset), TransactionEnd(is_commit), producer)
             continue
-        for offset, key, value in zip(block.offsets, block.keys, block.values, strict=True):
-            entry = decode_entry(offset, key, value)
+        for at, key, value in zip(block.offsets, block.keys, block.values, strict=True):
+            entry = decode_entry(at, key, value)
             if entry is not None:
-                yield Decoded(Offset(offset), entry, block.producer)
+                yield Decoded(Offset(at), entry, block.producer)
             elif skipped is not None:
                 skipped.count += 1
 
@@ -135,8 +136,11 @@ def decode_entry(offset: int, key: bytes | None, value: bytes | None) -> Entry |
         raise UnreadableEntry(offset, error) from error
 
 
-def ends_in(block: Block) -> Iterator[Decoded]:
-    """The ends of transactions in a control batch; other control records say nothing to us."""
+def ends_in(block: Block) -> Iterator[tuple[int, Producer, bool]]:
+    """Offset, producer and whether it commits, of the ends of transactions in a control batch.
+
+    Other control records say nothing to us.
+    """
     for offset, key in zip(block.offsets, block.keys, strict=True):
         if key is None or len(key) < _MARKER_KEY.size:
             raise UnreadableEntry(offset, "a control record without a type")
@@ -145,4 +149,4 @@ def ends_in(block: Block) -> Iterator[Decoded]:
             continue
         if block.producer is None:
             raise UnreadableEntry(offset, "the end of a transaction of nobody")
-        yield Decoded(Offset(offset), TransactionEnd(kind == _COMMIT), block.producer)
+        yield offset, block.producer, kind == _COMMIT

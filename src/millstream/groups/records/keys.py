@@ -9,7 +9,7 @@ Kinds that are not here (share groups, streams groups, whatever comes later) are
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from millstream.model.ids import GroupId, MemberId
 from millstream.wire.primitives import INT16, MalformedFrame, read_string, write_string
@@ -99,6 +99,7 @@ KINDS: Final[dict[type[Key], int]] = {
 }
 """What each is written as."""
 
+K = TypeVar("K", bound=Key)
 _Read = Callable[[memoryview, int], tuple[Key, int]]
 
 
@@ -123,18 +124,25 @@ def decode_key(raw: bytes | bytearray | memoryview) -> Key | None:
         raise MalformedFrame(f"a key of {len(view)} bytes")
     (kind,) = INT16.unpack_from(view)
     read = _READERS.get(kind)
-    if read is None:
-        return None
+    return None if read is None else _whole(view, read)
+
+
+def decode_offset_key(raw: bytes) -> OffsetKey:
+    """The key of an offset, where the caller has seen that it is of that kind."""
+    return _whole(memoryview(raw), _offset)
+
+
+def _whole(view: memoryview, read: Callable[[memoryview, int], tuple[K, int]]) -> K:
     try:
         key, at = read(view, INT16.size)
     except StructError:
-        raise MalformedFrame(f"a key of kind {kind} is cut off") from None
+        raise MalformedFrame("a key that is cut off") from None
     if at != len(view):
-        raise MalformedFrame(f"a key of kind {kind}: {len(view) - at} bytes left", at=at)
+        raise MalformedFrame(f"a key with {len(view) - at} bytes left", at=at)
     return key
 
 
-def _offset(view: memoryview, at: int) -> tuple[Key, int]:
+def _offset(view: memoryview, at: int) -> tuple[OffsetKey, int]:
     group_id, at = read_string(view, at)
     topic, at = read_string(view, at)
     (partition,) = INT32.unpack_from(view, at)
@@ -155,7 +163,9 @@ def _strings(made: Callable[..., Key], count: int) -> _Read:
 
 
 def _readers() -> dict[int, _Read]:
-    readers = {kind: _strings(made, len(made._fields)) for made, kind in KINDS.items()}
+    readers: dict[int, _Read] = {
+        kind: _strings(made, len(made._fields)) for made, kind in KINDS.items()
+    }
     return readers | {LEGACY_OFFSET_KIND: _offset, OFFSET_KIND: _offset}
 
 

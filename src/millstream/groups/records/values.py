@@ -6,7 +6,7 @@ Field names are Kafka's in snake_case. `VALUES` has the class that belongs to ea
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from millstream.groups.records import keys
@@ -14,6 +14,9 @@ from millstream.groups.records.keys import Key
 from millstream.wire.fields import array, blob, int8, int32, int64, nested, string, uuid
 from millstream.wire.primitives import INT16, Bytes, MalformedFrame
 from millstream.wire.schema import Message, Struct
+
+
+M = TypeVar("M", bound=Message)
 
 
 class OffsetCommitValue(Message, versions="0-4", flexible_from=4):
@@ -194,7 +197,11 @@ def encode_value(value: Message, *, version: int | None = None) -> bytes:
 
 def decode_value(key: Key, raw: bytes | bytearray | memoryview) -> Message:
     """The value that goes with `key`. Raises MalformedFrame, also for a version still to come."""
-    made = VALUES[type(key)]
+    return decode_as(VALUES[type(key)], raw)
+
+
+def decode_as(made: type[M], raw: bytes | bytearray | memoryview) -> M:
+    """A value of that class."""
     if len(raw) < INT16.size:
         raise MalformedFrame(f"a {made.__name__} of {len(raw)} bytes")
     (version,) = INT16.unpack_from(raw)
