@@ -10,7 +10,13 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from millstream.broker.config_entries import ConfigEntry, Sources, broker_entry, group_entry, topic_entry
+from millstream.broker.config_entries import (
+    ConfigEntry,
+    Sources,
+    broker_entry,
+    group_entry,
+    topic_entry,
+)
 from millstream.kernels.compression import Codec
 from millstream.model.config.broker_keys import (
     BROKER_ID,

@@ -66,7 +66,7 @@ class GroupsPart:
     def _make(self) -> "GroupCoordinator":
         from millstream.broker.group_settings import BrokerGroupSettings
         from millstream.broker.group_topics import ImageTopics
-        from millstream.groups.shard import Shard
+        from millstream.groups.shard import Shard, is_gatherable
         from millstream.groups.shell.coordinator import GroupCoordinator
         from millstream.groups.shell.home import ShellSeams
 
@@ -96,6 +96,7 @@ class GroupsPart:
                 turns=self._seams.turns,
                 settings=settings,
                 new_shard=new_shard,
+                is_gatherable=is_gatherable,
             )
         )
 

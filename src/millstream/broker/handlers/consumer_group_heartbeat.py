@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
 Behaviour: a member of a consumer group joins, stays and leaves by this request alone (KIP-848); it
-tells what it subscribes to and has, and hears what it shall have and let go. What an answer tells is
-in the log. Without `consumer` in `group.coordinator.rebalance.protocols` UNSUPPORTED_VERSION.
+tells what it subscribes to and has, and hears what it shall have and let go. What an answer tells
+is in the log. Without `consumer` in `group.coordinator.rebalance.protocols` UNSUPPORTED_VERSION.
 v1 the member makes its own id (KIP-1082), regular expressions
 Invariants: I-27, I-31.
 """
@@ -38,9 +38,7 @@ def handle(
 def _ask(
     shard: "Shard", caller: Caller, request: ConsumerGroupHeartbeatRequest, moment: "Moment"
 ) -> None:
-    shard.consumer_group_heartbeat(
-        caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms
-    )
+    shard.consumer_group_heartbeat(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
 
 
 def failed(

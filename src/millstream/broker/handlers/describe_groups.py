@@ -63,4 +63,6 @@ def failed(
     request: DescribeGroupsRequest, error: ErrorCode, version: int
 ) -> DescribeGroupsResponse:
     """The same error for every group."""
-    return DescribeGroupsResponse(groups=[_refused(name, error, version) for name in request.groups])
+    return DescribeGroupsResponse(
+        groups=[_refused(name, error, version) for name in request.groups]
+    )

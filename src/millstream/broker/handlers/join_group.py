@@ -4,7 +4,7 @@ Behaviour: the member waits until all members of the group have joined, or their
 answer has the generation, and for the leader the members with what they subscribe to. A new member
 is first told its id with MEMBER_ID_REQUIRED (v4+, unless it is static), and joins again with it.
 An empty group id is INVALID_GROUP_ID; everything else is the group's to decide.
-v1 rebalance time-out · v4 member id required (KIP-394) · v5 static members (KIP-345) · v6 flexible ·
+v1 rebalance time-out · v4 member id required (KIP-394) · v5 static members (KIP-345) · v6 flexible
 v7 protocol type in the answer · v8 reason (KIP-800) · v9 skip assignment (KIP-814)
 Invariants: I-27, I-31.
 """

@@ -13,7 +13,12 @@ from millstream.broker.context import Context
 from millstream.broker.group_calls import call
 from millstream.groups.effects import Caller
 from millstream.wire.errors import ErrorCode
-from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+from millstream.wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 
 if TYPE_CHECKING:
     from millstream.groups.shard import Shard

@@ -93,9 +93,7 @@ class _Known(NamedTuple):
     is_all: bool
 
 
-def _sorting(
-    image: ClusterImage, request: OffsetCommitRequest, version: int
-) -> Steps[_Known]:
+def _sorting(image: ClusterImage, request: OffsetCommitRequest, version: int) -> Steps[_Known]:
     wanted: list[OffsetCommitRequestTopic] = []
     names = []
     is_all = True
@@ -125,9 +123,7 @@ def _sorting(
     return _Known(asked, names, is_all)
 
 
-def _topic(
-    image: ClusterImage, topic: OffsetCommitRequestTopic, version: int
-) -> TopicImage | None:
+def _topic(image: ClusterImage, topic: OffsetCommitRequestTopic, version: int) -> TopicImage | None:
     if version < _FIRST_WITH_TOPIC_IDS:
         return image.topics.get(topic.name)
     return image.topics_by_id.get(TopicId(topic.topic_id))
@@ -176,9 +172,7 @@ def failed(request: OffsetCommitRequest, error: ErrorCode, version: int) -> Offs
             name=topic.name,
             topic_id=topic.topic_id,
             partitions=[
-                OffsetCommitResponsePartition(
-                    partition_index=one.partition_index, error_code=error
-                )
+                OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error)
                 for one in topic.partitions
             ],
         )

@@ -2,8 +2,8 @@
 
 Behaviour: offsets of the partitions go, unless the group is subscribed to the topic
 (GROUP_SUBSCRIBED_TO_TOPIC); each partition has its own error, UNKNOWN_TOPIC_OR_PARTITION where it
-does not exist. An error of the whole, such as GROUP_ID_NOT_FOUND, stands alone. An empty group id is
-INVALID_GROUP_ID.
+does not exist. An error of the whole, such as GROUP_ID_NOT_FOUND, stands alone. An empty group id
+is INVALID_GROUP_ID.
 Invariants: I-29.
 """
 

@@ -1,7 +1,7 @@
 """SyncGroup (key 14), versions 0-5.
 
 Behaviour: the leader hands in what every member shall have, the others wait for it; each gets its
-part. The assignment is in the log before anybody hears of it. An empty group id is INVALID_GROUP_ID.
+part. The assignment is in the log before anybody hears of it. An empty group id: INVALID_GROUP_ID.
 v3 static members · v4 flexible · v5 protocol type and name (KIP-559)
 Invariants: I-27.
 """

@@ -209,9 +209,7 @@ class GroupCoordinator:
 
     # -- topics ----------------------------------------------------------------------------
 
-    def topics_changed(
-        self, names: Collection[str], deleted: Sequence[str]
-    ) -> Steps[None]:
+    def topics_changed(self, names: Collection[str], deleted: Sequence[str]) -> Steps[None]:
         """Tell every shard, in steps: topics that came, went or grew, and those that went."""
         for held in list(self._held.values()):
             if held.phase is not Phase.ACTIVE:
@@ -269,5 +267,3 @@ class GroupCoordinator:
             if handle is not None:
                 handle.cancel()
         self._to_load.clear()
-
-

@@ -8,7 +8,7 @@ moment and written as one batch; before anything else is asked of the machine th
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.errors import (
@@ -18,17 +18,19 @@ from millstream.groups.errors import (
     NotCoordinator,
 )
 from millstream.groups.records.entries import encode
-from millstream.groups.shard import Shard, is_gatherable
 from millstream.groups.shell.home import Home, Moment
 from millstream.model.errors import BatchTooLarge, OperatingError
 from millstream.model.ids import NO_OFFSET, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
 from millstream.storage.ports import PartitionLog
 
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+
 AT_ONCE: Final = 0
 """As `group.coordinator.append.linger.ms`: nothing is gathered."""
 
-Question = Callable[[Shard, Caller, Any, Moment], None]
+Question = Callable[["Shard", Caller, Any, Moment], None]
 """Hands a request to the machine's method for it."""
 
 
@@ -124,7 +126,8 @@ class HeldShard:
             self._is_settling = False
 
     def _write(self, write: Write, moment: Moment) -> None:
-        if self._home.settings.append_linger_ms != AT_ONCE and is_gatherable(write):
+        may_wait = write.entries and self._home.settings.append_linger_ms != AT_ONCE
+        if may_wait and self._home.seams.is_gatherable(write):
             self._gathered.append(write)
             return
         gathered, self._gathered = self._gathered, []
@@ -180,9 +183,7 @@ class HeldShard:
         end = outcome.base_offset
         for one in writes:
             end = Offset(end + len(one.entries))
-            self.shard.appended(
-                one, Offset(end - 1), now_ms=moment.now_ms, wall_ms=moment.wall_ms
-            )
+            self.shard.appended(one, Offset(end - 1), now_ms=moment.now_ms, wall_ms=moment.wall_ms)
             self._await(one, end, moment)
         return None
 

@@ -3,14 +3,16 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from millstream.groups.effects import Outbox, Reply
-from millstream.groups.shard import Shard
+from millstream.groups.effects import Outbox, Reply, Write
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
 from millstream.runtime.turns import Turns
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
 
 log = get_logger("millstream.groups")
 
@@ -81,7 +83,9 @@ class ShellSeams:
     timers: Timers
     turns: Turns
     settings: ShellSettings
-    new_shard: Callable[[int, Outbox], Shard]
+    new_shard: "Callable[[int, Outbox], Shard]"
+    is_gatherable: Callable[[Write], bool]
+    """Whether a write may wait for others of its kind."""
 
 
 class Home:

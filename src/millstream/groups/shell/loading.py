@@ -1,9 +1,8 @@
 """Reading a partition of the offsets topic into its machine, in steps."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from millstream.groups.records.entries import Decoded, Skipped, TransactionEnd, decode_batches
-from millstream.groups.shard import Shard
 from millstream.groups.shell.held_shard import HeldShard, Phase
 from millstream.kernels.batches import LAST_OFFSET, ROW_FIELDS, walk
 from millstream.model.errors import CorruptRecords
@@ -11,6 +10,9 @@ from millstream.model.ids import Offset
 from millstream.runtime.turns import Pace, Steps
 from millstream.storage.log_reader import Isolation, ReadSlice
 from millstream.storage.ports import PartitionLog
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
 
 RECORDS_PER_TURN: Final = 100
 """Applied between two turns of others: about a millisecond."""
@@ -44,7 +46,7 @@ def loading(held: HeldShard, *, size_max: int, skipped: Skipped) -> Steps[int]:
     return count
 
 
-def _apply(shard: Shard, decoded: Decoded) -> None:
+def _apply(shard: "Shard", decoded: Decoded) -> None:
     what, producer = decoded.what, decoded.producer
     if not isinstance(what, TransactionEnd):
         shard.apply(what, decoded.offset, producer)
