@@ -13,7 +13,7 @@ from millstream.groups.shard import Shard
 from millstream.model.errors import OperatingError
 from millstream.model.ids import MemberId, Offset, ProducerId
 from millstream.testing.group_settings import PlainGroupSettings
-from tests.shard_topics import FakeTopics
+from shard_topics import FakeTopics
 
 
 class LogFull(OperatingError):
@@ -103,7 +103,7 @@ class Shell:
     # -- the shell's part --------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take out and carry out what the shard has decided."""
+        """Take out and carry out what the shard has decided, and what follows from that."""
         while effects := self.outbox.take():
             for effect in effects:
                 if isinstance(effect, Reply):
@@ -112,8 +112,12 @@ class Shell:
                     self._refuse(effect)
                 else:
                     self._append(effect)
+            if not self.is_holding:
+                self._release(len(self.log))
         if not self.is_holding:
-            self.advance()
+            self._release(len(self.log))
+        if self.outbox._effects:
+            self.drain()
 
     def _send(self, reply: Reply) -> None:
         assert reply.token not in self.answers, "answered twice"
@@ -134,16 +138,17 @@ class Shell:
 
     def advance(self, to: int | None = None) -> None:
         """The high watermark moves, to the end if nothing else is said."""
-        self.high_watermark = len(self.log) if to is None else to
-        self.shard.committed(Offset(self.high_watermark))
-        while self._pending and self._pending[0][0] < self.high_watermark:
+        self._release(len(self.log) if to is None else to)
+        self.drain()
+
+    def _release(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        self.shard.committed(Offset(high_watermark))
+        while self._pending and self._pending[0][0] < high_watermark:
             _, write = self._pending.pop(0)
             for reply in write.replies:
                 self._send(reply)
             self.shard.written(write, now_ms=self.now_ms)
-        if effects := self.outbox.take():
-            self.outbox._effects = effects  # noqa: SLF001 - what `written` has decided
-            self.drain()
 
     def end_transaction(self, producer: Producer, *, is_commit: bool) -> None:
         """The marker is written."""

@@ -46,6 +46,15 @@ def apply_group(parts: Parts, entry: Entry) -> None:
         _apply_consumer(parts, entry.key.group_id, entry)
 
 
+def apply_live(parts: Parts, entry: Entry, now_ms: int) -> None:
+    """The same for what was just written; a group that comes to life begins its sessions."""
+    before = parts.groups.get(entry.key.group_id)
+    apply_group(parts, entry)
+    group = parts.groups.get(entry.key.group_id)
+    if group is not None and group is not before:
+        group.loaded(now_ms)
+
+
 def _apply_classic(parts: Parts, group_id: GroupId, entry: Entry) -> None:
     group = parts.groups.get(group_id)
     if not isinstance(entry.value, GroupMetadataValue):

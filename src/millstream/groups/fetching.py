@@ -10,8 +10,13 @@ from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.effects import Caller
 from millstream.groups.offsets import requests
 from millstream.groups.parts import Parts
-from millstream.model.ids import GroupId, MemberEpoch, MemberId
-from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
+from millstream.groups.records.keys import OffsetKey
+from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, GroupId, MemberEpoch, MemberId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchResponseGroup,
+)
 
 
 def offset_fetch(
@@ -24,4 +29,22 @@ def offset_fetch(
         if is_member:
             group.check_fetch(MemberId(request.member_id or ""), MemberEpoch(request.member_epoch))
     response = requests.fetch(parts.offsets, request, require_stable=is_stable)
+    if is_stable and parts.offsets.unseen_count:
+        _hold_back(parts, response)
     parts.outbox.reply(caller, response)
+
+
+def _hold_back(parts: Parts, response: OffsetFetchResponseGroup) -> None:
+    """Not to tell of an offset whose successor is in the log already, and may still be lost.
+
+    Kafka lets the request wait until it counts; here the client is told to ask again, as with
+    transactions.
+    """
+    unseen = parts.offsets.keys_unseen()
+    group_id = GroupId(response.group_id)
+    for topic in response.topics:
+        for one in topic.partitions:
+            if OffsetKey(group_id, topic.name, one.partition_index) in unseen:
+                one.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+                one.committed_offset, one.committed_leader_epoch = NO_OFFSET, NO_LEADER_EPOCH
+                one.metadata = ""

@@ -42,3 +42,8 @@ def tombstones(group: Group) -> list[Entry]:
     if isinstance(group, ConsumerGroup):
         return group.tombstones()
     return [Entry(ClassicGroupKey(group.group_id), None)]
+
+
+def is_awaited(group: Group) -> bool:
+    """Whether an empty group waits for something: members that were given an id and will join."""
+    return group.next_deadline_ms() is not None

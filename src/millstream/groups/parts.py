@@ -13,7 +13,7 @@ from millstream.groups.offsets.machine import Offsets
 from millstream.groups.records.entries import Entry
 from millstream.groups.settings import GroupSettings
 from millstream.groups.table import GroupTable
-from millstream.model.ids import GroupId, MemberId, Offset
+from millstream.model.ids import GroupId, MemberId
 
 Group = ClassicGroup | ConsumerGroup
 NewMemberId = Callable[[str], MemberId]
@@ -40,8 +40,6 @@ class Parts:
     chains: dict[Ticket, Chain] = field(default_factory=dict)
     wall_ms: int = 0
     """The time of day of the call that is being decided."""
-    log_end: Offset = Offset(0)
-    """Behind the last entry that we know of."""
 
     def new_classic(self, group_id: GroupId) -> ClassicGroup:
         """An empty one, which is not in the table."""

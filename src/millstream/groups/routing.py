@@ -13,7 +13,7 @@ from millstream.groups import kinds
 from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.effects import Caller
-from millstream.groups.errors import GroupNotFound, InvalidGroupId, UnknownMember
+from millstream.groups.errors import InvalidGroupId, UnknownMember
 from millstream.groups.parts import Chain, Group, Parts
 from millstream.model.ids import GroupId
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -37,9 +37,7 @@ def join_group(parts: Parts, caller: Caller, request: JoinGroupRequest, now_ms: 
         group.join(caller, request, now_ms)
 
 
-def _found_classic(
-    parts: Parts, caller: Caller, request: JoinGroupRequest, now_ms: int
-) -> None:
+def _found_classic(parts: Parts, caller: Caller, request: JoinGroupRequest, now_ms: int) -> None:
     """A member id means that there was a group; whoever has one must begin anew."""
     if request.member_id:
         raise UnknownMember

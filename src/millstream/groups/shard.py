@@ -36,7 +36,7 @@ from millstream.groups.errors import GroupRefused
 from millstream.groups.expiring import Expiring
 from millstream.groups.parts import Group, NewMemberId, Parts
 from millstream.groups.records.entries import Entry, Producer
-from millstream.groups.records.keys import ClassicGroupKey, OffsetKey
+from millstream.groups.records.keys import OffsetKey
 from millstream.groups.records.values import GroupMetadataValue
 from millstream.groups.settings import GroupSettings
 from millstream.model.errors import OperatingError
@@ -133,7 +133,12 @@ class Shard:
         )
 
     def offset_fetch(
-        self, caller: Caller, group: OffsetFetchRequestGroup, *, is_stable: bool, now_ms: int
+        self,
+        caller: Caller,
+        group: OffsetFetchRequestGroup,
+        *,
+        is_stable: bool,
+        now_ms: int,  # noqa: ARG002 - all requests are asked alike
     ) -> None:
         """Replies OffsetFetchResponseGroup. Every topic has its name; from version 10 its id too.
 
@@ -144,11 +149,23 @@ class Shard:
             caller, lambda: fetching.offset_fetch(parts, caller, group, is_stable=is_stable)
         )
 
-    def offset_delete(self, caller: Caller, request: OffsetDeleteRequest, *, now_ms: int) -> None:
+    def offset_delete(
+        self,
+        caller: Caller,
+        request: OffsetDeleteRequest,
+        *,
+        now_ms: int,  # noqa: ARG002 - all requests are asked alike
+    ) -> None:
         """Replies OffsetDeleteResponse."""
         self._answer(caller, lambda: admin.offset_delete(self._parts, caller, request))
 
-    def delete_group(self, caller: Caller, group_id: GroupId, *, now_ms: int) -> None:
+    def delete_group(
+        self,
+        caller: Caller,
+        group_id: GroupId,
+        *,
+        now_ms: int,  # noqa: ARG002 - all requests are asked alike
+    ) -> None:
         """Replies DeletableGroupResult."""
         self._answer(caller, lambda: admin.delete_group(self._parts, caller, group_id))
 
@@ -291,7 +308,7 @@ class Shard:
         for group in self._parts.groups.due(now_ms):
             group.tick(now_ms)
 
-    def expire(self, *, now_ms: int, wall_ms: int) -> bool:
+    def expire(self, *, now_ms: int, wall_ms: int) -> bool:  # noqa: ARG002 - as `tick`
         """A step of removing what has expired; True when there is more to do now."""
         self._parts.wall_ms = wall_ms
         return self._expiring.step()

@@ -13,7 +13,6 @@ from typing import Final, Protocol, TypeVar
 from millstream.model.ids import GroupId
 from millstream.model.invariant import invariant
 
-
 STALE_MIN: Final = 64
 """So many entries that do not count are always left where they are."""
 

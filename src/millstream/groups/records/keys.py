@@ -20,6 +20,23 @@ LEGACY_OFFSET_KIND: Final = 0
 OFFSET_KIND: Final = 1
 
 
+T = TypeVar("T", bound=tuple[object, ...])
+
+
+def _distinct(made: type[T]) -> type[T]:
+    """Tuples of different classes can be equal, but a group of either protocol is its own key."""
+
+    def is_same(self: T, other: object) -> bool:
+        return type(other) is type(self) and tuple.__eq__(self, other)
+
+    def is_other(self: T, other: object) -> bool:
+        return not is_same(self, other)
+
+    made.__eq__ = is_same  # type: ignore[assignment]
+    made.__ne__ = is_other  # type: ignore[assignment]
+    return made
+
+
 class OffsetKey(NamedTuple):
     """How far a group has read in one partition."""
 
@@ -28,24 +45,28 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
+@_distinct
 class ClassicGroupKey(NamedTuple):
     """A group of the classic protocol, with its members."""
 
     group_id: GroupId
 
 
+@_distinct
 class ConsumerGroupKey(NamedTuple):
     """The epoch of a group of the next-generation protocol."""
 
     group_id: GroupId
 
 
+@_distinct
 class ConsumerPartitionMetadataKey(NamedTuple):
     """What such a group knew of its topics. Kafka has written none since 4.1, only tombstones."""
 
     group_id: GroupId
 
 
+@_distinct
 class ConsumerMemberKey(NamedTuple):
     """A member of such a group, and what it subscribes to."""
 
@@ -53,12 +74,14 @@ class ConsumerMemberKey(NamedTuple):
     member_id: MemberId
 
 
+@_distinct
 class TargetAssignmentKey(NamedTuple):
     """The epoch of the group that the target assignment was made for."""
 
     group_id: GroupId
 
 
+@_distinct
 class TargetMemberKey(NamedTuple):
     """The partitions that a member shall have."""
 
@@ -66,6 +89,7 @@ class TargetMemberKey(NamedTuple):
     member_id: MemberId
 
 
+@_distinct
 class CurrentAssignmentKey(NamedTuple):
     """The partitions that a member has, and has still to give back."""
 
@@ -73,6 +97,7 @@ class CurrentAssignmentKey(NamedTuple):
     member_id: MemberId
 
 
+@_distinct
 class RegularExpressionKey(NamedTuple):
     """The topics that a pattern of the group stood for."""
 

@@ -15,7 +15,6 @@ from millstream.wire.fields import array, blob, int8, int32, int64, nested, stri
 from millstream.wire.primitives import INT16, Bytes, MalformedFrame
 from millstream.wire.schema import Message, Struct
 
-
 M = TypeVar("M", bound=Message)
 
 
