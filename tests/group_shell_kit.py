@@ -44,7 +44,7 @@ class FakeFile:
 
 
 class _Slice(ReadSlice):
-    __slots__ = ("fake", "fails")
+    __slots__ = ("fails",)
 
     def read(self) -> bytes:
         if self.fails is not None:

@@ -1,4 +1,4 @@
-"""Loading a partition of the offsets topic: nothing is answered before all of it is known (I-30)."""
+"""Loading a partition of the offsets topic: nobody is answered before all of it is known (I-30)."""
 
 import asyncio
 from collections.abc import Callable
