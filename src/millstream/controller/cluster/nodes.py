@@ -7,7 +7,7 @@ never a guess.
 
 import json
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -108,7 +108,7 @@ def config_name(node: str) -> str:
     if not node.startswith(GROUP_CONFIGS):
         return node
     try:
-        raw = urlsafe_b64decode(node.removeprefix(GROUP_CONFIGS))
+        raw = b64decode(node.removeprefix(GROUP_CONFIGS), altchars=b"-_", validate=True)
         return GROUP_CONFIGS + raw.decode("utf-8", "surrogatepass")
     except ValueError as error:
         raise DamagedNode(f"{BROKER_CONFIGS}/{node}", str(error)) from error
