@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from millstream.groups.effects import Caller, Outbox, Reply, Write
-from millstream.groups.records.entries import Entry, Producer, encode
+from millstream.groups.records.entries import Entry, decode_batches, encode
 from millstream.groups.records.keys import OffsetKey
 from millstream.groups.records.values import OffsetCommitValue
 from millstream.groups.shell.coordinator import GroupCoordinator
@@ -152,13 +152,15 @@ class FakeShard:
         self.expirations = 0
         self.has_more = False
 
-    def apply(self, entry: Entry, offset: Offset, producer: Producer | None = None) -> None:
-        del producer
-        value = entry.value
-        self.applied.append((offset, value.offset if isinstance(value, OffsetCommitValue) else -1))
+    skipped_count = 0
 
-    def transaction_ended(self, *_: Any, **__: Any) -> None:
-        raise AssertionError("no transactions in these logs")
+    def load(self, records: memoryview) -> None:
+        for decoded in decode_batches(records):
+            assert isinstance(decoded.what, Entry)
+            value = decoded.what.value
+            committed = value.offset if isinstance(value, OffsetCommitValue) else -1
+            if not self.applied or decoded.offset > self.applied[-1][0]:
+                self.applied.append((decoded.offset, committed))
 
     def appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
         del now_ms, wall_ms

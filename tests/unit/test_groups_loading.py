@@ -72,7 +72,7 @@ def test_others_have_their_turn_while_it_is_loaded() -> None:
         while is_loading(bench):
             rounds += 1
             await asyncio.sleep(0)
-        assert rounds >= 10
+        assert rounds >= 2
 
     virtual_loop.run(main)
 
@@ -119,7 +119,7 @@ def test_load_that_ends_after_the_leadership_came_back_is_not_taken_for_the_new_
     async def main() -> None:
         bench, old, new = Bench(), filled(3000), filled(3001)
         old.watch_leadership(bench.coordinator)
-        await until(lambda: len(bench.shards[0].applied) > 100)
+        await until(lambda: len(bench.shards[0].applied) >= 500)
         old.lose()
         new.watch_leadership(bench.coordinator)
         await until(lambda: not is_loading(bench))

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from millstream.groups.effects import Caller
 from millstream.groups.errors import NotCoordinator
-from millstream.groups.records.entries import Skipped
 from millstream.groups.shell.held_shard import HeldShard, Phase, Question
 from millstream.groups.shell.home import Home, Moment, ShellCounts, ShellSeams
 from millstream.groups.shell.loading import loading
@@ -118,9 +117,9 @@ class GroupCoordinator:
                 self._seams.turns.spawn(self._load(held), f"load {held.log.partition}")
 
     async def _load(self, held: HeldShard) -> None:
-        counts, skipped = self.counts, Skipped()
+        counts = self.counts
         begun_ms = self._home.moment().now_ms
-        steps = loading(held, size_max=self._seams.settings.offsets_load_bytes, skipped=skipped)
+        steps = loading(held, size_max=self._seams.settings.offsets_load_bytes)
         try:
             count = await self._seams.turns.run(steps, name=f"load {held.log.partition}")
         except (OperatingError, MalformedRecords) as error:
@@ -128,7 +127,7 @@ class GroupCoordinator:
             return
         finally:
             self._loading -= 1
-            counts.records_skipped += skipped.count
+            counts.records_skipped += held.shard.skipped_count
             self._load_more()
         if held.phase is Phase.DROPPED:
             return  # led by somebody else by now, or loaded anew
