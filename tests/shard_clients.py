@@ -35,6 +35,9 @@ class ClassicClient:
         self.generation = -1
         self.owned: Owned = set()
         self.is_stable = False
+        self.is_leader = False
+        self.topics_version = 0
+        """Of the topics that it dealt out, as leader."""
         self.last_beat_ms = shell.now_ms
         self.last_error: Any = ErrorCode.NONE
         self._waiting: tuple[str, object] | None = None
@@ -42,6 +45,11 @@ class ClassicClient:
     @property
     def is_waiting(self) -> bool:
         return self._waiting is not None
+
+    @property
+    def wants_rebalance(self) -> bool:
+        """The leader sees that there are other topics or partitions than it dealt out."""
+        return self.is_leader and self.topics_version != self.shell.topics.version
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -60,7 +68,7 @@ class ClassicClient:
         kind, token = self._waiting
         self._waiting = None
         answer = self.shell.answers.pop(token)
-        code = _code(answer)
+        code = code_of(answer)
         self.last_error = code
         self.last_beat_ms = self.shell.now_ms
         if code == ErrorCode.MEMBER_ID_REQUIRED:
@@ -76,7 +84,9 @@ class ClassicClient:
 
     def _sync(self, answer: Any) -> None:
         given = None
-        if answer.leader == self.member:
+        self.is_leader = answer.leader == self.member
+        if self.is_leader:
+            self.topics_version = self.shell.topics.version
             members = sorted(one.member_id for one in answer.members)
             given = deal(members, self.shell, self.topics)
         request = sync(self.group, self.member, self.generation, given)
@@ -90,7 +100,7 @@ class ClassicClient:
         sent_ms = self.shell.now_ms
         request = heartbeat(self.group, self.member, self.generation)
         answer = self.shell.answer("heartbeat", request, version=4)
-        code = self.last_error = _code(answer)
+        code = self.last_error = code_of(answer)
         if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
             self.last_beat_ms = sent_ms
         if code != ErrorCode.NONE:
@@ -98,9 +108,9 @@ class ClassicClient:
         return code
 
     def _failed(self, code: Any) -> None:
-        self.is_stable = False
+        self.is_stable, self.owned = False, set()
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-            self.owned, self.generation = set(), -1
+            self.generation = -1
         if code == ErrorCode.UNKNOWN_MEMBER_ID:
             self.member = ""
 
@@ -113,6 +123,10 @@ class ClassicClient:
         """It is gone, without a word."""
         self.owned, self.is_stable, self._waiting = set(), False, None
         self.member, self.generation = "", -1
+
+    def moved(self, shell: Shell) -> None:
+        """The coordinator is another one: what was asked is asked again."""
+        self.shell, self._waiting = shell, None
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> object:
         """Gives the token."""
@@ -169,7 +183,7 @@ class ConsumerClient:
         token, sent_ms = self._waiting
         self._waiting = None
         answer = self.shell.answers.pop(token)
-        code = self.last_error = _code(answer)
+        code = self.last_error = code_of(answer)
         if code != ErrorCode.NONE:
             if code in (
                 ErrorCode.UNKNOWN_MEMBER_ID,
@@ -198,6 +212,10 @@ class ConsumerClient:
         self.owned, self.target, self.epoch = set(), set(), 0
         self._waiting = None
 
+    def moved(self, shell: Shell) -> None:
+        """The coordinator is another one: what was asked is asked again."""
+        self.shell, self._waiting = shell, None
+
     def commit(self, offsets: dict[tuple[str, int], int]) -> object:
         """Gives the token."""
         request = commit(self.group, offsets, member=self.member, generation=self.epoch)
@@ -216,7 +234,7 @@ def deal(members: list[str], shell: Shell, topics: tuple[str, ...]) -> dict[str,
     return given
 
 
-def _code(answer: Any) -> Any:
+def code_of(answer: Any) -> Any:
     """Of an answer or of a refusal, for which the broker has a table."""
     if isinstance(answer, OperatingError):
         return REFUSED.get(type(answer).__name__, type(answer).__name__)

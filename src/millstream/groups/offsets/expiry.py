@@ -78,11 +78,12 @@ def expire(offsets: Offsets, group_id: GroupId, rule: ExpiryRule | None, now: No
 def delete_topics(offsets: Offsets, topics: Mapping[str, UUID]) -> tuple[Entry, ...]:
     """Tombstones for the offsets of topics that were deleted, also of open transactions.
 
-    What was committed by id for another topic of the same name stays.
+    What was committed by id for another topic of the same name stays, also where it is still on
+    its way: a tombstone behind it would take it along.
     """
-    gone = {
-        key
-        for key, packed in offsets.of_topics(topics)
-        if topic_id_of(packed) in (b"", topics[key.topic].bytes)
-    }
-    return tuple(Entry(key, None) for key in sorted(gone))
+    gone: set[OffsetKey] = set()
+    kept: set[OffsetKey] = set()
+    for key, packed in offsets.of_topics(topics):
+        is_gone = topic_id_of(packed) in (b"", topics[key.topic].bytes)
+        (gone if is_gone else kept).add(key)
+    return tuple(Entry(key, None) for key in sorted(gone - kept))
