@@ -91,6 +91,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     groups.GroupSubscribed: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     groups.FencedMemberEpoch: ErrorCode.FENCED_MEMBER_EPOCH,
     groups.StaleMemberEpoch: ErrorCode.STALE_MEMBER_EPOCH,
+    groups.UnsupportedCommitVersion: ErrorCode.UNSUPPORTED_VERSION,
     groups.UnsupportedAssignor: ErrorCode.UNSUPPORTED_ASSIGNOR,
     groups.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
     groups.InvalidGroupRequest: ErrorCode.INVALID_REQUEST,
