@@ -1,6 +1,7 @@
 """One broker without sockets that has groups: requests and answers go over the wire's bytes."""
 
 import asyncio
+import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
@@ -99,7 +100,7 @@ class GroupDesk(Desk):
         later: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._answering.waiting[self._number] = later
         answer = handler.handle(context, sent)
-        if asyncio.iscoroutine(answer):
+        if inspect.iscoroutine(answer):
             answer = await answer
         elif hasattr(answer, "send"):
             answer = run_whole(cast("Any", answer))
