@@ -38,6 +38,7 @@ class Shell:
         log: list[Logged] | None = None,
         now_ms: int = 1_000,
         wall_ms: int = 1_700_000_000_000,
+        tokens: int = 0,
     ) -> None:
         self.settings = settings or PlainGroupSettings(initial_rebalance_delay_ms=0)
         self.topics = topics or FakeTopics()
@@ -49,7 +50,7 @@ class Shell:
         self.is_holding = False
         """The high watermark stays where it is."""
         self._pending: list[tuple[int, Write]] = []
-        self._tokens = 0
+        self._tokens = tokens
         self.on_append: Callable[[Write], None] = lambda _write: None
         self.shard = self._load()
 
@@ -108,7 +109,7 @@ class Shell:
             for effect in effects:
                 if isinstance(effect, Reply):
                     self._send(effect)
-                elif self.is_refusing:
+                elif self.is_refusing and effect.entries:
                     self._refuse(effect)
                 else:
                     self._append(effect)
@@ -184,4 +185,5 @@ class Shell:
             log=self.log[:keep],
             now_ms=self.now_ms,
             wall_ms=self.wall_ms,
+            tokens=self._tokens,
         )

@@ -13,7 +13,7 @@ from millstream.groups import kinds
 from millstream.groups.classic.group import ClassicGroup, GroupState
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.effects import Caller, Reply, Write
-from millstream.groups.errors import GroupNotEmpty, GroupNotFound, InvalidGroupId
+from millstream.groups.errors import GroupNotFound, InvalidGroupId
 from millstream.groups.offsets import requests
 from millstream.groups.parts import Chain, Group, Parts
 from millstream.groups.records.entries import Entry
@@ -46,10 +46,7 @@ def chunks(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
 def delete_group(parts: Parts, caller: Caller, group_id: GroupId) -> None:
     """Raises GroupNotFound, or GroupNotEmpty while it has members."""
     group = _existing(parts, group_id)
-    if isinstance(group, ClassicGroup):
-        group.check_delete()
-    elif not group.is_empty:
-        raise GroupNotEmpty
+    group.check_delete()
     entries = requests.delete_all(parts.offsets, group_id)
     parts.counts.offset_deletions += len(entries)
     _delete_on(parts, caller, group, list(chunks(entries)))
@@ -79,7 +76,7 @@ def offset_delete(parts: Parts, caller: Caller, request: OffsetDeleteRequest) ->
     group = _existing(parts, GroupId(request.group_id))
     if isinstance(group, ClassicGroup):
         group.check_offset_delete()
-    made = requests.delete(parts.offsets, request, group.is_subscribed_to)
+    made = requests.delete(parts.offsets, request, lambda topic: kinds.is_subscribed(group, topic))
     if not made.entries:
         parts.outbox.reply(caller, made.response)
         return

@@ -6,6 +6,8 @@ read. Records of one kind of group take the place of a group of the other kind: 
 newer one last, and compaction may have taken the tombstones that once stood between.
 """
 
+from collections.abc import Iterable
+
 from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.parts import Parts
@@ -46,19 +48,34 @@ def apply_group(parts: Parts, entry: Entry) -> None:
         _apply_consumer(parts, entry.key.group_id, entry)
 
 
-def apply_live(parts: Parts, entry: Entry, now_ms: int) -> None:
-    """The same for what was just written; a group that comes to life begins its sessions."""
-    before = parts.groups.get(entry.key.group_id)
-    apply_group(parts, entry)
-    group = parts.groups.get(entry.key.group_id)
-    if group is not None and group is not before:
+def apply_written(parts: Parts, entries: Iterable[Entry], now_ms: int) -> None:
+    """The same for what was just written: a group that comes to life begins its sessions.
+
+    A classic group that follows a next-generation one in the same batch is what that one has
+    become; its members gather anew if they have to.
+    """
+    ended: dict[GroupId, ConsumerGroup] = {}
+    for entry in entries:
+        group_id = entry.key.group_id
+        before = parts.groups.get(group_id)
+        apply_group(parts, entry)
+        group = parts.groups.get(group_id)
+        if isinstance(before, ConsumerGroup) and group is None:
+            ended[group_id] = before
+        if group is None or group is before:
+            continue
         group.loaded(now_ms)
+        was = ended.get(group_id)
+        if isinstance(group, ClassicGroup) and was is not None and was.downgrade_rebalances:
+            group.start_rebalance("the last member of the next-generation protocol is gone", now_ms)
 
 
 def _apply_classic(parts: Parts, group_id: GroupId, entry: Entry) -> None:
     group = parts.groups.get(group_id)
     if not isinstance(entry.value, GroupMetadataValue):
         if isinstance(group, ClassicGroup):
+            if group_id in parts.founding:
+                group.tell_to_join_again()
             remove(parts, group)
         return
     if not isinstance(group, ClassicGroup):

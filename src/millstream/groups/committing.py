@@ -10,6 +10,7 @@ Invariants: I-28, I-29.
 from typing import Any, Final
 
 from millstream.groups.classic.group import ClassicGroup, Committer
+from millstream.groups.consumer.commits import Committer as ConsumerCommitter
 from millstream.groups.effects import Caller, Reply, Write
 from millstream.groups.errors import (
     GroupNotFound,
@@ -111,7 +112,14 @@ def _check(
     if isinstance(group, ClassicGroup):
         group.check_commit(by, now_ms)
         return None
-    return group.check_commit(by, version=version, now_ms=now_ms)
+    who = ConsumerCommitter(
+        member_id=by.member_id,
+        member_epoch=by.generation_id,
+        instance_id=by.instance_id,
+        is_transactional=by.is_transactional,
+        version=version,
+    )
+    return group.check_commit(who)
 
 
 def _write(

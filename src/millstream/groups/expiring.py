@@ -93,7 +93,7 @@ def rule_of(group: Group) -> ExpiryRule | None:
     they use.
     """
     if not isinstance(group, ClassicGroup):
-        return ExpiryRule(None, group.is_subscribed_to)
+        return ExpiryRule(None, group.subscribed_topics().__contains__)
     if group.protocol_type is None:
         return ExpiryRule(None, _nothing)
     if kinds.is_empty(group):

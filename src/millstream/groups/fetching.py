@@ -11,7 +11,7 @@ from millstream.groups.effects import Caller
 from millstream.groups.offsets import requests
 from millstream.groups.parts import Parts
 from millstream.groups.records.keys import OffsetKey
-from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, GroupId, MemberEpoch, MemberId
+from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, GroupId
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
@@ -25,9 +25,7 @@ def offset_fetch(
     """Raises GroupRefused if the member is not one of the group, or not of this epoch."""
     group = parts.groups.get(GroupId(request.group_id))
     if group is not None and not isinstance(group, ClassicGroup):
-        is_member = request.member_id is not None or request.member_epoch >= 0
-        if is_member:
-            group.check_fetch(MemberId(request.member_id or ""), MemberEpoch(request.member_epoch))
+        group.check_fetch(request.member_id, request.member_epoch)
     response = requests.fetch(parts.offsets, request, require_stable=is_stable)
     if is_stable and parts.offsets.unseen_count:
         _hold_back(parts, response)

@@ -1,5 +1,6 @@
 """What the two kinds of groups answer differently, for all who do not care which kind it is."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from millstream.groups.classic.group import ClassicGroup, GroupState
@@ -26,12 +27,23 @@ def is_empty(group: Group) -> bool:
     return group.is_empty
 
 
+def is_subscribed(group: Group, topic: str) -> bool:
+    """Whether a member uses the topic, as far as that can be known."""
+    if isinstance(group, ClassicGroup):
+        return group.is_subscribed_to(topic)
+    return topic in group.subscribed_topics()
+
+
+def waiting_tokens(group: Group) -> Iterator[object]:
+    """Who waits in memory, and not for a write."""
+    return group.waiting_tokens() if isinstance(group, ClassicGroup) else iter(())
+
+
 def listed(group: Group) -> ListedGroup:
     """One group of ListGroupsResponse."""
-    is_classic = isinstance(group, ClassicGroup)
     return ListedGroup(
         group_id=group.group_id,
-        protocol_type=(group.protocol_type or "") if is_classic else CONSUMER,
+        protocol_type=(group.protocol_type or "") if isinstance(group, ClassicGroup) else CONSUMER,
         group_state=group.state.value,
         group_type=type_name(group),
     )

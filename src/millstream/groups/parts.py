@@ -38,6 +38,8 @@ class Parts:
     offsets: Offsets = field(default_factory=Offsets)
     counts: Counts = field(default_factory=Counts)
     chains: dict[Ticket, Chain] = field(default_factory=dict)
+    founding: dict[GroupId, ConsumerGroup] = field(default_factory=dict)
+    """Groups that are there when the log has taken their first entries."""
     wall_ms: int = 0
     """The time of day of the call that is being decided."""
 
@@ -46,6 +48,21 @@ class Parts:
         return ClassicGroup(
             group_id, self.outbox, self.settings, self.new_member_id, wall_ms=lambda: self.wall_ms
         )
+
+    def new_consumer(self, group_id: GroupId) -> ConsumerGroup:
+        """One that nothing was written of, which is not in the table."""
+        return ConsumerGroup(
+            group_id,
+            self.outbox,
+            self.settings,
+            self.new_member_id,
+            topics=self.topics,
+            wall_ms=lambda: self.wall_ms,
+        )
+
+    def found(self, group_id: GroupId) -> ConsumerGroup:
+        """The one that was made for these entries, or a new one."""
+        return self.founding.pop(group_id, None) or self.new_consumer(group_id)
 
     def write_then(self, entries: tuple[Entry, ...], chain: Chain) -> None:
         """Write, and go on when the log has taken it; if it does not, the caller hears why."""

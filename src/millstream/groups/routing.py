@@ -11,10 +11,14 @@
 
 from millstream.groups import kinds
 from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.consumer.checks import check_request
+from millstream.groups.consumer.conversion import upgraded
 from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.consumer.member import JOINING_EPOCH
 from millstream.groups.effects import Caller
-from millstream.groups.errors import InvalidGroupId, UnknownMember
+from millstream.groups.errors import GroupNotFound, InvalidGroupId, UnknownMember
 from millstream.groups.parts import Chain, Group, Parts
+from millstream.groups.records.entries import Entry
 from millstream.model.ids import GroupId
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest
@@ -67,7 +71,38 @@ def leave_group(parts: Parts, caller: Caller, request: LeaveGroupRequest, now_ms
 
 def consumer_group_heartbeat(
     parts: Parts, caller: Caller, request: ConsumerGroupHeartbeatRequest, now_ms: int
-) -> None: ...
+) -> None:
+    group_id = GroupId(request.group_id)
+    group = parts.groups.get(group_id)
+    if isinstance(group, ConsumerGroup):
+        group.heartbeat(caller, request, now_ms)
+        return
+    check_request(request, caller.version, parts.settings.consumer_assignors)
+    if request.member_epoch != JOINING_EPOCH:
+        raise GroupNotFound(f"Consumer group {group_id} not found.")
+    founded, first = _founded(parts, group_id, group, now_ms)
+    founded.heartbeat(caller, request, now_ms, first)
+    parts.founding[group_id] = founded
+
+
+def _founded(
+    parts: Parts, group_id: GroupId, classic: ClassicGroup | None, now_ms: int
+) -> tuple[ConsumerGroup, list[Entry]]:
+    """A new group, and what is written before its own first entries.
+
+    Until that is in the log the classic group is what it was: it may be refused.
+    """
+    founded = parts.new_consumer(group_id)
+    if classic is None:
+        return founded, []
+    if kinds.is_empty(classic):
+        return founded, kinds.tombstones(classic)
+    protocols = {
+        member.member_id: list(member.facts.protocols.items()) for member in classic.members
+    }
+    first = upgraded(group_id, classic.as_record(), parts.topics, parts.settings, protocols)
+    founded.adopt(first, now_ms)
+    return founded, first
 
 
 def _named(group_id: str) -> GroupId:

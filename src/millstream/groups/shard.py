@@ -204,6 +204,7 @@ class Shard:
         parts.wall_ms = wall_ms
         at = last_offset - len(write.entries)
         producer_id = NO_PRODUCER_ID if write.producer is None else write.producer.producer_id
+        of_groups = []
         for entry in write.entries:
             at += 1
             if isinstance(entry.key, OffsetKey):
@@ -211,7 +212,8 @@ class Shard:
             elif write.is_applied:
                 self._count_generation(entry)
             else:
-                applying.apply_live(parts, entry, now_ms)
+                of_groups.append(entry)
+        applying.apply_written(parts, of_groups, now_ms)
         self._arm(write)
         chain = parts.chains.pop(write.ticket, None) if write.ticket is not None else None
         if chain is not None:
@@ -237,6 +239,8 @@ class Shard:
             parts.outbox.reply(chain.caller, error)
             return
         group = self._group_of(write)
+        for entry in write.entries:
+            parts.founding.pop(entry.key.group_id, None)
         if isinstance(group, ClassicGroup) and write.ticket is not None:
             group.refused(write.ticket, error, now_ms)
         self._arm(write)
@@ -311,7 +315,7 @@ class Shard:
         parts = self._parts
         tokens = [chain.caller.token for chain in parts.chains.values()]
         for group in parts.groups.values():
-            tokens.extend(group.waiting_tokens())
+            tokens.extend(kinds.waiting_tokens(group))
         parts.chains.clear()
         parts.groups.clear()
         return tokens
@@ -335,6 +339,8 @@ class Shard:
 
     def topics_changed(self, names: Iterable[str], *, now_ms: int, wall_ms: int) -> None:
         """Topics that were created, deleted or got partitions."""
+        # Groups compare the version of the topics when a member asks, so they find out by
+        # themselves, and a group that nobody asks for needs no new assignment.
         self._parts.wall_ms = wall_ms
 
     def partitions_deleted(self, topics: Iterable[str]) -> None:

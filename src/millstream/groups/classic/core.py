@@ -240,7 +240,11 @@ class Core:
         """The group as it is, with these assignments."""
         name = self.protocol_name
         invariant(name is not None or not self.roster, "I-27 members without a protocol")
-        value = GroupMetadataValue(
+        return Entry(ClassicGroupKey(self.group_id), self.record(assignments, name))
+
+    def record(self, assignments: dict[MemberId, bytes], name: str | None) -> GroupMetadataValue:
+        """With that protocol."""
+        return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation_id,
             protocol=name,
@@ -251,7 +255,6 @@ class Core:
                 for member in self.roster
             ],
         )
-        return Entry(ClassicGroupKey(self.group_id), value)
 
     def write(self, entry: Entry | None) -> None:
         """Nobody waits for it."""

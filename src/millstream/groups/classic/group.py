@@ -35,6 +35,7 @@ from millstream.groups.settings import ClassicSettings
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GenerationId, GroupId, InstanceId, MemberId
 from millstream.model.invariant import invariant
+from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_groups import DescribedGroup
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millstream.wire.messages.join_group import JoinGroupRequest
@@ -171,6 +172,16 @@ class ClassicGroup:
         if self._core.state is GroupState.STABLE:
             self._core.write(rebalancing.prepare(self._core, Event.CONVERTED, reason, now_ms))
         self._core.check()
+
+    def as_record(self) -> GroupMetadataValue:
+        """The group as it would be written now, with what each member has; for a conversion."""
+        return loading.as_record(self._core)
+
+    def tell_to_join_again(self) -> None:
+        """The group is converted: who waits in it is a member of what follows."""
+        for member in self._core.roster:
+            told_id, code = member.member_id, ErrorCode.REBALANCE_IN_PROGRESS
+            self._core.refuse_waiting(member, code, told_id=told_id)
 
     def removed(self, refusal: GroupRefused | None = None) -> None:
         """The group is deleted or converted. Who waits is told why; it answers nothing any more."""

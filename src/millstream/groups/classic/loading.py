@@ -56,3 +56,15 @@ def loaded(core: Core, now_ms: int) -> Entry | None:
         # They join again, so that those who have to go can commit what they did.
         return prepare(core, Event.FOUND_TOO_LARGE, "more members than group.max.size", now_ms)
     return None
+
+
+def as_record(core: Core) -> GroupMetadataValue:
+    """What `apply_metadata` would make this group of, in any state.
+
+    While the group gathers there may be members that do not have the protocol of the last
+    generation, or there was none yet: then it is one that all of them have.
+    """
+    roster, name = core.roster, core.protocol_name
+    if roster and (name is None or not roster.supports_any({name: b""})):
+        name = roster.select_protocol()
+    return core.record({one.member_id: one.assignment for one in roster}, name)
