@@ -76,6 +76,13 @@ def request_for(key: ApiKey, version: int) -> Any:
     return GROUP_APIS[key]
 
 
+def with_id(desk: GroupDesk, request: Any) -> Any:
+    """Topics must exist before their group is asked."""
+    if isinstance(request, commits.OffsetCommitRequest):
+        request.topics[0].topic_id = desk.controller.image.topics["t"].topic_id
+    return request
+
+
 def commit_of(
     topics: dict[str, dict[int, int]], *, ids: dict[str, UUID] | None = None, **of: Any
 ) -> commits.OffsetCommitRequest:
@@ -205,7 +212,7 @@ def test_broker_that_is_not_the_coordinator_says_so(key: ApiKey, version: int) -
         coordinator = desk.groups.coordinator
         for index in coordinator.indexes:
             coordinator.leadership_lost(coordinator.get(index).log)
-        answer = await desk.ask(request_for(key, version), version)
+        answer = await desk.ask(with_id(desk, request_for(key, version)), version)
         if key is ApiKey.LIST_GROUPS:
             assert (answer.error_code, answer.groups) == (0, [])
         else:
@@ -224,7 +231,7 @@ def test_nothing_is_answered_from_a_group_that_is_being_loaded(key: ApiKey, vers
             log = coordinator.get(index).log
             coordinator.leadership_lost(log)
             coordinator.leadership_gained(log, log.leader_epoch)
-        answer = await desk.ask(request_for(key, version), version)
+        answer = await desk.ask(with_id(desk, request_for(key, version)), version)
         if key is ApiKey.HEARTBEAT:
             assert answer.error_code == ErrorCode.NONE
         else:
