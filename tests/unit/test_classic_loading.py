@@ -23,7 +23,7 @@ def test_members_go_on_as_if_nothing_had_happened() -> None:
     world.fail_over()
     assert world.group.describe() == described
     assert world.group.leader_id == leader
-    assert world.group.subscribed_topics() == {"t"}
+    assert world.group.subscribed_topics() == frozenset({"t"})
     world.pass_ms(SESSION_MS - 1)
     assert world.heartbeat(leader, 1) is ErrorCode.NONE
     assert world.heartbeat(static, 1, instance="i") is ErrorCode.NONE
