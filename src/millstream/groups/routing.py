@@ -97,7 +97,7 @@ def _founded(
         return founded, []
     if kinds.is_empty(classic):
         return founded, kinds.tombstones(classic)
-    protocols = {
+    protocols: dict[str, list[tuple[str, bytes]]] = {
         member.member_id: list(member.facts.protocols.items()) for member in classic.members
     }
     first = upgraded(group_id, classic.as_record(), parts.topics, parts.settings, protocols)

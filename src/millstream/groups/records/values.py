@@ -97,7 +97,12 @@ class ClassicMemberMetadata(Struct):
 
 
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
-    """A member and its subscription."""
+    """A member and its subscription.
+
+    Beware: a member of the new protocol has `classic_member_metadata=None`, said out loud. Left
+    out, it is an empty one and not null: Kafka's definition says null, but its generator does not
+    hear it, and a broker of Kafka's would take the member for one of the classic protocol.
+    """
 
     instance_id: str | None = string(nullable="0+")
     rack_id: str | None = string(nullable="0+")
@@ -108,7 +113,7 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable="0+")
     classic_member_metadata: ClassicMemberMetadata | None = nested(
-        ClassicMemberMetadata, nullable="0+", default=None, tag=0
+        ClassicMemberMetadata, nullable="0+", tag=0
     )
 
 
@@ -133,11 +138,14 @@ class ConsumerGroupTargetAssignmentMemberValue(Message, versions="0", flexible_f
 
 
 class CurrentTopicPartitions(Struct):
-    """Partitions of one topic; the epochs say when each was given to the member."""
+    """Partitions of one topic; the epochs say when each was given to the member.
+
+    There are none (an empty list, or null) in what Kafka before 4.3 wrote.
+    """
 
     topic_id: UUID = uuid()
     partitions: list[int] = array(int32)
-    assignment_epochs: list[int] | None = array(int32, nullable="0+", default=None, tag=0)
+    assignment_epochs: list[int] | None = array(int32, nullable="0+", tag=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_from=0):
