@@ -209,7 +209,7 @@ class Driver:
             client.member_id = answer.member_id
         elif code == ErrorCode.UNKNOWN_MEMBER_ID:
             client.forget()
-        elif code is not None and code != ErrorCode.REBALANCE_IN_PROGRESS:
+        elif code not in (None, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
             client.is_stopped = True
 
     def _hear_sync(self, client: Client, answer: Any) -> None:
