@@ -309,6 +309,17 @@ def test_an_offset_is_written_in_the_version_that_has_room_for_all_of_it() -> No
     assert encode_value(expiring)[:2] == b"\0\1"
 
 
+def test_what_an_offset_cannot_hold_is_refused() -> None:
+    for value in (OffsetCommitValue(offset=2**63), OffsetCommitValue(leader_epoch=2**31)):
+        with pytest.raises(ValueError, match=r"offset|OffsetCommitValue"):
+            encode_value(value)
+
+
+def test_tags_that_came_with_an_offset_are_written_with_it() -> None:
+    value = OffsetCommitValue(offset=5, unknown_tags={9: b"x"})
+    assert decode_value(OffsetKey(GROUP, "t", 0), encode_value(value)) == value
+
+
 def test_null_is_said_out_loud_where_kafka_does_not_take_it_for_granted() -> None:
     """Kafka's generator overlooks these defaults: without the tag it reads an empty struct."""
     raw = hexed("0000 00 00 01 01 01 00 ffffffff 00 00")
