@@ -198,8 +198,7 @@ class GroupHistory:
         topics = self.world.topics
         owned: dict[str, list[int]] = {}
         for topic_id, partition in reader.reading:
-            if (facts := topics.by_id(topic_id)) is not None:
-                owned.setdefault(facts.name, []).append(partition)
+            owned.setdefault(topics.name_of[topic_id], []).append(partition)
         subscription = EmbeddedSubscription(
             topics=reader.topics,
             owned_partitions=[
