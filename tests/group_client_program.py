@@ -31,7 +31,7 @@ def confluent(servers: str, count: int, **settings: str) -> list[str]:
             assert found, f"only {len(values)} of {count} records came"
             for one in found:
                 assert one.error() is None, one.error()
-                values.append(one.value().decode())
+                values.append((one.value() or b"").decode())
         consumer.commit(asynchronous=False)
     finally:
         consumer.close()

@@ -47,6 +47,8 @@ class FakeFile:
 class _Slice(ReadSlice):
     __slots__ = ("fails",)
 
+    fails: OperatingError | None
+
     def read(self) -> bytes:
         if self.fails is not None:
             raise self.fails

@@ -136,7 +136,7 @@ def fetch_of(
     return fetches.OffsetFetchRequest(groups=[asked], **of)
 
 
-def offsets_in(answer: fetches.OffsetFetchResponse, version: int) -> dict[tuple[str, int], Any]:
+def offsets_in(answer: fetches.OffsetFetchResponse, version: int) -> dict[tuple[Any, int], Any]:
     topics: Any = answer.topics if version < 8 else answer.groups[0].topics
     return {
         (topic.name if version < 10 else topic.topic_id, one.partition_index): (
@@ -247,10 +247,10 @@ def test_nothing_is_answered_from_a_group_that_is_being_loaded(key: ApiKey, vers
 
 def _codes(message: Any) -> set[int]:
     """All error codes in an answer."""
-    found = set()
+    found: set[int] = set()
     for name in message.__slots__:
         value = getattr(message, name, None)
-        if name == "error_code":
+        if name == "error_code" and isinstance(value, int):
             found.add(value)
         elif isinstance(value, list) and value and hasattr(value[0], "__slots__"):
             for one in value:
