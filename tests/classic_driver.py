@@ -32,6 +32,7 @@ PROTOCOLS = [
     {"range": subscription("t")},
     {"range": subscription("t"), "sticky": subscription("t")},
     {"sticky": subscription("t", "u"), "range": subscription("t", "u")},
+    {"sticky": subscription("u")},
 ]
 
 
@@ -209,7 +210,7 @@ class Driver:
             client.member_id = answer.member_id
         elif code == ErrorCode.UNKNOWN_MEMBER_ID:
             client.forget()
-        elif code is not None and code != ErrorCode.REBALANCE_IN_PROGRESS:
+        elif code not in (None, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
             client.is_stopped = True
 
     def _hear_sync(self, client: Client, answer: Any) -> None:
@@ -511,7 +512,11 @@ def random_step(driver: Driver, chance: Random) -> None:
     what = chance.randrange(100)
     if client is None or (what < 5 and len(driver.clients) < 12):
         instance = chance.choice([None, None, 0, 1])
-        driver.arrive(instance, protocols=chance.randrange(3), version=chance.choice([3, 5, 8, 9]))
+        driver.arrive(
+            instance,
+            protocols=chance.choice([0, 1, 1, 2, 2, 3]),
+            version=chance.choice([3, 5, 8, 9]),
+        )
     elif what < 45:
         driver.step(client)
     elif what < 65:

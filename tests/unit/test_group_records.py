@@ -172,7 +172,7 @@ WRITTEN: list[tuple[Entry, str]] = [
                 classic_member_metadata=None,
             ),
         ),
-        "0000 0269 00 01 01 01 04 742e2a ffffffff 00 01 00 01 ff",
+        "0000 0269 00 01 01 01 04 742e2a ffffffff 00 01 00 01 00",
     ),
     (
         Entry(
