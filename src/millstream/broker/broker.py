@@ -6,11 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from millstream.broker import gauges, lone_broker, registry
+from millstream.broker import gauges, group_gauges, lone_broker, registry
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.garbage import Garbage
+from millstream.broker.groups_part import OFFSETS_TOPIC, GroupsPart, GroupsSeams
 from millstream.broker.limits import ConfiguredLimits
 from millstream.broker.listeners import (
     PLAINTEXT,
@@ -148,8 +149,11 @@ class Broker:
         self.cluster = self._make_cluster(dispatch, requests) if self._is_in_cluster else None
         """What a broker of a cluster has beside the rest; None: it is alone."""
         self._alone = None if self.cluster is not None else self._make_alone()
-        self.services = self._make_services(dispatch, LoopTimers(loop, seams.clock))
+        timers = LoopTimers(loop, seams.clock)
+        self.groups = self._make_groups(timers)
+        self.services = self._make_services(dispatch, timers)
         gauges.register(self.services)
+        group_gauges.register(self.services)
         tally = self.cluster.member.tally if self.cluster is not None else Tally()
         gauges.register_cluster(self.services, tally)
         self._upkeep = Upkeep(
@@ -212,6 +216,18 @@ class Broker:
         )
         return ClusterPart(borrowed, dispatch)
 
+    def _make_groups(self, timers: LoopTimers) -> GroupsPart:
+        groups = GroupsPart(
+            GroupsSeams(
+                services=lambda: self.services,
+                timers=timers,
+                turns=self._turns,
+                spawn=self._tasks.spawn,
+            )
+        )
+        self.partitions.watch_topic(OFFSETS_TOPIC, groups)
+        return groups
+
     @property
     def controller(self) -> LocalController:
         """Of a broker that is alone."""
@@ -246,6 +262,7 @@ class Broker:
             metrics=self.metrics,
             repeated=Repeated(log, seams.clock, interval_s=60.0),
             membership=cluster.metadata if cluster else None,
+            groups=self.groups,
         )
 
     # -- start -----------------------------------------------------------------------------
@@ -367,6 +384,7 @@ class Broker:
             yield from cluster.member.taking(change)
         else:
             yield from self.partitions.following(change)
+        yield from self.groups.metadata_changed(change)
         yield from _telling(change)
         if change.created or change.grown:
             self._garbage.put_aside()
@@ -432,6 +450,7 @@ class Broker:
         if self.cluster is not None and is_clean and hands_over:
             await self.cluster.hand_over()
         self._upkeep.stop()
+        self.groups.stop()
         if self._warming is not None:
             self._warming.cancel()
         if self._observe is not None:

@@ -23,6 +23,8 @@ class ConfigSource(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class Synonym(NamedTuple):
@@ -68,6 +70,17 @@ def topic_entry(
         synonyms = _broker_synonyms(BROKER_KEYS[key.synonyms[0]], sources)
     if _is_own(key, topic_configs):
         synonyms = (Synonym(key.name, text, ConfigSource.TOPIC), *synonyms)
+    return ConfigEntry(key, text, _strongest(synonyms), synonyms, is_read_only=False)
+
+
+def group_entry(key: ConfigKey, group_configs: Mapping[str, str], sources: Sources) -> ConfigEntry:
+    """A group's setting, as it was set or as it is for all groups."""
+    broker_key = BROKER_KEYS[key.synonyms[0]]
+    synonyms = _broker_synonyms(broker_key, sources)
+    text = sources.text(broker_key) or ""
+    if _is_own(key, group_configs):
+        text = text_of(key.parse(group_configs[key.name]))
+        synonyms = (Synonym(key.name, text, ConfigSource.GROUP), *synonyms)
     return ConfigEntry(key, text, _strongest(synonyms), synonyms, is_read_only=False)
 
 
