@@ -74,11 +74,11 @@ chaos: $(KERNELS) ## ROUNDS of real processes killed while they work: PART log, 
 soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or all
 	@$(BIN)/python -m millstream.testing.soak --part $(PART) --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
-# For the broker: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1 for a
-# short run, CELLS=requests,produce for some groups only. Both reach the program as environment. For
+# For broker and cluster: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1
+# for a short run, CELLS=requests,produce for some groups only. Both reach the program as environment. For
 # Spark the same, with Java and its connector from Maven Central.
-bench: $(KERNELS) ## one PART (kernels, log, broker, spark) or all, ours and the peer in one run
-	@$(if $(filter all broker,$(PART)),$(BIN)/python -m bench.broker_generators,true)
+bench: $(KERNELS) ## one PART (kernels, log, broker, cluster, spark) or all, ours and the peer in one run
+	@$(if $(filter all broker cluster,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 
 # One broker until there are clusters. PORT=0 takes a free port; without PORT it is 9092, or what

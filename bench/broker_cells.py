@@ -97,9 +97,9 @@ def sample(load: Load, system: System, running: tuple[System, ...]) -> Sample:
     if load.written_bytes:
         recycle_pages(load.written_bytes)
     try:
-        before, own, wall = others_seconds(running), cpu_seconds(system.process_id), now_s()
+        before, own, wall = others_seconds(running), cpu_seconds(system.process_ids), now_s()
         done = load.run(system, prepared)
-        own, wall = cpu_seconds(system.process_id) - own, now_s() - wall
+        own, wall = cpu_seconds(system.process_ids) - own, now_s() - wall
         others = max(0.0, others_seconds(running) - before) / wall
     finally:
         load.clean(system, prepared)
@@ -126,7 +126,7 @@ def others_seconds(running: tuple[System, ...]) -> float:
     """CPU so far of everything that is not part of the measurement."""
     own = os.times()
     ours = own.user + own.system + own.children_user + own.children_system
-    ours += sum(cpu_seconds(system.process_id) for system in running)
+    ours += sum(cpu_seconds(system.process_ids) for system in running)
     return _machine_seconds() - ours - kernel_thread_seconds()
 
 

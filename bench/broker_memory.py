@@ -48,5 +48,5 @@ def _with_connections(systems: Systems) -> tuple[float, float]:
 
 
 def _resident(systems: Systems) -> tuple[float, float]:
-    ours, peer = (resident_bytes(system.process_id) / MIB for system in systems)
+    ours, peer = (resident_bytes(system.process_ids) / MIB for system in systems)
     return ours, peer

@@ -67,17 +67,20 @@ def measure(systems: Systems) -> list[Row]:
     return rows
 
 
-def produce_load(shape: Shape) -> Load:
-    size = (RUN_BYTES_QUICK if QUICK else RUN_BYTES)[shape.record_bytes]
+def produce_load(
+    shape: Shape, *, run_bytes: int | None = None, copies: int = 1, acks: str = "1"
+) -> Load:
+    size = run_bytes or (RUN_BYTES_QUICK if QUICK else RUN_BYTES)[shape.record_bytes]
+    count = size // shape.record_bytes
     return Load(
         lambda system: create_topic(system.address, shape.partitions),
-        lambda system, topic: produce(system, topic, shape, size // shape.record_bytes),
+        lambda system, topic: produce(system, topic, shape, count, acks=acks),
         lambda system, topic: delete_topics(system.address, [topic]),
-        written_bytes=int(size * PAGES_PER_BYTE),
+        written_bytes=int(size * PAGES_PER_BYTE) * copies,
     )
 
 
-def produce(system: System, topic: Topic, shape: Shape, count: int) -> Done:
+def produce(system: System, topic: Topic, shape: Shape, count: int, *, acks: str = "1") -> Done:
     figures = run(
         "produce",
         system.address,
@@ -86,6 +89,6 @@ def produce(system: System, topic: Topic, shape: Shape, count: int) -> Done:
         count,
         shape.record_bytes,
         BATCHES[shape.batch],
-        *(("enable.idempotence=true", "acks=all") if shape.is_idempotent else ("acks=1",)),
+        *(("enable.idempotence=true", "acks=all") if shape.is_idempotent else (f"acks={acks}",)),
     )
     return Done(figures["records"], figures["seconds"], figures["bytes"] / 1e9)

@@ -3,7 +3,14 @@
 from bench.broker_cells import QUICK, Done, Load, compare, cost_row, speed_row
 from bench.broker_generators import run
 from bench.broker_systems import System, Systems
-from bench.broker_wire import Topic, create_topic, delete_topics, error_position, produce_frame
+from bench.broker_wire import (
+    Topic,
+    create_topic,
+    delete_topics,
+    error_position,
+    leader_address,
+    produce_frame,
+)
 from bench.measure import Row
 
 CELLS = [(1, 1), (1, 5), (10, 1), (10, 5), (50, 1), (50, 5)]
@@ -29,7 +36,10 @@ def measure(systems: Systems) -> list[Row]:
 def requests_load(
     connections: int, in_flight: int, *, partitions: int = 1, seconds: float = SECONDS
 ) -> Load:
-    """Every request goes to the next partition; each run has a topic of its own."""
+    """Every request goes to the next partition; each run has a topic of its own.
+
+    All requests go to one broker: in a cluster a topic must have one partition.
+    """
     return Load(
         lambda system: create_topic(system.address, partitions),
         lambda system, topic: send(
@@ -41,7 +51,7 @@ def requests_load(
 
 def send(system: System, topic: Topic, *, connections: int, in_flight: int, seconds: float) -> Done:
     frames = b"".join(produce_frame(topic, index) for index in range(topic.partitions))
-    host, _, port = system.address.rpartition(":")
+    host, _, port = (leader_address(system.address, topic, 0) or "").rpartition(":")
     figures = run(
         "requests", host, port, connections, in_flight, seconds, error_position(), stdin=frames
     )

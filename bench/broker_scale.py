@@ -39,8 +39,8 @@ class Named:
         return self._system.address
 
     @property
-    def process_id(self) -> int:
-        return self._system.process_id
+    def process_ids(self) -> tuple[int, ...]:
+        return self._system.process_ids
 
     def start(self) -> None:
         self._system.start()

@@ -16,6 +16,7 @@ from bench.broker_wire import (
     CREATE_TOPICS_VERSION,
     Topic,
     ask,
+    brokers_of,
     create_request,
     frame_of,
     produce_request_by_name,
@@ -38,15 +39,8 @@ PROGRAM = Path(__file__).with_name("broker_fixture_start.py")
 
 def measure(_systems: Systems) -> list[Row]:
     """The two that are running stay idle meanwhile."""
-    _compile_package()
-    ours: list[float] = []
-    peer: list[float] = []
-    for number in range(STARTS):
-        order: list[tuple[Callable[[Path], System], list[float]]]
-        order = [(Millstream, ours), (Kafka, peer)]
-        for make, seconds in order if number % 2 == 0 else reversed(order):
-            seconds.append(_process_start(make))
-    fixture = [_fixture_start() for _ in range(FIXTURE_STARTS)]
+    ours, peer = process_starts(Millstream, formatted_kafka)
+    fixture = fixture_starts()
     what = "PF5 process start to first acknowledged record, s"
     rows = [lower_is_better("broker.start", what, ours, peer, at_most=PROCESS_AT_MOST)]
     what = f"PF5 fixture to first acknowledged record, imports included, median of {FIXTURE_STARTS}"
@@ -54,6 +48,28 @@ def measure(_systems: Systems) -> list[Row]:
         lower_is_better("broker.fixture", f"{what}, s", fixture, peer, at_most=FIXTURE_AT_MOST)
     )
     return rows
+
+
+def formatted_kafka(directory: Path) -> Kafka:
+    """It is formatted before, and started once; ours needs no such step."""
+    kafka = Kafka(directory)
+    kafka.start()
+    kafka.stop()
+    return kafka
+
+
+def process_starts(
+    make_ours: Callable[[Path], System], make_peer: Callable[[Path], System], *, count: int = STARTS
+) -> tuple[list[float], list[float]]:
+    """Seconds of both, in turn."""
+    _compile_package()
+    ours: list[float] = []
+    peer: list[float] = []
+    for number in range(count):
+        order = [(make_ours, ours), (make_peer, peer)]
+        for make, seconds in order if number % 2 == 0 else reversed(order):
+            seconds.append(_process_start(make))
+    return ours, peer
 
 
 def _compile_package() -> None:
@@ -66,12 +82,9 @@ def _compile_package() -> None:
 
 
 def _process_start(make: Callable[[Path], System]) -> float:
-    """On an empty data directory; Kafka's is formatted before, ours needs no such step."""
+    """On an empty data directory, or what `make` leaves there."""
     with tempfile.TemporaryDirectory(prefix="bench-start-", dir="build") as scratch:
         system = make(Path(scratch) / "it")
-        if isinstance(system, Kafka):
-            system.start()
-            system.stop()
         with ThreadPoolExecutor(1) as watcher:
             begin = time.perf_counter()
             seen = watcher.submit(first_acknowledged, system.address)
@@ -97,8 +110,14 @@ def first_acknowledged(address: str) -> float:
 
 
 def _created(address: str) -> Topic | None:
-    result = ask(address, create_request("first", 1), CREATE_TOPICS_VERSION).topics[0]
+    replicas = len(brokers_of(address))
+    request = create_request("first", 1, replication_factor=replicas)
+    result = ask(address, request, CREATE_TOPICS_VERSION).topics[0]
     return None if result.error_code else Topic("first", result.topic_id, 1)
+
+
+def fixture_starts() -> list[float]:
+    return [_fixture_start() for _ in range(FIXTURE_STARTS)]
 
 
 def _fixture_start() -> float:

@@ -1,4 +1,7 @@
-"""Ours and Apache Kafka as processes of their own, with production settings, on loopback."""
+"""Ours and Apache Kafka as processes of their own, with production settings, on loopback.
+
+Here one broker of each; `cluster_systems.py` makes clusters of the same.
+"""
 
 import contextlib
 import os
@@ -6,11 +9,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from millstream.testing.peers.kafka import ApacheKafka, free_ports, kafka_jars
+from millstream.testing.peers.kafka import ApacheKafka, Place, free_ports, kafka_jars
 
 PEERS = Path("build/peers")
 JVM_OPTIONS = (
@@ -38,29 +41,94 @@ CPU_CLOCK_OF_PROCESS = 2
 
 
 class System(Protocol):
-    """One running broker."""
+    """A broker, or a cluster, that runs."""
 
     name: str
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """For clients: of every broker, with commas between."""
 
     @property
-    def process_id(self) -> int: ...
+    def process_ids(self) -> tuple[int, ...]:
+        """Of all that belongs to it: their CPU and memory count."""
 
     def start(self) -> None: ...
 
     def stop(self) -> None: ...
 
 
-class Millstream:
+class Server:
+    """A process that says `ready:` on its standard output when it serves."""
+
+    def __init__(self, directory: Path, arguments: Iterable[str]) -> None:
+        self._directory = directory
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process_id(self) -> int:
+        if self._process is None:
+            raise RuntimeError("not started")
+        return self._process.pid
+
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        return (self.process_id,)
+
+    def start(self) -> None:
+        self.spawn()
+        self.wait_ready()
+
+    def spawn(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        program = Path(sys.executable).parent / "millstream"
+        with (self._directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*dies_with_us(), str(program), *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+
+    def wait_ready(self) -> None:
+        output = self._process.stdout if self._process is not None else None
+        line = output.readline() if output is not None else b""
+        if not line.startswith(b"ready:"):
+            self.stop()
+            raise RuntimeError((self._directory / "server.log").read_text()[-2000:])
+
+    def stop(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        self._end(process)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._end(self._process)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        self._process = None
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+class Millstream(Server):
     """Ours, without the supervisor of `millstream up`, metrics on."""
 
     name = "ours"
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._config = directory / "server.properties"
+        super().__init__(directory, ["broker", "--config", str(self._config)])
         port, metrics_port = free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self._settings = {
@@ -71,46 +139,13 @@ class Millstream:
             "auto.create.topics.enable": "false",
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
+            **(settings or {}),
         }
 
-    @property
-    def process_id(self) -> int:
-        if self._process is None:
-            raise RuntimeError("not started")
-        return self._process.pid
-
-    def start(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        config = self._directory / "server.properties"
-        config.write_text("".join(f"{key}={text}\n" for key, text in self._settings.items()))
-        program = Path(sys.executable).parent / "millstream"
-        with (self._directory / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [*dies_with_us(), str(program), "broker", "--config", str(config)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-            )
-        self._wait_until_ready(self._process)
-
-    def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(START_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        line = process.stdout.readline() if process.stdout is not None else b""
-        if not line.startswith(b"ready:"):
-            self.stop()
-            raise RuntimeError((self._directory / "server.log").read_text()[-2000:])
+    def spawn(self) -> None:
+        self._config.parent.mkdir(parents=True, exist_ok=True)
+        self._config.write_text("".join(f"{key}={text}\n" for key, text in self._settings.items()))
+        super().spawn()
 
 
 class Kafka:
@@ -118,10 +153,22 @@ class Kafka:
 
     name = "Apache Kafka"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        place: Place | None = None,
+    ) -> None:
         self._kafka = ApacheKafka(
-            directory, jars=kafka_jars(PEERS), settings=KAFKA_SETTINGS, jvm_options=JVM_OPTIONS
+            directory,
+            jars=kafka_jars(PEERS),
+            settings={**KAFKA_SETTINGS, **(settings or {})},
+            jvm_options=JVM_OPTIONS,
+            place=place,
         )
+        self.format = self._kafka.format
+        self.spawn = self._kafka.spawn
+        self.wait_ready = self._kafka.wait_ready
 
     @property
     def address(self) -> str:
@@ -134,12 +181,20 @@ class Kafka:
             raise RuntimeError("not started")
         return found
 
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        return (self.process_id,)
+
     def start(self) -> None:
         self._kafka.start()
 
     def stop(self) -> None:
         if self._kafka.process_id is not None:
             self._kafka.stop()
+
+    def kill(self) -> None:
+        if self._kafka.process_id is not None:
+            self._kafka.kill()
 
 
 class Systems(NamedTuple):
@@ -175,9 +230,10 @@ def ours_alone(directory: Path) -> Iterator[System]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def cpu_seconds(process_id: int) -> float:
-    """User and system time of all threads so far, by the process's own clock: not in ticks."""
-    return time.clock_gettime((~process_id << 3) | CPU_CLOCK_OF_PROCESS)
+def cpu_seconds(process_ids: Iterable[int]) -> float:
+    """User and system time of all threads so far, by the processes' own clocks: not in ticks."""
+    clocks = ((~process_id << 3) | CPU_CLOCK_OF_PROCESS for process_id in process_ids)
+    return sum(map(time.clock_gettime, clocks))
 
 
 def kernel_thread_seconds() -> float:
@@ -191,7 +247,11 @@ def kernel_thread_seconds() -> float:
     return total / TICKS
 
 
-def resident_bytes(process_id: int) -> int:
+def resident_bytes(process_ids: Iterable[int]) -> int:
+    return sum(map(_resident_bytes, process_ids))
+
+
+def _resident_bytes(process_id: int) -> int:
     for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,8 @@
-"""Blocking requests to either system: topics made and removed, and frames for the C generators."""
+"""Blocking requests to either system: topics made and removed, and frames for the C generators.
+
+An address may name several brokers, with commas between: a cluster. Then topics have a replica on
+each of them, and records go to the partition's leader.
+"""
 
 import socket
 import struct
@@ -19,6 +23,11 @@ from millstream.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from millstream.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 from millstream.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -30,10 +39,14 @@ from millstream.wire.messages.produce import (
 
 CREATE_TOPICS_VERSION = 7
 DELETE_TOPICS_VERSION = 6
+METADATA_VERSION = 12
 PRODUCE_VERSION = 13
 """What the newest Java client sends: topics by id."""
 CLIENT_ID = "bench"
 TIMEOUT_S = 30.0
+CREATE_TIMEOUT_MS = 60_000
+IN_SYNC_MIN = 2
+"""Of topics in a cluster."""
 
 
 class Topic(NamedTuple):
@@ -45,10 +58,15 @@ class Topic(NamedTuple):
 
 
 def connect(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
+    """To the first broker that is named."""
+    host, _, port = brokers_of(address)[0].rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
+
+
+def brokers_of(address: str) -> list[str]:
+    return address.split(",")
 
 
 def frame_of(request: Any, version: int) -> bytes:
@@ -76,7 +94,11 @@ def ask(address: str, request: Any, version: int) -> Any:
 def create_topic(address: str, partitions: int, configs: dict[str, str] | None = None) -> Topic:
     """A topic with a new name; returns when produce requests to it are answered without error."""
     name = f"bench-{uuid.uuid4().hex[:12]}"
-    answer = ask(address, create_request(name, partitions, configs), CREATE_TOPICS_VERSION)
+    replicas = len(brokers_of(address))
+    if replicas > 1:
+        configs = {"min.insync.replicas": str(IN_SYNC_MIN), **(configs or {})}
+    request = create_request(name, partitions, configs, replication_factor=replicas)
+    answer = ask(address, request, CREATE_TOPICS_VERSION)
     result = answer.topics[0]
     if result.error_code:
         raise RuntimeError(f"{address}: topic not created: {result.error_code}")
@@ -86,13 +108,20 @@ def create_topic(address: str, partitions: int, configs: dict[str, str] | None =
 
 
 def create_request(
-    name: str, partitions: int, configs: dict[str, str] | None = None
+    name: str,
+    partitions: int,
+    configs: dict[str, str] | None = None,
+    *,
+    replication_factor: int = 1,
 ) -> CreateTopicsRequest:
     settings = [CreatableTopicConfig(name=key, value=text) for key, text in (configs or {}).items()]
     wanted = CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=1, configs=settings
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        configs=settings,
     )
-    return CreateTopicsRequest(topics=[wanted], timeout_ms=60_000)
+    return CreateTopicsRequest(topics=[wanted], timeout_ms=CREATE_TIMEOUT_MS)
 
 
 def wait_until_served(address: str, topic: Topic) -> None:
@@ -105,8 +134,31 @@ def wait_until_served(address: str, topic: Topic) -> None:
 
 
 def takes_record(address: str, topic: Topic, index: int) -> bool:
-    answer = ask(address, produce_request(topic, index), PRODUCE_VERSION)
+    leader = leader_address(address, topic, index)
+    if leader is None:
+        return False
+    answer = ask(leader, produce_request(topic, index), PRODUCE_VERSION)
     return not answer.responses[0].partition_responses[0].error_code
+
+
+def leader_address(address: str, topic: Topic, index: int) -> str | None:
+    """Of the one broker, or of the one that leads by the cluster's word; None: nobody does."""
+    if len(brokers_of(address)) == 1:
+        return address
+    told = metadata(address, [topic.name])
+    places = {one.node_id: f"{one.host}:{one.port}" for one in told.brokers}
+    for one in told.topics[0].partitions:
+        if one.partition_index == index:
+            return places.get(one.leader_id)
+    return None
+
+
+def metadata(address: str, topics: list[str]) -> MetadataResponse:
+    """As the first broker that is named knows it."""
+    named = [MetadataRequestTopic(name=name) for name in topics]
+    request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
+    answer: MetadataResponse = ask(address, request, METADATA_VERSION)
+    return answer
 
 
 def delete_topics(address: str, topics: list[Topic]) -> None:

@@ -135,7 +135,7 @@ def _used(driver: Driver, bench: Bench) -> tuple[float, float, float]:
     """CPU so far: of the driver's tree, of the broker, of everything else."""
     trees = {one.name: tree_cpu_seconds(one.process_id) for one in bench.drivers}
     others = others_seconds(bench.brokers) - sum(trees.values())
-    return trees[driver.name], cpu_seconds(bench.broker.process_id), others
+    return trees[driver.name], cpu_seconds(bench.broker.process_ids), others
 
 
 def _steady(answer: Answer, otherwise: float) -> float:

@@ -1,8 +1,13 @@
 """What the tests of Fetch share: a broker's data plane, and what its answers hold."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 from data_plane import DataPlane
+from millstream.broker import fetch_read
+from millstream.kernels import fetch as kernel_of_fetch
 from millstream.storage.config import LogConfig
 from millstream.storage.producers import Origin
 
@@ -27,3 +32,32 @@ def write(plane: DataPlane, batch: bytearray, origin: Origin = Origin.CLIENT) ->
         batch, acks=1, done=lambda outcome: errors.append(outcome.error), origin=origin
     )
     assert errors == [None]
+
+
+class Ways:
+    """Which way answers went."""
+
+    def __init__(self) -> None:
+        self.short = self.long = 0
+
+
+@contextmanager
+def counted(*, is_short: bool = True) -> Iterator[Ways]:
+    """Counts the ways; without the short one where that is asked for."""
+    ways, kernel = Ways(), kernel_of_fetch.tail_frame
+    read = fetch_read.FetchReader.read
+
+    def short(*arguments: Any) -> Any:
+        found = kernel(*arguments) if is_short else None
+        ways.short += found is not None
+        return found
+
+    def long(self: fetch_read.FetchReader) -> Any:
+        ways.long += 1
+        return read(self)
+
+    with (
+        patch.object(fetch_read, "tail_frame", short),
+        patch.object(fetch_read.FetchReader, "read", long),
+    ):
+        yield ways

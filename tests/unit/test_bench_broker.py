@@ -44,7 +44,7 @@ class Pretended:
     def __init__(self, name: str) -> None:
         self.name = name
         self.address = "127.0.0.1:1"
-        self.process_id = 0
+        self.process_ids = (0,)
 
     def start(self) -> None: ...
 
@@ -121,7 +121,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         return state["seen"]
 
     monkeypatch.setattr(broker_cells, "others_seconds", others)
-    monkeypatch.setattr(broker_cells, "cpu_seconds", lambda _process_id: 0.0)
+    monkeypatch.setattr(broker_cells, "cpu_seconds", lambda _process_ids: 0.0)
     return state
 
 
@@ -165,7 +165,7 @@ def test_what_was_prepared_is_cleaned_when_the_load_fails(machine: dict[str, flo
 
 def test_cpu_of_a_process_is_its_own_clock() -> None:
     before = time.process_time()
-    seen = cpu_seconds(os.getpid())
+    seen = cpu_seconds([os.getpid()])
     assert before <= seen <= time.process_time()
 
 

@@ -3,52 +3,20 @@
 On a real disk: only a file with a descriptor can be read without Python.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from data_plane import DataPlane
+from fetch_kit import counted
 from kernel_twins import needs_compiled
 from millstream.broker import fetch_read
-from millstream.kernels import fetch as kernel_of_fetch
 from millstream.wire.errors import ErrorCode
 
 pytestmark = needs_compiled("fetch")
 
 MODERN = range(10, 19)
-
-
-class Ways:
-    """Which way answers went."""
-
-    def __init__(self) -> None:
-        self.short = self.long = 0
-
-
-@contextmanager
-def counted(*, is_short: bool = True) -> Iterator[Ways]:
-    """Counts the ways; without the short one where that is asked for."""
-    ways, kernel = Ways(), kernel_of_fetch.tail_frame
-    read = fetch_read.FetchReader.read
-
-    def short(*arguments: Any) -> Any:
-        found = kernel(*arguments) if is_short else None
-        ways.short += found is not None
-        return found
-
-    def long(self: fetch_read.FetchReader) -> Any:
-        ways.long += 1
-        return read(self)
-
-    with (
-        patch.object(fetch_read, "tail_frame", short),
-        patch.object(fetch_read.FetchReader, "read", long),
-    ):
-        yield ways
 
 
 def plane_in(directory: Path, partitions: int = 1) -> DataPlane:

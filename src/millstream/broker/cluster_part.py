@@ -164,7 +164,7 @@ class ClusterPart:
                 replica=lambda: (seams.broker_id, member.broker_epoch),
                 spawn=seams.spawn,
                 limits=self._fetch_limits,
-                back_off_max_s=lambda: replica_settings(configs).fetch_backoff_ms / 1000,
+                back_off_max_s=lambda: configs.get_int("replica.fetch.backoff.ms") / 1000,
                 poke=seams.poke,
                 throttle=ReplicaThrottle(lambda: configs.throttle_bytes_per_s(FOLLOWER_RATE)),
             )
@@ -173,12 +173,13 @@ class ClusterPart:
         return fetchers
 
     def _fetch_limits(self) -> FetchLimits:
-        settings = replica_settings(self._seams.configs)
+        # For every request: one by one, because to read and check all of them costs more than that.
+        get_int = self._seams.configs.get_int
         return FetchLimits(
-            wait_max_ms=settings.fetch_wait_max_ms,
-            bytes_min=settings.fetch_min_bytes,
-            bytes_max=settings.fetch_response_max_bytes,
-            partition_bytes_max=settings.fetch_max_bytes,
+            wait_max_ms=get_int("replica.fetch.wait.max.ms"),
+            bytes_min=get_int("replica.fetch.min.bytes"),
+            bytes_max=get_int("replica.fetch.response.max.bytes"),
+            partition_bytes_max=get_int("replica.fetch.max.bytes"),
         )
 
     def _note_unclean(self, partition: TopicPartition, mark: Offset, end: Offset) -> None:

@@ -111,8 +111,9 @@ class FetchReader:
     def tail_frame(self, facts: RequestFacts) -> bytes | None:
         """The whole answer, if it is the newest records of one partition and nothing else.
 
-        That is what most fetches waited for, and a consumer waits for this answer: here it costs a
-        few calls. None: `read` tells, and nothing was noted as sent.
+        That is what most fetches waited for, and a consumer, or with a follower a producer, waits
+        for this answer: here it costs a few calls. Only for a request that waited, and was read
+        once before. None: `read` tells, and nothing was noted as sent.
         """
         round_, ask = self.round, self._ask
         session, session_id = round_.session, NO_SESSION_ID
@@ -124,12 +125,15 @@ class FetchReader:
             session_id = session.session_id
         elif round_.error or ask.session_epoch == INITIAL_SESSION_EPOCH:
             return None
-        news = moved(round_.cursors)
-        if len(news) != 1 or not self._is_modern:
+        is_follower, cursors = self.is_follower, round_.cursors
+        news = moved_for_follower(cursors) if is_follower else moved(cursors)
+        if len(news) != 1 or not (self._is_modern or is_follower):
             return None
         cursor = news[0]
         leader = cursor.leader
-        if leader is None or not leader.is_usable or not _makes_no_claim(cursor, leader):
+        if leader is None or not leader.is_usable:
+            return None
+        if not (_is_compared if is_follower else _makes_no_claim)(cursor, leader):
             return None
         found = tail_frame(
             facts.version,
@@ -138,10 +142,11 @@ class FetchReader:
             cursor,
             min(cursor.max_bytes, self.bytes_max, TAKEN_BYTES_MAX),
             self.isolation is Isolation.COMMITTED,
+            is_follower,
         )
         if found is None:
             return None
-        leader.bytes_out += found[1]
+        leader.count_out(found[1], is_follower=is_follower)
         if session is not None:
             session.note_read(cursor)
         return found[0]
@@ -369,6 +374,15 @@ def _makes_no_claim(cursor: Cursor, leader: ReadableReplica) -> bool:
     )
 
 
+def _is_compared(cursor: Cursor, leader: ReadableReplica) -> bool:
+    """Whether a follower that waited has nothing left to be compared of what it believes.
+
+    All of it was when its request came, and what it has was noted; else it would not wait. It named
+    the epoch that we still lead in, in which our log has only grown since.
+    """
+    return cursor.current_leader_epoch == leader.leader_epoch
+
+
 def _isolation(ask: FetchAsk) -> Isolation:
     if ask.replica_id >= 0:
         return Isolation.LOG_END
@@ -377,7 +391,9 @@ def _isolation(ask: FetchAsk) -> Isolation:
 
 def _divergence(leader: ReadableReplica, cursor: Cursor) -> tuple[int, int] | None:
     """Where the client's log parts from ours, if its last epoch says that it does (KIP-595)."""
-    log, offset = leader.log, cursor.fetch_offset
+    log, slot, offset = leader.log, leader.slot, cursor.fetch_offset
+    if cursor.last_fetched_epoch == log.latest_epoch and slot.log_start <= offset <= slot.log_end:
+        return None  # our newest epoch ends with our log: most are there
     epoch, end_offset = leader.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
     if epoch < 0 or offset < log.log_start:
         raise OffsetOutOfRange(asked=Offset(offset), start=log.log_start, end=log.log_end)

@@ -76,11 +76,13 @@ def tail_frame(
     cursor: Cursor,
     size_max: int,
     is_committed: bool,
+    is_follower: bool,
 ) -> tuple[bytes, int] | None:
     """The whole frame of an answer with what was written last to the cursor's partition, and
     nothing else, and how many bytes of it are records; the cursor notes that it was sent.
 
-    None, and nothing noted, where `PartitionSlot.tail` has no records of at most `size_max` bytes,
-    where something is undecided, or where the file has no descriptor or cannot be read. Ask only
-    while the cursor's leader is usable.
+    None, and nothing noted, where `PartitionSlot.tail` (`end_tail` for a follower, who sees what is
+    undecided as well) has no records of at most `size_max` bytes, where something is undecided, or
+    where the file has no descriptor or cannot be read. Ask only while the cursor's leader is
+    usable.
     """

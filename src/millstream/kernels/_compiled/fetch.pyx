@@ -279,12 +279,14 @@ def answer_frame(int version, int correlation_id, int error, int session_id, fou
 
 def tail_frame(
     int version, int correlation_id, int session_id, Cursor cursor, long long size_max,
-    bint is_committed,
+    bint is_committed, bint is_follower,
 ):
     cdef PartitionSlot slot = cursor.slot
     cdef long long position = -1
     cdef Py_ssize_t size = FRAME_BYTES + TOPIC_BYTES + PARTITION_BYTES + 4 * len(cursor.key[0])
-    if slot is not None and slot.is_decided:
+    if slot is not None and is_follower:
+        position = slot.end_tail(cursor.fetch_offset, size_max)
+    elif slot is not None and slot.is_decided:
         position = slot.tail(cursor.fetch_offset, size_max)
     if position < 0:
         return None
@@ -301,7 +303,8 @@ def tail_frame(
     if at == NULL:
         return None
     ms_put32(made, <unsigned int>(at - made - 4))
-    cursor.visible_end = cursor.sent_high_watermark = slot.high_watermark
+    cursor.visible_end = slot.log_end  # the high watermark is there, too, for a consumer
+    cursor.sent_high_watermark = slot.high_watermark
     cursor.sent_log_start = slot.log_start
     return frame[: at - made], slot.position - position
 

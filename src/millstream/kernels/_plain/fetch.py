@@ -106,6 +106,7 @@ def tail_frame(
     cursor: Cursor,
     size_max: int,
     is_committed: bool,  # noqa: FBT001 - as in the compiled twin
+    is_follower: bool,  # noqa: FBT001
 ) -> tuple[bytes, int] | None:
-    del version, correlation_id, session_id, cursor, size_max, is_committed
+    del version, correlation_id, session_id, cursor, size_max, is_committed, is_follower
     return None

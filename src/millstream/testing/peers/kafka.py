@@ -1,4 +1,7 @@
-"""A real Apache Kafka on this machine: one process, broker and controller in one, on loopback."""
+"""A real Apache Kafka on this machine, broker and controller in one, on loopback.
+
+One process alone, or several that are one cluster: then each is told its place among the others.
+"""
 
 import base64
 import os
@@ -12,7 +15,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from millstream.runtime.clock import Clock, SystemClock
 from millstream.testing.peers.maven import Artifact, fetch_jars
@@ -34,7 +37,6 @@ PORTS: Final = range(15_000, 32_000)
 
 DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "auto.create.topics.enable": "false",
@@ -108,6 +110,39 @@ def cluster_id(source: uuid.UUID) -> str:
     return text if text[0] != "-" else "A" + text[1:]
 
 
+class Ports(NamedTuple):
+    """Where one node listens."""
+
+    clients: int
+    controller: int
+
+
+class Place(NamedTuple):
+    """A node's place in a cluster; all nodes are voters of its quorum."""
+
+    node_id: int
+    nodes: tuple[Ports, ...]
+    """Of all nodes; their ids count from 1."""
+    cluster: str
+
+    @property
+    def ports(self) -> Ports:
+        return self.nodes[self.node_id - 1]
+
+    @property
+    def voters(self) -> str:
+        places = enumerate(self.nodes, 1)
+        return ",".join(f"{number}@127.0.0.1:{ports.controller}" for number, ports in places)
+
+
+def places(count: int) -> list[Place]:
+    """For so many nodes of one cluster, on free ports."""
+    ports = free_ports(2 * count)
+    nodes = tuple(Ports(*ports[at : at + 2]) for at in range(0, 2 * count, 2))
+    named = cluster_id(uuid.uuid4())
+    return [Place(number, nodes, named) for number in range(1, count + 1)]
+
+
 class ApacheKafka:
     """One node in `directory`; `start` formats it the first time and keeps ports and data after.
 
@@ -123,8 +158,10 @@ class ApacheKafka:
         jars: Path,
         settings: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = TEST_JVM_OPTIONS,
+        place: Place | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """`place`: in a cluster; without it the node is alone."""
         self.directory: Final = directory
         self.log_file: Final = directory / "server.log"
         self.data_directory: Final = directory / "data"
@@ -132,20 +169,20 @@ class ApacheKafka:
         self._jvm_options = jvm_options
         self._clock = clock or SystemClock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._port, controller_port = free_ports(2)
+        self._log_position = 0
+        self._is_alone = place is None
+        self._place = place or places(1)[0]
         self._settings = {
             **DEFAULT_SETTINGS,
+            "node.id": str(self._place.node_id),
             "log.dirs": str(self.data_directory),
-            "listeners": (
-                f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller_port}"
-            ),
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            **_network(self._place, is_alone=self._is_alone),
             **(settings or {}),
         }
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._port}"
+        return f"127.0.0.1:{self._place.ports.clients}"
 
     @property
     def process_id(self) -> int | None:
@@ -154,14 +191,41 @@ class ApacheKafka:
 
     def start(self) -> None:
         """Return when the server serves; PeerFailedError when it ends or takes too long."""
-        if self._process is not None:
-            raise RuntimeError("Kafka is already started")
+        self.spawn()
+        self.wait_ready()
+
+    def format(self) -> None:
+        """Make the data directory, unless there is one: `spawn` does it too."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         properties.write_text("".join(f"{k}={v}\n" for k, v in self._settings.items()))
         if not (self.data_directory / "meta.properties").exists():
             self._format(properties)
-        self._launch()
+
+    def spawn(self) -> None:
+        """Without waiting: nodes of one cluster serve only when most of them are there."""
+        if self._process is not None:
+            raise RuntimeError("Kafka is already started")
+        self.format()
+        command = server_command(self._jars, self.directory, self._jvm_options)
+        with self.log_file.open("ab") as log:
+            self._log_position = log.tell()
+            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+                [*_dies_with_us(), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C reaches the test run alone; it stops us in order
+            )
+
+    def wait_ready(self) -> None:
+        """After `spawn`: until it serves; it is killed when it does not come to that."""
+        try:
+            self._wait_until_started(self._log_position)
+        except BaseException:
+            if self._process is not None:
+                self.kill()
+            raise
 
     def stop(self) -> None:
         """Clean shutdown (SIGTERM); SIGKILL and an error when it does not come to an end."""
@@ -213,33 +277,14 @@ class ApacheKafka:
         return self._process
 
     def _format(self, properties: Path) -> None:
-        done = run_tool(
-            self._jars,
-            "kafka.tools.StorageTool",
-            ["format", "--standalone", "-t", cluster_id(uuid.uuid4()), "-c", str(properties)],
-        )
+        words = ["format", "-t", self._place.cluster, "-c", str(properties)]
+        if self._is_alone:
+            words.append("--standalone")
+        done = run_tool(self._jars, "kafka.tools.StorageTool", words)
         if done.returncode != 0:
             raise PeerFailedError(
                 f"format ended with {done.returncode}:\n{done.stdout}{done.stderr}"
             )
-
-    def _launch(self) -> None:
-        command = server_command(self._jars, self.directory, self._jvm_options)
-        with self.log_file.open("ab") as log:
-            seen = log.tell()
-            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
-                [*_dies_with_us(), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches the test run alone; it stops us in order
-            )
-        try:
-            self._wait_until_started(seen)
-        except BaseException:
-            if self._process is not None:
-                self.kill()
-            raise
 
     def _wait_until_started(self, log_position: int) -> None:
         process = self._running()
@@ -257,6 +302,14 @@ class ApacheKafka:
                 code = process.returncode
                 raise PeerFailedError(f"Kafka ended with {code}\n{self.log_tail()}")
         raise PeerFailedError(f"Kafka did not start in {START_TIMEOUT_S} s\n{self.log_tail()}")
+
+
+def _network(place: Place, *, is_alone: bool) -> dict[str, str]:
+    clients, controller = (f"127.0.0.1:{port}" for port in place.ports)
+    found = {"listeners": f"PLAINTEXT://{clients},CONTROLLER://{controller}"}
+    if is_alone:
+        return {**found, "controller.quorum.bootstrap.servers": controller}
+    return {**found, "controller.quorum.voters": place.voters}
 
 
 def free_ports(count: int) -> list[int]:

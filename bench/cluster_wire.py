@@ -1,0 +1,111 @@
+"""Blocking requests that only clusters are asked: who leads, who is in sync, move replicas."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bench.broker_wire import (
+    CREATE_TIMEOUT_MS,
+    CREATE_TOPICS_VERSION,
+    TIMEOUT_S,
+    Topic,
+    ask,
+    brokers_of,
+    metadata,
+    wait_until_served,
+)
+from millstream.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from millstream.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+
+REASSIGN_VERSION = 0
+LOOK_S = 0.02
+
+
+class PartitionView(NamedTuple):
+    """As one broker says."""
+
+    leader: int
+    replicas: frozenset[int]
+    isr: frozenset[int]
+
+    @property
+    def is_whole(self) -> bool:
+        return self.leader >= 0 and self.replicas == self.isr
+
+
+def view_of(address: str, topic: Topic) -> dict[int, PartitionView]:
+    """All partitions, as the first broker that is named knows them."""
+    told = metadata(address, [topic.name]).topics[0]
+    return {
+        one.partition_index: PartitionView(
+            one.leader_id, frozenset(one.replica_nodes), frozenset(one.isr_nodes)
+        )
+        for one in told.partitions
+    }
+
+
+def wait_for(is_so: Callable[[], bool], what: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Look until it is; a broker that does not answer says no."""
+    deadline = time.monotonic() + timeout_s
+    while not _said(is_so):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not in {timeout_s:.0f} s")
+        time.sleep(LOOK_S)
+
+
+def _said(is_so: Callable[[], bool]) -> bool:
+    try:
+        return is_so()
+    except OSError:
+        return False
+
+
+def wait_whole(address: str, topic: Topic, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Every broker that is named says that all partitions are led and all replicas in sync."""
+    for broker in brokers_of(address):
+
+        def is_whole(broker: str = broker) -> bool:
+            found = view_of(broker, topic)
+            return len(found) == topic.partitions and all(one.is_whole for one in found.values())
+
+        wait_for(is_whole, f"{broker}: {topic.name} is in sync", timeout_s=timeout_s)
+
+
+def create_on(address: str, name: str, replicas: list[list[int]]) -> Topic:
+    """A topic whose replicas are where the caller says."""
+    assignments = [
+        CreatableReplicaAssignment(partition_index=index, broker_ids=brokers)
+        for index, brokers in enumerate(replicas)
+    ]
+    wanted = CreatableTopic(
+        name=name, num_partitions=-1, replication_factor=-1, assignments=assignments
+    )
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=CREATE_TIMEOUT_MS)
+    result = ask(address, request, CREATE_TOPICS_VERSION).topics[0]
+    if result.error_code:
+        raise RuntimeError(f"{address}: topic not created: {result.error_code}")
+    topic = Topic(name, result.topic_id, len(replicas))
+    wait_until_served(address, topic)
+    return topic
+
+
+def reassign(address: str, topic: Topic, replicas: list[list[int]]) -> None:
+    """Ask for other replicas; returns when that is accepted, not when it is done."""
+    moved = [
+        ReassignablePartition(partition_index=index, replicas=brokers)
+        for index, brokers in enumerate(replicas)
+    ]
+    wanted = ReassignableTopic(name=topic.name, partitions=moved)
+    request = AlterPartitionReassignmentsRequest(topics=[wanted])
+    answer = ask(address, request, REASSIGN_VERSION)
+    codes = [one.error_code for of in answer.responses for one in of.partitions]
+    if answer.error_code or any(codes):
+        raise RuntimeError(f"{address}: not reassigned: {answer.error_code} {codes}")
