@@ -276,6 +276,24 @@ def test_a_state_of_a_newer_coordinator_begins_anew() -> None:
     assert world.heartbeat("a", 1, owned={}).member_epoch == 2
 
 
+def test_a_log_in_which_two_members_have_a_partition_is_set_right() -> None:
+    """I-27. The one that was given it last has it; the other one must begin anew."""
+    world = a_world()
+    two_members(world)
+    topic_id = world.topics.id_of("orders")
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=1, previous_member_epoch=0, state=0,
+        assigned_partitions=[CurrentTopicPartitions(topic_id=topic_id, partitions=[0, 1, 2])],
+    )  # fmt: skip
+    world.log.append(Entry(keys.CurrentAssignmentKey(GROUP, MemberId("a")), value))
+    world.group = world.reload()
+    world.join("c", "orders")
+    with pytest.raises(FencedMemberEpoch):
+        world.heartbeat("a", 1, owned={"orders": [0, 1, 2]})
+    assert world.told(world.heartbeat("b", 2, owned={"orders": [2, 3]})) == {"orders": [2]}
+    assert world.told(world.join("a", "orders")) == {"orders": [0, 1]}
+
+
 def test_the_record_that_kafka_wrote_before_4_1_is_deleted() -> None:
     world = a_world()
     value = ConsumerGroupPartitionMetadataValue()
