@@ -30,7 +30,7 @@ def apply_offset(
     if isinstance(key, OffsetKey) and (value is None or isinstance(value, OffsetCommitValue)):
         parts.offsets.appended(key, value, at, producer_id=producer_id)
     else:
-        invariant(False, "I-29 not the entry of an offset", entry=entry)  # noqa: FBT003
+        invariant(False, "I-29 not the entry of an offset", entry=entry)
 
 
 def add_simple(parts: Parts, group_id: GroupId) -> None:
