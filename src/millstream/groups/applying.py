@@ -27,11 +27,10 @@ def apply_offset(
 ) -> None:
     """An offset is in the log; it counts when the high watermark has passed it."""
     key, value = entry
-    invariant(isinstance(key, OffsetKey), "I-29 not the key of an offset", key=key)
-    is_value = value is None or isinstance(value, OffsetCommitValue)
-    invariant(is_value, "I-29 not the value of an offset", value=value)
     if isinstance(key, OffsetKey) and (value is None or isinstance(value, OffsetCommitValue)):
         parts.offsets.appended(key, value, at, producer_id=producer_id)
+    else:
+        invariant(False, "I-29 not the entry of an offset", entry=entry)
 
 
 def add_simple(parts: Parts, group_id: GroupId) -> None:
