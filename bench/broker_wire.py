@@ -57,10 +57,10 @@ class Topic(NamedTuple):
     partitions: int
 
 
-def connect(address: str) -> socket.socket:
+def connect(address: str, *, timeout_s: float = TIMEOUT_S) -> socket.socket:
     """To the first broker that is named."""
     host, _, port = brokers_of(address)[0].rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
+    connection = socket.create_connection((host, int(port)), timeout=timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -83,9 +83,9 @@ def exchange(connection: socket.socket, frame: bytes) -> bytes:
     return _exactly(connection, size)
 
 
-def ask(address: str, request: Any, version: int) -> Any:
+def ask(address: str, request: Any, version: int, *, timeout_s: float = TIMEOUT_S) -> Any:
     """One request on a connection of its own."""
-    with connect(address) as connection:
+    with connect(address, timeout_s=timeout_s) as connection:
         answer = exchange(connection, frame_of(request, version))
     start = 4 + response_header_version(request.API_KEY, version)
     return response_type(request.API_KEY).decode(memoryview(answer)[start:], version)
@@ -133,19 +133,21 @@ def wait_until_served(address: str, topic: Topic) -> None:
                 raise TimeoutError(f"{address}: {topic.name} is not served")
 
 
-def takes_record(address: str, topic: Topic, index: int) -> bool:
-    leader = leader_address(address, topic, index)
+def takes_record(address: str, topic: Topic, index: int, *, timeout_s: float = TIMEOUT_S) -> bool:
+    leader = leader_address(address, topic, index, timeout_s=timeout_s)
     if leader is None:
         return False
-    answer = ask(leader, produce_request(topic, index), PRODUCE_VERSION)
+    answer = ask(leader, produce_request(topic, index), PRODUCE_VERSION, timeout_s=timeout_s)
     return not answer.responses[0].partition_responses[0].error_code
 
 
-def leader_address(address: str, topic: Topic, index: int) -> str | None:
+def leader_address(
+    address: str, topic: Topic, index: int, *, timeout_s: float = TIMEOUT_S
+) -> str | None:
     """Of the one broker, or of the one that leads by the cluster's word; None: nobody does."""
     if len(brokers_of(address)) == 1:
         return address
-    told = metadata(address, [topic.name])
+    told = metadata(address, [topic.name], timeout_s=timeout_s)
     places = {one.node_id: f"{one.host}:{one.port}" for one in told.brokers}
     for one in told.topics[0].partitions:
         if one.partition_index == index:
@@ -153,11 +155,11 @@ def leader_address(address: str, topic: Topic, index: int) -> str | None:
     return None
 
 
-def metadata(address: str, topics: list[str]) -> MetadataResponse:
+def metadata(address: str, topics: list[str], *, timeout_s: float = TIMEOUT_S) -> MetadataResponse:
     """As the first broker that is named knows it."""
     named = [MetadataRequestTopic(name=name) for name in topics]
     request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
-    answer: MetadataResponse = ask(address, request, METADATA_VERSION)
+    answer: MetadataResponse = ask(address, request, METADATA_VERSION, timeout_s=timeout_s)
     return answer
 
 
