@@ -91,8 +91,9 @@ class Claim(NamedTuple):
 class MemberStory:
     """One life of one client, replayed event by event."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, done: set[tuple[Place, int]]) -> None:
         self.name: Final = name
+        self._done = done
         self.owner = name
         self.intervals: list[Interval] = []
         self.claims: list[Claim] = []
@@ -168,6 +169,7 @@ class MemberStory:
 
     def _process(self, event: Processed) -> None:
         self.processed.append(event)
+        self._done.add((event.place, event.offset))
         interval = self._open.get(event.place)
         told = f"{self.name}: {event.place} offset {event.offset} at {event.at_ns / _NS:.3f}"
         if interval is None:
@@ -193,9 +195,10 @@ class GroupHistory:
     produced: dict[tuple[Place, int], str] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     harms: list[Harmed] = field(default_factory=list)
+    _done: set[tuple[Place, int]] = field(default_factory=set)
 
     def story(self, member: str) -> MemberStory:
-        return self.members.setdefault(member, MemberStory(member))
+        return self.members.setdefault(member, MemberStory(member, self._done))
 
     def produce(self, event: Produced) -> None:
         self.produced[(event.place, event.offset)] = event.value
@@ -216,11 +219,7 @@ class GroupHistory:
 
     def unprocessed(self) -> list[tuple[Place, int]]:
         """Records that nobody has processed yet."""
-        done = {(one.place, one.offset) for story in self._stories() for one in story.processed}
-        return sorted(set(self.produced) - done)
-
-    def _stories(self) -> Iterable[MemberStory]:
-        return self.members.values()
+        return sorted(self.produced.keys() - self._done)
 
 
 def check_group(history: GroupHistory, *, is_complete: bool = True) -> list[Anomaly]:

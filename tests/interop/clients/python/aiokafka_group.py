@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from client_group import (
     BACKOFF_MS,
     METADATA_MAX_AGE_MS,
@@ -56,6 +57,7 @@ class AiokafkaMember(Member):
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             retry_backoff_ms=BACKOFF_MS,
             fetch_max_wait_ms=100,
+            partition_assignment_strategy=[RangePartitionAssignor],
         )
         wanted = {"pattern": ask["pattern"]} if ask["pattern"] else {"topics": ask["topics"]}
         self._consumer.subscribe(listener=_Listener(self), **wanted)

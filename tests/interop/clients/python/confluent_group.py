@@ -16,8 +16,6 @@ from confluent_kafka import Consumer, TopicPartition
 
 ASSIGNORS: Final = {"eager": "range", "cooperative": "cooperative-sticky"}
 METADATA_MARK: Final = b"CGMDv2:"
-TRANSIENT: Final = frozenset({-195, -193, -192, -187, -185, 3, 5, 6, 14, 15, 16})
-"""Codes that librdkafka reports while it tries again."""
 
 
 class ConfluentMember(Member):
@@ -75,9 +73,9 @@ class ConfluentMember(Member):
                 return
             error = message.error()
             if error is not None:
-                if error.code() not in TRANSIENT:
+                if error.fatal():
                     raise RuntimeError(f"{error.name()}: {error.str()}")
-                continue
+                continue  # it tells what it tries again, and that it was not polled for too long
             place, offset = (str(message.topic()), message.partition() or 0), message.offset() or 0
             self.processed(place, offset, message.value())
             self._pending[place] = offset + 1
