@@ -255,7 +255,7 @@ def test_change_that_cannot_be_is_refused() -> None:
     with pytest.raises(RefusedConfig, match=REFUSED_BROKER_KEYS["num.io.threads"]):
         check(configs, "num.io.threads", "1")
     with pytest.raises(RefusedConfig):
-        check(configs, "offsets.retention.minutes", "1")
+        check(configs, "transactional.id.expiration.ms", "1")
     with pytest.raises(InvalidConfigRequest, match="'x'"):
         check(configs, "max.connections", "x")
     with pytest.raises(InvalidConfigRequest, match=r"must not be above max\.compaction\.lag"):

@@ -124,7 +124,6 @@ def test_keys_that_are_not_there_are_left_out_and_no_keys_mean_all() -> None:
         (ResourceType.CLIENT_METRICS, "", INVALID_REQUEST),
         (ResourceType.CLIENT_METRICS, "some", NONE),
         (ResourceType.GROUP, "", INVALID_REQUEST),
-        (ResourceType.GROUP, "some", NONE),
     ],
 )
 def test_resource_is_described_or_refused_with_kafkas_code(

@@ -20,6 +20,7 @@ from millstream.controller.cluster.errors import (
 )
 from millstream.controller.cluster.port import IsrChange
 from millstream.controller.image import BrokerImage, ClusterImage, PartitionImage
+from millstream.controller.topics import NewTopic
 from millstream.model.config.errors import InvalidConfigRequest
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
@@ -101,8 +102,8 @@ class Member:
     async def pulled(self, request: PullMetadataRequest) -> PullMetadataResponse:
         return PullMetadataResponse(version=request.version + 1)
 
-    async def create_missing(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        self.created += names
+    async def create_missing(self, wanted: Sequence[NewTopic]) -> dict[str, ErrorCode]:
+        self.created += [one.name for one in wanted]
         return self.failures
 
 

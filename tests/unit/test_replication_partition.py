@@ -189,6 +189,9 @@ def test_closing_tells_those_who_wait() -> None:
         def leadership_lost(self, log: PartitionLog) -> None:
             heard.append(f"lost {log.partition}")
 
+        def high_watermark_moved(self, log: PartitionLog) -> None:
+            heard.append(f"{log.partition} up to {log.high_watermark}")
+
     leader.watch_leadership(Listener())
     plane.delete("t")
     assert [type(outcome.error) for outcome in outcomes] == [UnknownPartition]

@@ -11,6 +11,7 @@ from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
 from millstream.broker.garbage import Garbage
+from millstream.broker.groups_part import OFFSETS_TOPIC, GroupsPart, GroupsSeams
 from millstream.broker.limits import ConfiguredLimits
 from millstream.broker.listeners import (
     PLAINTEXT,
@@ -148,7 +149,17 @@ class Broker:
         self.cluster = self._make_cluster(dispatch, requests) if self._is_in_cluster else None
         """What a broker of a cluster has beside the rest; None: it is alone."""
         self._alone = None if self.cluster is not None else self._make_alone()
-        self.services = self._make_services(dispatch, LoopTimers(loop, seams.clock))
+        timers = LoopTimers(loop, seams.clock)
+        self.groups = GroupsPart(
+            GroupsSeams(
+                services=lambda: self.services,
+                timers=timers,
+                turns=self._turns,
+                spawn=self._tasks.spawn,
+            )
+        )
+        self.services = self._make_services(dispatch, timers)
+        self.partitions.watch_topic(OFFSETS_TOPIC, self.groups)
         gauges.register(self.services)
         tally = self.cluster.member.tally if self.cluster is not None else Tally()
         gauges.register_cluster(self.services, tally)
@@ -245,6 +256,7 @@ class Broker:
             metrics=self.metrics,
             repeated=Repeated(log, seams.clock, interval_s=60.0),
             membership=cluster.metadata if cluster else None,
+            groups=self.groups,
         )
 
     # -- start -----------------------------------------------------------------------------
@@ -366,6 +378,7 @@ class Broker:
             yield from cluster.member.taking(change)
         else:
             yield from self.partitions.following(change)
+        yield from self.groups.metadata_changed(change)
         yield from _telling(change)
         if change.created or change.grown:
             self._garbage.put_aside()
@@ -428,6 +441,7 @@ class Broker:
         if self.cluster is not None and is_clean:
             await self.cluster.hand_over()
         self._upkeep.stop()
+        self.groups.stop()
         if self._warming is not None:
             self._warming.cancel()
         if self._observe is not None:

@@ -17,7 +17,11 @@ from millstream.controller.topics import MorePartitions, NewTopic, TopicDefaults
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, TopicId
 from millstream.wire.errors import ErrorCode
-from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
 CREATE_WAIT_S: Final = 10.0
@@ -26,6 +30,17 @@ SHOW_WAIT_S: Final = 2.0
 """Until a topic that was created is in this broker's image."""
 
 _PURPOSE: Final = "forward"
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partition_count,
+        replication_factor=topic.replication_factor,
+        configs=[
+            CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()
+        ],
+    )
 
 
 class ClusterMetadata:
@@ -90,13 +105,13 @@ class ClusterMetadata:
 
     # -- topics that a client's question creates -------------------------------------------
 
-    async def create_missing(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+    async def create_missing(self, wanted: Sequence[NewTopic]) -> dict[str, ErrorCode]:
         """Why some were not created; the others are in this broker's image, if that is in time."""
+        names = [one.name for one in wanted]
         is_over = asyncio.Event()
         handle = asyncio.get_running_loop().call_later(CREATE_WAIT_S, is_over.set)
 
         async def here(controller: ClusterController) -> dict[str, ErrorCode]:
-            wanted = [NewTopic(name=name) for name in names]
             outcomes = await controller.create_topics(wanted, defaults=self._defaults())
             return {
                 name: code_of(outcome)
@@ -105,10 +120,7 @@ class ClusterMetadata:
             }
 
         async def there(send: Callable[[Any], Any]) -> dict[str, ErrorCode]:
-            topics = [
-                CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-                for name in names
-            ]
+            topics = [_creatable(one) for one in wanted]
             timeout_ms = int(CREATE_WAIT_S * 1000)
             answer = await send(CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms))
             codes = {one.name: ErrorCode(one.error_code) for one in answer.topics}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from millstream.broker import group_configs
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of, text_of
 from millstream.controller.cluster.errors import NotController
@@ -18,6 +19,7 @@ from millstream.controller.topics import check_topic_name
 from millstream.model.config.broker_keys import LOG_LEVELS, broker_key
 from millstream.model.config.definition import ConfigKey, ConfigType, split_list
 from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest, RefusedConfig
+from millstream.model.config.group_keys import group_key
 from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import topic_key
 from millstream.model.errors import OperatingError
@@ -105,7 +107,7 @@ async def _alter(context: Context, change: ResourceChange, *, validate_only: boo
         case ResourceType.CLIENT_METRICS:
             _refuse(change, "clients do not send telemetry")
         case ResourceType.GROUP:
-            _refuse(change, "groups have no settings of their own here")
+            await _alter_group(context, change, validate_only=validate_only)
         case other:
             raise InvalidConfigRequest(f"resources of type {other} have no settings to change")
 
@@ -176,6 +178,17 @@ async def _alter_broker(context: Context, change: ResourceChange, *, validate_on
     former = services.controller.deciding_image.broker_configs.get(name, {})
     configs = applied({} if change.is_whole else former, change.keys, broker_key)
     services.configs.check_broker_configs(configs, former=former, is_default=not name)
+    await services.controller.alter_broker_configs(name, configs, validate_only=validate_only)
+
+
+async def _alter_group(context: Context, change: ResourceChange, *, validate_only: bool) -> None:
+    services = context.services
+    if not change.resource_name:
+        raise InvalidConfigRequest("there are no settings for all groups; a broker has defaults")
+    name = group_configs.name_of(change.resource_name)
+    former = services.controller.deciding_image.broker_configs.get(name, {})
+    configs = applied({} if change.is_whole else former, change.keys, group_key)
+    services.configs.check_group_configs(configs)
     await services.controller.alter_broker_configs(name, configs, validate_only=validate_only)
 
 

@@ -23,6 +23,8 @@ class ConfigSource(IntEnum):
     STATIC_BROKER = 4
     DEFAULT = 5
     DYNAMIC_BROKER_LOGGER = 6
+    CLIENT_METRICS = 7
+    GROUP = 8
 
 
 class Synonym(NamedTuple):
@@ -69,6 +71,17 @@ def topic_entry(
     if _is_own(key, topic_configs):
         synonyms = (Synonym(key.name, text, ConfigSource.TOPIC), *synonyms)
     return ConfigEntry(key, text, _strongest(synonyms), synonyms, is_read_only=False)
+
+
+def group_entry(key: ConfigKey, group_configs: Mapping[str, str], sources: Sources) -> ConfigEntry:
+    """A group's setting, as it was set or as it is for all groups."""
+    is_own = _is_own(key, group_configs)
+    broker_key = BROKER_KEYS[key.synonyms[0]]
+    text = group_configs[key.name] if is_own else sources.text(broker_key) or ""
+    value = text_of(key.parse(text))
+    # Kafka shows what comes from the broker as the group's own default, under the group's key.
+    source = ConfigSource.GROUP if is_own else ConfigSource.DEFAULT
+    return ConfigEntry(key, value, source, (Synonym(key.name, value, source),), is_read_only=False)
 
 
 def broker_entry(key: ConfigKey, sources: Sources, *, is_default: bool = False) -> ConfigEntry:

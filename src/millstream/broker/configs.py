@@ -10,7 +10,13 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from millstream.broker.config_entries import ConfigEntry, Sources, broker_entry, topic_entry
+from millstream.broker.config_entries import (
+    ConfigEntry,
+    Sources,
+    broker_entry,
+    group_entry,
+    topic_entry,
+)
 from millstream.kernels.compression import Codec
 from millstream.model.config.broker_keys import (
     BROKER_ID,
@@ -21,6 +27,12 @@ from millstream.model.config.broker_keys import (
 )
 from millstream.model.config.definition import ConfigKey, Mode, Value, split_list, text_of
 from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest, InvalidValue
+from millstream.model.config.group_keys import (
+    GROUP_KEYS,
+    check_coordinator_values,
+    check_group_values,
+    group_key,
+)
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.topic_keys import (
     GZIP_DEFAULT_LEVEL,
@@ -165,6 +177,27 @@ class BrokerConfigs:
                 self._tell_once(name, text, error)
         return values
 
+    # -- a group's values ------------------------------------------------------------------
+
+    def check_group_configs(self, configs: Mapping[str, str]) -> None:
+        """Raise InvalidConfig unless a group may have these settings on this broker."""
+        values = {name: group_key(name).parse(text) for name, text in configs.items()}
+        check_group_values(values, self._values)
+
+    def group_int(self, group_configs: Mapping[str, str], name: str) -> int:
+        """A group's setting within the broker's limits, which may have changed since it was set."""
+        broker_name = f"group.{name}"
+        value = self.get_int(broker_name)
+        text = group_configs.get(name)
+        if text is not None:
+            try:
+                value = int(str(group_key(name).parse(text)))
+            except InvalidConfig as error:
+                self._tell_once(name, text, error)
+        kind = name.removeprefix("consumer.")
+        lowest = self.get_int(f"group.consumer.min.{kind}")
+        return max(lowest, min(value, self.get_int(f"group.consumer.max.{kind}")))
+
     # -- changes ---------------------------------------------------------------------------
 
     def set_dynamic(self, *, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
@@ -245,6 +278,14 @@ class BrokerConfigs:
             for key in _wanted(TOPIC_KEYS, names)
         ]
 
+    def describe_group(
+        self, group_configs: Mapping[str, str], names: Collection[str] | None
+    ) -> list[ConfigEntry]:
+        """The group's settings by name; all of them without names."""
+        return [
+            group_entry(key, group_configs, self._sources) for key in _wanted(GROUP_KEYS, names)
+        ]
+
     def describe_broker(self, names: Collection[str] | None) -> list[ConfigEntry]:
         """This broker's settings by name; all of them without names."""
         return [broker_entry(key, self._sources) for key in _wanted(BROKER_KEYS, names)]
@@ -313,6 +354,7 @@ def _broker_values(sources: Sources) -> Values:
         raise InvalidConfig(
             "max.connections.per.ip may be 0 only with max.connections.per.ip.overrides"
         )
+    check_coordinator_values(values)
     return values
 
 

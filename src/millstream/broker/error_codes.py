@@ -10,6 +10,7 @@ from typing import Final
 from millstream.broker import produce_records as produced
 from millstream.controller import errors as controller
 from millstream.controller.cluster import errors as cluster
+from millstream.groups import errors as groups
 from millstream.model import errors
 from millstream.model.config import errors as configs
 from millstream.replication import errors as leading
@@ -72,6 +73,31 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     cluster.BrokerIdNotRegistered: ErrorCode.BROKER_ID_NOT_REGISTERED,
     configs.InvalidConfig: ErrorCode.INVALID_CONFIG,
     configs.InvalidConfigRequest: ErrorCode.INVALID_REQUEST,
+    groups.NotCoordinator: ErrorCode.NOT_COORDINATOR,
+    groups.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    groups.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    groups.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
+    groups.UnknownMember: ErrorCode.UNKNOWN_MEMBER_ID,
+    groups.MemberIdRequired: ErrorCode.MEMBER_ID_REQUIRED,
+    groups.FencedInstance: ErrorCode.FENCED_INSTANCE_ID,
+    groups.UnreleasedInstance: ErrorCode.UNRELEASED_INSTANCE_ID,
+    groups.IllegalGeneration: ErrorCode.ILLEGAL_GENERATION,
+    groups.RebalanceInProgress: ErrorCode.REBALANCE_IN_PROGRESS,
+    groups.InconsistentProtocol: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    groups.InvalidSessionTimeout: ErrorCode.INVALID_SESSION_TIMEOUT,
+    groups.GroupFull: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    groups.GroupNotEmpty: ErrorCode.NON_EMPTY_GROUP,
+    groups.GroupNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
+    groups.GroupSubscribed: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    groups.FencedMemberEpoch: ErrorCode.FENCED_MEMBER_EPOCH,
+    groups.StaleMemberEpoch: ErrorCode.STALE_MEMBER_EPOCH,
+    groups.UnsupportedCommitVersion: ErrorCode.UNSUPPORTED_VERSION,
+    groups.UnsupportedAssignor: ErrorCode.UNSUPPORTED_ASSIGNOR,
+    groups.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
+    groups.InvalidGroupRequest: ErrorCode.INVALID_REQUEST,
+    groups.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    groups.UnstableOffsets: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    groups.TransactionalProducerFenced: ErrorCode.INVALID_PRODUCER_EPOCH,
     StaleCoordinatorEpoch: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     MalformedFrame: ErrorCode.INVALID_REQUEST,
 }

@@ -9,6 +9,7 @@ from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 if TYPE_CHECKING:
     from millstream.broker.services import Services
     from millstream.controller.cluster.port import ClusterController, ElectionKind, Reassignment
+    from millstream.controller.topics import NewTopic
     from millstream.model.errors import OperatingError
     from millstream.wire.errors import ErrorCode
     from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
@@ -31,8 +32,8 @@ class Membership(Protocol):
     async def pulled(self, request: "PullMetadataRequest") -> "PullMetadataResponse":
         """What is new, for another broker."""
 
-    async def create_missing(self, names: Sequence[str]) -> "dict[str, ErrorCode]":
-        """Have topics created that a client asks for; why some were not.
+    async def create_missing(self, wanted: "Sequence[NewTopic]") -> "dict[str, ErrorCode]":
+        """Have topics created that a client asks for or needs; why some were not.
 
         Wherever the controller is. They are in this broker's image then.
         """

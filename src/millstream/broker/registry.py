@@ -29,7 +29,15 @@ SERVED: Final[Mapping[ApiKey, Served]] = {
     ApiKey.FETCH: _up_to("fetch", 4, 18),
     ApiKey.LIST_OFFSETS: _up_to("list_offsets", 1, 11),
     ApiKey.METADATA: _up_to("metadata", 0, 13),
+    ApiKey.OFFSET_COMMIT: _up_to("offset_commit", 2, 10),
+    ApiKey.OFFSET_FETCH: _up_to("offset_fetch", 1, 10),
     ApiKey.FIND_COORDINATOR: _up_to("find_coordinator", 0, 6),
+    ApiKey.JOIN_GROUP: _up_to("join_group", 0, 9),
+    ApiKey.HEARTBEAT: _up_to("heartbeat", 0, 4),
+    ApiKey.LEAVE_GROUP: _up_to("leave_group", 0, 5),
+    ApiKey.SYNC_GROUP: _up_to("sync_group", 0, 5),
+    ApiKey.DESCRIBE_GROUPS: _up_to("describe_groups", 0, 6),
+    ApiKey.LIST_GROUPS: _up_to("list_groups", 0, 5),
     ApiKey.API_VERSIONS: _up_to("api_versions", 0, 4),
     ApiKey.CREATE_TOPICS: _up_to("create_topics", 2, 7),
     ApiKey.DELETE_TOPICS: _up_to("delete_topics", 1, 6),
@@ -41,10 +49,12 @@ SERVED: Final[Mapping[ApiKey, Served]] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: _up_to("alter_replica_log_dirs", 1, 2),
     ApiKey.DESCRIBE_LOG_DIRS: _up_to("describe_log_dirs", 1, 5),
     ApiKey.CREATE_PARTITIONS: _up_to("create_partitions", 0, 3),
+    ApiKey.DELETE_GROUPS: _up_to("delete_groups", 0, 2),
     ApiKey.ELECT_LEADERS: _up_to("elect_leaders", 0, 2),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _up_to("incremental_alter_configs", 0, 1),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _up_to("alter_partition_reassignments", 0, 1),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _up_to("list_partition_reassignments", 0, 0),
+    ApiKey.OFFSET_DELETE: _up_to("offset_delete", 0, 0),
     ApiKey.DESCRIBE_QUORUM: _up_to("describe_quorum", 0, 2),
     ApiKey.ALTER_PARTITION: _up_to("alter_partition", 2, 3),
     ApiKey.UPDATE_FEATURES: _up_to("update_features", 0, 2),
@@ -53,6 +63,8 @@ SERVED: Final[Mapping[ApiKey, Served]] = {
     ApiKey.DESCRIBE_PRODUCERS: _up_to("describe_producers", 0, 0),
     ApiKey.BROKER_HEARTBEAT: _up_to("broker_heartbeat", 0, 1),
     ApiKey.UNREGISTER_BROKER: _up_to("unregister_broker", 0, 0),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _up_to("consumer_group_heartbeat", 0, 1),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _up_to("consumer_group_describe", 0, 1),
     ApiKey.LIST_CONFIG_RESOURCES: _up_to("list_config_resources", 0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _up_to("describe_topic_partitions", 0, 0),
     ApiKey.PULL_METADATA: _up_to("pull_metadata", 0, 0),
@@ -71,7 +83,12 @@ class Handler(NamedTuple):
     versions: range
 
 
-LOADED_LATER: Final = ("millstream.storage.compaction.work",)
+LOADED_LATER: Final = (
+    "millstream.storage.compaction.work",
+    "millstream.groups.records.entries",
+    "millstream.groups.shard",
+    "millstream.groups.shell.coordinator",
+)
 """No part of a start, and needed when descriptors may be short: modules that are no handlers."""
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from millstream.broker.configs import BrokerConfigs
     from millstream.broker.context import AnswerPart, Context, Peer, RequestFacts
     from millstream.broker.fetch_sessions import FetchSessions
+    from millstream.broker.groups_part import GroupsPart
     from millstream.broker.membership import Membership
     from millstream.broker.producer_ids import ProducerIds
     from millstream.controller.image import ClusterImage, TopicImage
@@ -114,6 +115,8 @@ class Services:
     """Warnings that clients can cause at any rate."""
     membership: "Membership | None" = None
     """This broker's place in a cluster; None: it is alone."""
+    groups: "GroupsPart | None" = None
+    """The group coordinator; None only where handlers are tried without it."""
 
     @property
     def image(self) -> "ClusterImage":

@@ -50,6 +50,16 @@ class BrokerImage(NamedTuple):
 
 NO_LEADER = BrokerId(-1)
 
+GROUP_CONFIGS = "group:"
+"""Begins the name under which the settings of a group are kept, beside those of brokers."""
+
+
+def is_config_name(name: str) -> bool:
+    """Whether dynamic settings can be kept under the name: it becomes a file's, or a node's."""
+    if name.startswith(GROUP_CONFIGS):
+        return len(name) > len(GROUP_CONFIGS)
+    return not name or (name.isascii() and name.isdigit())
+
 
 class PartitionImage(NamedTuple):
     """One partition's replicas and leader."""
@@ -148,7 +158,9 @@ class ClusterImage:
             topics_by_id = {topic.topic_id: topic for topic in topics.values()}
         self.topics_by_id = topics_by_id
         self.broker_configs = broker_configs
-        """Dynamic settings by broker id as text; "" has those for all brokers."""
+        """Dynamic settings by broker id as text; "" has those for all brokers, and names that begin
+        with `GROUP_CONFIGS` those of groups.
+        """
         self.version = version
         invariant(
             len(self.topics_by_id) == len(topics), "two topics have one id", count=len(topics)

@@ -26,6 +26,7 @@ from millstream.controller.image import (
     GrownTopic,
     ImageChange,
     TopicImage,
+    is_config_name,
 )
 from millstream.controller.known_directories import (
     DirectoryPlan,
@@ -420,8 +421,8 @@ class LocalController:
         """Replace all dynamic settings of a broker, or with the name "" those of all."""
 
         def decide() -> Decision[None]:
-            if name and not (name.isascii() and name.isdigit()):
-                raise InvalidRequest(f"{name!r} is no broker id")  # it names a file
+            if not is_config_name(name):
+                raise InvalidRequest(f"{name!r} is no broker id")
             old = self.image.broker_configs
             if validate_only or dict(old.get(name, {})) == configs:
                 return Decision(None)

@@ -26,7 +26,7 @@ from millstream.controller.documents import (
     UnreadableDocument,
 )
 from millstream.controller.errors import DamagedMetadata
-from millstream.controller.image import TopicImage
+from millstream.controller.image import GROUP_CONFIGS, TopicImage
 from millstream.model.errors import (
     DiskFull,
     LogDirectoryClosed,
@@ -92,7 +92,11 @@ def topic_file(topic: TopicImage, suffix: str = TOPIC) -> str:
 
 
 def broker_configs_file(name: str) -> str:
-    """The file of a broker's dynamic settings, "" standing for all brokers."""
+    """The file of a broker's dynamic settings, "" standing for all brokers; or of a group's."""
+    if name.startswith(GROUP_CONFIGS):
+        from hashlib import sha256  # a group's id may be anything, and longer than a file's name
+
+        return f"group-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}{CONFIGS}"
     return f"broker-{name or 'default'}{CONFIGS}"
 
 

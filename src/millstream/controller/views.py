@@ -23,6 +23,9 @@ while there is no authorizer."""
 CLUSTER_OPERATIONS_ALL: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
 
+GROUP_OPERATIONS_ALL: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
+"""Read, delete, describe, describe and alter configs."""
+
 
 class Node(NamedTuple):
     """A broker as clients of one listener see it."""

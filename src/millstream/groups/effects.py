@@ -16,6 +16,7 @@ So an answer never tells of a state that a failover could take back.
 
 from typing import Any, NamedTuple, NewType
 
+from millstream.groups.records.entries import Producer
 from millstream.model.errors import OperatingError
 
 Ticket = NewType("Ticket", int)
@@ -48,6 +49,8 @@ class Write(NamedTuple):
     """For machines that want to hear what became of it."""
     is_applied: bool = False
     """The machine's state has these entries already: `apply` is for loading only."""
+    producer: Producer | None = None
+    """Whose transaction the entries belong to: they are written as a batch of it."""
 
 
 Effect = Reply | Write

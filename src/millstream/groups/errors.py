@@ -82,6 +82,10 @@ class StaleMemberEpoch(GroupRefused):
     """The member epoch is older than the member's."""
 
 
+class UnsupportedCommitVersion(GroupRefused):
+    """OffsetCommit version 9 or above must be used by members of the consumer group protocol."""
+
+
 class UnsupportedAssignor(GroupRefused):
     """The broker has no assignor of this name."""
 

@@ -226,6 +226,26 @@ class Partition(ReadableReplica):
         waiting = self._replicated if acks == ACKS_ALL else self._acknowledged
         waiting.append((end, partial(_finish, done, outcome)))
 
+    def append_now(
+        self, records: bytes | bytearray | memoryview, *, origin: Origin = Origin.COORDINATOR
+    ) -> AppendOutcome:
+        """Write as with acks=-1 and do not wait; raises OperatingError, with nothing written."""
+        try:
+            self._check_replicas()
+            appended = self.log.append_as_leader(
+                records, leader_epoch=self.leader_epoch, origin=origin
+            )
+        except OperatingError:
+            self._on_refusal()
+            raise
+        self.after_commit()
+        return AppendOutcome(
+            appended.base_offset,
+            appended.last_offset,
+            appended.append_time_ms,
+            self.log.log_start,
+        )
+
     def after_commit(self) -> None:
         """Batches were written to the log: let them count once they are durable enough."""
         log = self.log
@@ -279,6 +299,8 @@ class Partition(ReadableReplica):
         self.log.set_high_watermark(end)
         if self._replicated:
             _wake(self._replicated, slot.high_watermark)
+        for listener in self._listeners:
+            listener.high_watermark_moved(self)
         if self.readers or has_waiting:
             self.has_news = True
             self._home.wake(self)

@@ -27,6 +27,7 @@ from millstream.runtime.turns import Steps, in_parts
 from millstream.storage.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager import LogManager, NewPartition
+from millstream.storage.ports import LeadershipListener
 
 INTERNAL_PREFIX: Final = "__"
 """Kafka's internal topics begin with it, and few others do."""
@@ -117,6 +118,8 @@ class Roles(Waking):
         """Those of them whose log could not be made for want of room, and whether it is new."""
         self._home = LeaderHome(logs.flush, self._wake, self.cluster)
         self._follower_home = FollowerHome(logs.flush, self._wake, self.counts, self.cluster)
+        self._watchers: dict[str, LeadershipListener] = {}
+        """By topic: who keeps a state of its own in the partitions that are led here."""
         self._changes = 0
 
     # -- looking up ------------------------------------------------------------------------
@@ -187,6 +190,13 @@ class Roles(Waking):
         """Grows when a look-up may have another outcome than before, or something failed."""
         return self._changes + sum(one.failure_count for one in self._logs.directories)
 
+    def watch_topic(self, topic: str, listener: LeadershipListener) -> None:
+        """Tell the listener of every partition of the topic that is led here, now and later."""
+        self._watchers[topic] = listener
+        for leader in self:
+            if leader.partition.topic == topic:
+                leader.watch_leadership(listener)
+
     # -- roles -----------------------------------------------------------------------------
 
     def _is_newer(self, topic: TopicFacts, partition: PartitionFacts) -> bool:
@@ -236,6 +246,9 @@ class Roles(Waking):
         if self._table is not None and not name.topic.startswith(INTERNAL_PREFIX):
             self._table.add(leader.slot, **_slot_names(leader))
         self._changes += 1
+        watcher = self._watchers.get(name.topic)
+        if watcher is not None:
+            leader.watch_leadership(watcher)
 
     def _follow(self, planned: Planned, log: Log) -> None:
         leader, partition = self._leaders.get(log.partition), planned.partition

@@ -37,13 +37,16 @@ AppendDone = Callable[[AppendOutcome], None]
 
 
 class LeadershipListener(Protocol):
-    """Told when this broker begins and ends to lead a partition."""
+    """Told when this broker begins and ends to lead a partition, and what counts meanwhile."""
 
     def leadership_gained(self, log: "PartitionLog", leader_epoch: LeaderEpoch) -> None:
         """Everything below the log's end at this moment must be read before serving from it."""
 
     def leadership_lost(self, log: "PartitionLog") -> None:
         """Nothing may be answered from what was read: another broker may write by now."""
+
+    def high_watermark_moved(self, log: "PartitionLog") -> None:
+        """More of the log counts. It may be that `append_now` has not returned yet."""
 
 
 class PartitionLog(Protocol):
@@ -82,6 +85,15 @@ class PartitionLog(Protocol):
 
         With acks=-1 that is when the high watermark has passed them, otherwise when they are
         written as durably as the topic asks. Errors come through `done` too.
+        """
+
+    def append_now(
+        self, records: bytes | bytearray | memoryview, *, origin: Origin = Origin.COORDINATOR
+    ) -> AppendOutcome:
+        """Write batches as with acks=-1, and return as soon as the log has taken them.
+
+        They count when the high watermark has passed them, which whoever watches hears of. Raises
+        OperatingError where the log does not take them: then nothing was written.
         """
 
     def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:

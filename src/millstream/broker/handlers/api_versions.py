@@ -8,15 +8,16 @@ client's software must look like such (INVALID_REQUEST).
 v1 throttle time · v3 flexible, software name and version, features (KIP-584) · v4 features may
 begin at 0 (KAFKA-17011). The response's header stays that of version 0 in all of them.
 
-Where it differs from Kafka: no feature is supported and none finalized. Without `group.version` and
-`transaction.version` clients use the protocols from before these, which is what is served. The
-features' epoch is the version of the cluster's metadata.
+Where it differs from Kafka: the only feature is `group.version`, supported and finalized at level
+1: what is there is always on. Without `transaction.version` clients use the protocol from before
+it, which is what is served. The features' epoch is the version of the cluster's metadata.
 """
 
 import re
 from typing import Final
 
 from millstream.broker.context import Context
+from millstream.broker.features import FEATURES
 from millstream.broker.registry import PRODUCE_ADVERTISED_FROM, SERVED
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
@@ -24,6 +25,8 @@ from millstream.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 
 VERSIONS: Final = range(5)
@@ -38,7 +41,15 @@ def handle(context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     return ApiVersionsResponse(
         api_keys=[_range_of(key) for key in sorted(SERVED)],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=level, max_version=level)
+            for name, level in FEATURES.items()
+        ],
         finalized_features_epoch=max(0, context.services.image.version),
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in FEATURES.items()
+        ],
     )
 
 

@@ -6,8 +6,9 @@ levels of this process. Keys that are asked for and not there are left out. An u
 UNKNOWN_TOPIC_OR_PARTITION, another broker's id INVALID_REQUEST; a resource type that does not exist
 is INVALID_REQUEST for the whole request. Values of passwords are null.
 v1 synonyms · v3 types and documentation · v4 flexible
-Differs from Kafka: keys that would have no effect here are not shown; groups and client metrics
-have no settings here and answer with none.
+A group has its settings whether or not there is such a group.
+Differs from Kafka: keys that would have no effect here are not shown; client metrics have no
+settings here and answer with none.
 """
 
 from typing import Final
@@ -16,6 +17,7 @@ from millstream.broker.config_changes import check_broker_name
 from millstream.broker.config_entries import ConfigEntry, ConfigSource
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of, text_of
+from millstream.broker.group_configs import configs_of
 from millstream.controller.errors import UnknownTopic
 from millstream.controller.topics import check_topic_name
 from millstream.model.config.errors import InvalidConfigRequest
@@ -40,7 +42,7 @@ ENTRIES_PER_TURN: Final = 200
 
 
 def handle(context: Context, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
-    """Describe the settings of topics, brokers and loggers."""
+    """Describe the settings of topics, brokers, loggers and groups."""
     known = set(ResourceType)
     if any(one.resource_type not in known for one in request.resources):
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
@@ -107,6 +109,8 @@ def _entries(context: Context, resource: DescribeConfigsResource) -> list[Config
         return services.configs.describe_broker(keys)
     if not name:
         raise InvalidConfigRequest("the resource has no name")
+    if resource.resource_type == ResourceType.GROUP:
+        return services.configs.describe_group(configs_of(services.image, name), keys)
     return []
 
 

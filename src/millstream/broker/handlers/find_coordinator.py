@@ -1,26 +1,32 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: consumer groups and transactions have no coordinator yet, so every key is answered with
-COORDINATOR_NOT_AVAILABLE and node -1: clients that only assign and seek but have a `group.id` ask
-anyway, and go on without. Key type 2 (share groups, since version 6) and unknown types are
-INVALID_REQUEST.
+Behaviour: a group's coordinator is the leader of its partition of the offsets topic, told by its
+address on the client's listener. The topic is created when the first client asks; until it has
+leaders, and while the group's partition has none, COORDINATOR_NOT_AVAILABLE and node -1.
+Transactions have no coordinator yet and are answered so always. Key type 2 (share groups, since
+version 6) and unknown types are INVALID_REQUEST.
 v1 key type and messages · v3 flexible · v4 many keys at once (KIP-699) · v5 TRANSACTION_ABORTABLE
 (KIP-890) · v6 share groups (KIP-932).
 
-Where it differs from Kafka: nobody is a coordinator yet; Kafka would create its internal topics.
+Where it differs from Kafka: the first client is answered when the offsets topic is there, where
+Kafka tells it to ask again. There are no share groups.
 """
 
-from functools import partial
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.context import Context
-from millstream.runtime.turns import ITEMS_PER_TURN, Steps
+from millstream.controller.views import Node, nodes_on
+from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+
+if TYPE_CHECKING:
+    from millstream.broker.groups_part import GroupsPart
 
 VERSIONS: Final = range(7)
 
@@ -29,45 +35,108 @@ _TRANSACTION: Final = 1
 _FIRST_WITH_MANY: Final = 4
 _NO_NODE: Final = -1
 _NO_PORT: Final = -1
+_TOPIC: Final = "__consumer_offsets"
 
 
-def handle(context: Context, request: FindCoordinatorRequest) -> Steps[FindCoordinatorResponse]:
-    """Say that there is none, or that there never can be one of that type."""
-    is_known = request.key_type in (_GROUP, _TRANSACTION)
-    error = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_known else ErrorCode.INVALID_REQUEST
-    if is_known:
-        _tell(context, request.key_type)
-    if len(request.coordinator_keys) <= ITEMS_PER_TURN:
-        return failed(request, error, context.version)
-    response: FindCoordinatorResponse = yield partial(failed, request, error, context.version)
-    return response
+def handle(
+    context: Context, request: FindCoordinatorRequest
+) -> Steps[FindCoordinatorResponse] | Coroutine[Any, Any, FindCoordinatorResponse]:
+    """Say where the coordinators are, or that there is none."""
+    groups = context.services.groups
+    if request.key_type == _GROUP and groups is not None:
+        if _TOPIC not in context.services.image.topics:
+            return _after_creation(context, request, groups)
+        return _finding(context, request, groups)
+    return _refusing(context, request)
 
 
-def _tell(context: Context, key_type: int) -> None:
-    """Clients ask again and again in silence, so their operator has to hear it from us."""
-    what = "consumer groups" if key_type == _GROUP else "transactions"
-    told = f"a client asks for a coordinator: there are no {what} yet"
-    context.services.repeated.warning(what, told, client=context.peer.client_host)
+def _refusing(context: Context, request: FindCoordinatorRequest) -> Steps[FindCoordinatorResponse]:
+    """None of the type; Kafka's clients ask again and again in silence."""
+    error = ErrorCode.INVALID_REQUEST
+    if request.key_type in (_GROUP, _TRANSACTION):
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if request.key_type == _TRANSACTION:
+        told = "a client asks for a coordinator: there are no transactions yet"
+        context.services.repeated.warning(told, told, client=context.peer.client_host)
+    found = []
+    pace = Pace()
+    for key in _keys(request, context.version):
+        found.append(_nobody(key, error))
+        if pace.is_due():
+            yield None
+    return _response(found, context.version)
+
+
+async def _after_creation(
+    context: Context, request: FindCoordinatorRequest, groups: "GroupsPart"
+) -> FindCoordinatorResponse:
+    await groups.topic()
+    return await on_the_loop(_finding(context, request, groups))
+
+
+def _finding(
+    context: Context, request: FindCoordinatorRequest, groups: "GroupsPart"
+) -> Steps[FindCoordinatorResponse]:
+    image, peer = context.services.image, context.peer
+    topic = image.topics.get(_TOPIC)
+    nodes = nodes_on(image, peer.listener, arrived_at=peer.local_host)
+    by_id = {int(node.broker_id): node for node in nodes}
+    found = []
+    pace = Pace()
+    for key in _keys(request, context.version):
+        node = None
+        if topic is not None:
+            node = by_id.get(topic.partitions[groups.partition_of(key)].leader)
+        found.append(
+            _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE) if node is None else _at(key, node)
+        )
+        if pace.is_due():
+            yield None
+            topic = context.services.image.topics.get(_TOPIC)
+    return _response(found, context.version)
+
+
+def _keys(request: FindCoordinatorRequest, version: int) -> Sequence[str]:
+    return request.coordinator_keys if version >= _FIRST_WITH_MANY else [request.key]
+
+
+def _at(key: str, node: Node) -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=node.broker_id,
+        host=node.host,
+        port=node.port,
+        error_code=ErrorCode.NONE,
+        error_message="",
+    )
+
+
+def _nobody(key: str, error: ErrorCode) -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=_NO_NODE,
+        host="",
+        port=_NO_PORT,
+        error_code=error,
+        error_message=error.text,
+    )
+
+
+def _response(found: list[Coordinator], version: int) -> FindCoordinatorResponse:
+    if version >= _FIRST_WITH_MANY:
+        return FindCoordinatorResponse(coordinators=found)
+    (one,) = found
+    return FindCoordinatorResponse(
+        error_code=one.error_code,
+        error_message=one.error_message,
+        node_id=one.node_id,
+        host=one.host,
+        port=one.port,
+    )
 
 
 def failed(
     request: FindCoordinatorRequest, error: ErrorCode, version: int
 ) -> FindCoordinatorResponse:
     """The same error for every key."""
-    if version < _FIRST_WITH_MANY:
-        return FindCoordinatorResponse(
-            error_code=error, error_message=error.text, node_id=_NO_NODE, host="", port=_NO_PORT
-        )
-    return FindCoordinatorResponse(
-        coordinators=[
-            Coordinator(
-                key=key,
-                node_id=_NO_NODE,
-                host="",
-                port=_NO_PORT,
-                error_code=error,
-                error_message=error.text,
-            )
-            for key in request.coordinator_keys
-        ]
-    )
+    return _response([_nobody(key, error) for key in _keys(request, version)], version)

@@ -5,11 +5,12 @@ other keys stay. Resources succeed or fail one by one, a resource as a whole. A 
 that is there twice is INVALID_REQUEST, an unknown key INVALID_CONFIG. Topics: a value that cannot
 be is INVALID_CONFIG. Brokers (this one, or "" for all): a key that cannot change while the broker
 runs and a value that cannot be are INVALID_REQUEST. Loggers: levels of this process, not kept over
-a restart. `validate_only` checks everything and changes nothing.
+a restart. Groups: values outside the broker's limits are INVALID_CONFIG; there need not be such a
+group. `validate_only` checks everything and changes nothing.
 v1 flexible
 Differs from Kafka: a key that would have no effect here is refused, which for brokers includes
 keys that nobody knows; an unknown operation is INVALID_REQUEST, not UNKNOWN_SERVER_ERROR; settings
-of groups and client metrics are refused.
+of client metrics are refused.
 """
 
 from typing import Final
@@ -32,7 +33,7 @@ VERSIONS: Final = range(2)
 async def handle(
     context: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change single settings of topics, brokers and loggers."""
+    """Change single settings of topics, brokers, loggers and groups."""
     changes = changing(request.resources, _keys_of, is_whole=False)
     answers = await alter(
         context, changes, AlterConfigsResourceResponse, validate_only=request.validate_only

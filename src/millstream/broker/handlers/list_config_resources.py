@@ -1,16 +1,17 @@
 """ListConfigResources (key 74), versions 0-1.
 
 Behaviour: version 0 lists client metrics, of which there are none here. Version 1 lists the types
-that are asked for, all without any: topics, brokers, their loggers, client metrics and groups; a
-type that does not exist is UNSUPPORTED_VERSION.
+that are asked for, all without any: topics, brokers, their loggers, client metrics and the groups
+that have settings; a type that does not exist is UNSUPPORTED_VERSION.
 v0 only client metrics (ListClientMetricsResources then) · v1 all types · flexible from 0
-Differs from Kafka: client metrics and groups have no settings here and none are listed.
+Differs from Kafka: client metrics have no settings here and none are listed.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 from millstream.broker.context import Context
+from millstream.broker.group_configs import groups_in
 from millstream.model.config.resources import ResourceType
 from millstream.runtime.turns import Pace, Steps
 from millstream.wire.errors import ErrorCode
@@ -57,3 +58,6 @@ def _resources(context: Context, wanted: set[int] | set[ResourceType]) -> Iterat
         if kind in wanted:
             for broker_id in sorted(image.brokers):
                 yield ConfigResource(resource_name=str(broker_id), resource_type=kind)
+    if ResourceType.GROUP in wanted:
+        for name in groups_in(image):
+            yield ConfigResource(resource_name=name, resource_type=ResourceType.GROUP)

@@ -187,9 +187,9 @@ async def _create(services: Services, missing: Sequence[str]) -> dict[str, Error
     try:
         if len(missing) > PARTITIONS_PER_REQUEST_MAX:
             raise TooManyPartitions(asked=len(missing), limit=PARTITIONS_PER_REQUEST_MAX)
-        if services.membership is not None:
-            return await services.membership.create_missing(missing)
         wanted = [NewTopic(name=name) for name in missing]
+        if services.membership is not None:
+            return await services.membership.create_missing(wanted)
         created = await services.controller.create_topics(wanted, defaults=topic_defaults(services))
     except OperatingError as error:
         return dict.fromkeys(missing, code_of(error))

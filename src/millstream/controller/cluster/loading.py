@@ -164,9 +164,7 @@ def _broker_configs(tree: _Tree) -> dict[str, dict[str, str]]:
     configs = {}
     for name in tree.children(nodes.BROKER_CONFIGS):
         path = f"{nodes.BROKER_CONFIGS}/{name}"
-        configs["" if name == nodes.ALL_BROKERS else name] = nodes.decode_configs(
-            path, tree.data(path)
-        )
+        configs[nodes.config_name(name)] = nodes.decode_configs(path, tree.data(path))
     return configs
 
 

@@ -7,12 +7,13 @@ never a guess.
 
 import json
 import re
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from millstream.controller.cluster.errors import DamagedNode
-from millstream.controller.image import NO_LEADER, Endpoint, PartitionImage
+from millstream.controller.image import GROUP_CONFIGS, NO_LEADER, Endpoint, PartitionImage
 from millstream.model.ids import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -92,8 +93,25 @@ def topic_configs_path(topic: str) -> str:
 
 
 def broker_configs_path(name: str) -> str:
-    """Of a broker's id as text, or of "" for all brokers."""
+    """Of a broker's id as text, of "" for all brokers, or of a group."""
+    if name.startswith(GROUP_CONFIGS):
+        # A group's id may be anything, a node's name not.
+        raw = name.removeprefix(GROUP_CONFIGS).encode("utf-8", "surrogatepass")
+        name = GROUP_CONFIGS + urlsafe_b64encode(raw).decode()
     return f"{BROKER_CONFIGS}/{name or ALL_BROKERS}"
+
+
+def config_name(node: str) -> str:
+    """Whose settings the node has; the opposite of `broker_configs_path`. Raises DamagedNode."""
+    if node == ALL_BROKERS:
+        return ""
+    if not node.startswith(GROUP_CONFIGS):
+        return node
+    try:
+        raw = b64decode(node.removeprefix(GROUP_CONFIGS), altchars=b"-_", validate=True)
+        return GROUP_CONFIGS + raw.decode("utf-8", "surrogatepass")
+    except ValueError as error:
+        raise DamagedNode(f"{BROKER_CONFIGS}/{node}", str(error)) from error
 
 
 def deletion_path(topic: str) -> str:

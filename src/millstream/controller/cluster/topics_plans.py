@@ -27,6 +27,7 @@ from millstream.controller.image import (
     ImageChange,
     PartitionImage,
     TopicImage,
+    is_config_name,
 )
 from millstream.controller.topics import (
     CheckConfigs,
@@ -291,7 +292,7 @@ def alter_broker_configs(
 
     `policy_after` decides as it will be with these settings: they may be defaults of topics.
     """
-    if name and not (name.isascii() and name.isdigit()):
+    if not is_config_name(name):
         raise InvalidRequest(f"{name!r} is no broker id")
     old = image.broker_configs
     if dict(old.get(name, {})) == configs:

@@ -17,6 +17,7 @@ from millstream.model.config.definition import (
     one_of,
 )
 from millstream.model.config.errors import RefusedConfig, UnknownConfig
+from millstream.model.config.group_keys import GROUP_COORDINATOR_ROWS
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.refused import refused_broker_reason
 from millstream.model.config.topic_keys import LONG_MAX, TOPIC_KEYS
@@ -354,7 +355,7 @@ def _topic_default(topic_key: ConfigKey) -> ConfigKey:
 
 
 def _all_keys() -> dict[str, ConfigKey]:
-    keys = {key.name: key for key in (*_OWN_ROWS, *CLUSTER_ROWS)}
+    keys = {key.name: key for key in (*_OWN_ROWS, *CLUSTER_ROWS, *GROUP_COORDINATOR_ROWS)}
     for topic_key in TOPIC_KEYS.values():
         if topic_key.synonyms:
             default = _topic_default(topic_key)

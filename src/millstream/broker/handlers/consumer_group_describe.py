@@ -1,0 +1,74 @@
+"""ConsumerGroupDescribe (key 69), versions 0-1.
+
+Behaviour: epochs, assignor and members of each consumer group with what they have and shall have;
+each has its own error, GROUP_ID_NOT_FOUND also for a classic group. An empty id is
+INVALID_GROUP_ID. Operations that a client may do are told where it asks. Without `consumer` in
+`group.coordinator.rebalance.protocols` UNSUPPORTED_VERSION.
+v1 member types (KIP-1099)
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.context import Context
+from millstream.broker.error_codes import text_of
+from millstream.broker.group_calls import asking, group_code, is_consumer_protocol_on
+from millstream.controller.views import GROUP_OPERATIONS_ALL
+from millstream.groups.effects import Caller
+from millstream.groups.errors import InvalidGroupId
+from millstream.model.errors import OperatingError
+from millstream.model.ids import GroupId
+from millstream.runtime.turns import Pace
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(2)
+
+
+async def handle(
+    context: Context, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Ask every group, each once."""
+    if not is_consumer_protocol_on(context):
+        return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
+    response = ConsumerGroupDescribeResponse()
+    pace = Pace()
+    for name in dict.fromkeys(request.group_ids):
+        found = InvalidGroupId()
+        if name:
+            found = await asking(context, name, _ask, GroupId(name), keeps_gathered=True)
+        if isinstance(found, OperatingError):
+            found = DescribedGroup(
+                group_id=name, error_code=group_code(found), error_message=text_of(found)
+            )
+        elif request.include_authorized_operations and found.error_code == ErrorCode.NONE:
+            found.authorized_operations = GROUP_OPERATIONS_ALL
+        response.groups.append(found)
+        if pace.is_due(1 + len(found.members)):
+            await asyncio.sleep(0)
+    return response
+
+
+def _ask(shard: "Shard", caller: Caller, group_id: GroupId, moment: "Moment") -> None:
+    del moment
+    shard.consumer_group_describe(caller, group_id)
+
+
+def failed(
+    request: ConsumerGroupDescribeRequest, error: ErrorCode, version: int
+) -> ConsumerGroupDescribeResponse:
+    """The same error for every group."""
+    del version
+    groups = [
+        DescribedGroup(group_id=name, error_code=error, error_message=error.text)
+        for name in request.group_ids
+    ]
+    return ConsumerGroupDescribeResponse(groups=groups)

@@ -1,0 +1,68 @@
+"""DescribeGroups (key 15), versions 0-6.
+
+Behaviour: state, protocol and members of each group with what they subscribe to and have; each has
+its own error. A group that is not there, or is none of the classic protocol, is Dead (from version
+6 on GROUP_ID_NOT_FOUND with a reason). The empty id is a group like others, as in Kafka.
+Operations that a client may do are told where it asks (v3+).
+v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND (KIP-1043)
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.context import Context
+from millstream.broker.group_calls import asking, group_code
+from millstream.controller.views import GROUP_OPERATIONS_ALL
+from millstream.groups.effects import Caller
+from millstream.model.errors import OperatingError
+from millstream.model.ids import GroupId
+from millstream.runtime.turns import Pace
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(7)
+
+_FIRST_WITH_TEXT: Final = 6
+
+
+async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    """Ask every group, each once."""
+    response = DescribeGroupsResponse()
+    pace = Pace()
+    for name in dict.fromkeys(request.groups):
+        found = await asking(context, name, _ask, GroupId(name), keeps_gathered=True)
+        if isinstance(found, OperatingError):
+            found = _refused(name, group_code(found), context.version)
+        elif request.include_authorized_operations and found.error_code == ErrorCode.NONE:
+            found.authorized_operations = GROUP_OPERATIONS_ALL
+        response.groups.append(found)
+        if pace.is_due(1 + len(found.members)):
+            await asyncio.sleep(0)
+    return response
+
+
+def _ask(shard: "Shard", caller: Caller, group_id: GroupId, moment: "Moment") -> None:
+    del moment
+    shard.describe_group(caller, group_id)
+
+
+def _refused(name: str, error: ErrorCode, version: int) -> DescribedGroup:
+    text = error.text if version >= _FIRST_WITH_TEXT else None
+    return DescribedGroup(group_id=name, error_code=error, error_message=text)
+
+
+def failed(
+    request: DescribeGroupsRequest, error: ErrorCode, version: int
+) -> DescribeGroupsResponse:
+    """The same error for every group."""
+    return DescribeGroupsResponse(
+        groups=[_refused(name, error, version) for name in request.groups]
+    )

@@ -1,0 +1,42 @@
+"""Heartbeat (key 12), versions 0-4.
+
+Behaviour: a member is alive, and hears whether the group rebalances (REBALANCE_IN_PROGRESS). While
+the group is being loaded it is told that all is well, as by Kafka: sessions begin again with the
+load, and an error would make it join anew. An empty group id is INVALID_GROUP_ID.
+v3 static members · v4 flexible
+Invariants: I-27.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.context import Context
+from millstream.broker.group_calls import call
+from millstream.groups.effects import Caller
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(5)
+
+
+def handle(context: Context, request: HeartbeatRequest) -> HeartbeatResponse | None:
+    """Ask the group; it answers when it can."""
+    if not request.group_id:
+        return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
+    call(context, request, _ask, failed, keeps_gathered=True)
+    return None
+
+
+def _ask(shard: "Shard", caller: Caller, request: HeartbeatRequest, moment: "Moment") -> None:
+    shard.heartbeat(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
+
+
+def failed(request: HeartbeatRequest, error: ErrorCode, version: int) -> HeartbeatResponse:
+    """The error of the whole request."""
+    del request, version
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return HeartbeatResponse()
+    return HeartbeatResponse(error_code=error)

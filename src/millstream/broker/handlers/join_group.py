@@ -1,0 +1,46 @@
+"""JoinGroup (key 11), versions 0-9.
+
+Behaviour: the member waits until all members of the group have joined, or their time is up; the
+answer has the generation, and for the leader the members with what they subscribe to. A new member
+is first told its id with MEMBER_ID_REQUIRED (v4+, unless it is static), and joins again with it.
+An empty group id is INVALID_GROUP_ID; everything else is the group's to decide.
+v1 rebalance time-out · v4 member id required (KIP-394) · v5 static members (KIP-345) · v6 flexible
+v7 protocol type in the answer · v8 reason (KIP-800) · v9 skip assignment (KIP-814)
+Invariants: I-27, I-31.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.context import Context
+from millstream.broker.group_calls import call
+from millstream.groups.effects import Caller
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(10)
+_FIRST_WITH_NULL_NAME: Final = 7
+
+
+def handle(context: Context, request: JoinGroupRequest) -> JoinGroupResponse | None:
+    """Ask the group; it answers when it can."""
+    if not request.group_id:
+        return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
+    call(context, request, _ask, failed)
+    return None
+
+
+def _ask(shard: "Shard", caller: Caller, request: JoinGroupRequest, moment: "Moment") -> None:
+    shard.join_group(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
+
+
+def failed(request: JoinGroupRequest, error: ErrorCode, version: int) -> JoinGroupResponse:
+    """The error of the whole request."""
+    return JoinGroupResponse(
+        error_code=error,
+        member_id=request.member_id,
+        protocol_name=None if version >= _FIRST_WITH_NULL_NAME else "",
+    )

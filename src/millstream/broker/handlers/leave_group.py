@@ -1,0 +1,55 @@
+"""LeaveGroup (key 13), versions 0-5.
+
+Behaviour: members leave at once instead of after their session time-out; static ones are named by
+their instance id. Each has its own error from version 3 on, before that the answer has it. An empty
+group id is INVALID_GROUP_ID.
+v3 several members · v4 flexible · v5 reason (KIP-800)
+Invariants: I-27.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.context import Context
+from millstream.broker.group_calls import call
+from millstream.groups.effects import Caller
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(6)
+_FIRST_WITH_MANY: Final = 3
+
+
+def handle(context: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | None:
+    """Ask the group; it answers when it can."""
+    if not request.group_id:
+        return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
+    call(context, request, _ask, failed)
+    return None
+
+
+def _ask(shard: "Shard", caller: Caller, request: LeaveGroupRequest, moment: "Moment") -> None:
+    shard.leave_group(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
+
+
+def failed(request: LeaveGroupRequest, error: ErrorCode, version: int) -> LeaveGroupResponse:
+    """The error of the whole request."""
+    if error is ErrorCode.UNKNOWN_MEMBER_ID and version >= _FIRST_WITH_MANY:
+        return LeaveGroupResponse(members=[_refused(one, error) for one in request.members])
+    return LeaveGroupResponse(error_code=error)
+
+
+def _refused(member: MemberIdentity, error: ErrorCode) -> MemberResponse:
+    return MemberResponse(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        error_code=error,
+    )

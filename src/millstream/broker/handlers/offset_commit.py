@@ -1,0 +1,181 @@
+"""OffsetCommit (key 8), versions 2-10.
+
+Behaviour: offsets of partitions that exist are committed together, and are in the log of all
+replicas in sync before the answer; each partition has its own error. A partition that does not
+exist is UNKNOWN_TOPIC_OR_PARTITION, an id that no topic has UNKNOWN_TOPIC_ID; the others are
+committed. Only a member of the group's current generation or epoch may commit for it, or anybody
+while it has no members.
+v5 no retention time · v6 leader epochs (KIP-320) · v7 static members · v8 flexible · v9 member
+epochs (KIP-848) · v10 topic ids
+Invariants: I-28, I-29.
+"""
+
+from collections.abc import Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from millstream.broker.context import Context
+from millstream.broker.group_calls import asking, call, group_code
+from millstream.controller.image import ClusterImage, TopicImage
+from millstream.groups.effects import Caller
+from millstream.model.errors import OperatingError
+from millstream.model.ids import TopicId
+from millstream.runtime.turns import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(2, 11)
+
+_FIRST_WITH_TOPIC_IDS: Final = 10
+
+Codes = Mapping[tuple[str, int], int]
+"""By a topic's name and a partition."""
+
+
+def handle(
+    context: Context, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse] | None:
+    """Ask the group to commit what exists."""
+    if sum(len(topic.partitions) for topic in request.topics) > ITEMS_PER_TURN:
+        return _large(context, request)
+    image, version = context.services.image, context.version
+    known = run_whole(_sorting(image, request, version))
+    if not known.wanted.topics:
+        return run_whole(_answering(request, known, {}, version))
+
+    def finish(found: OffsetCommitResponse) -> OffsetCommitResponse:
+        if known.is_all and version < _FIRST_WITH_TOPIC_IDS:
+            return found
+        return run_whole(_answering(request, known, _codes_in(found), version))
+
+    call(
+        context,
+        known.wanted,
+        _ask,
+        lambda _, error, version: failed(request, error, version),
+        finish=finish,
+        keeps_gathered=True,
+    )
+    return None
+
+
+async def _large(context: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    image, version = context.services.image, context.version
+    known = await on_the_loop(_sorting(image, request, version))
+    codes: Codes = {}
+    if known.wanted.topics:
+        found = await asking(context, request.group_id, _ask, known.wanted, keeps_gathered=True)
+        if isinstance(found, OperatingError):
+            return failed(request, group_code(found), version)
+        codes = _codes_in(found)
+    return await on_the_loop(_answering(request, known, codes, version))
+
+
+def _ask(shard: "Shard", caller: Caller, request: OffsetCommitRequest, moment: "Moment") -> None:
+    shard.offset_commit(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
+
+
+class _Known(NamedTuple):
+    """What of a request exists."""
+
+    wanted: OffsetCommitRequest
+    names: list[str]
+    """Of its topics, in their order; "" for an id that no topic has."""
+    is_all: bool
+
+
+def _sorting(image: ClusterImage, request: OffsetCommitRequest, version: int) -> Steps[_Known]:
+    wanted: list[OffsetCommitRequestTopic] = []
+    names = []
+    is_all = True
+    pace = Pace()
+    for topic in request.topics:
+        found = _topic(image, topic, version)
+        names.append(topic.name if version < _FIRST_WITH_TOPIC_IDS else found.name if found else "")
+        count = 0 if found is None else len(found.partitions)
+        partitions = [one for one in topic.partitions if 0 <= one.partition_index < count]
+        is_all = is_all and len(partitions) == len(topic.partitions)
+        if partitions and found is not None:
+            wanted.append(
+                OffsetCommitRequestTopic(
+                    name=found.name, topic_id=found.topic_id, partitions=partitions
+                )
+            )
+        if pace.is_due(1 + len(topic.partitions)):
+            yield None
+    asked = OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        retention_time_ms=request.retention_time_ms,
+        topics=wanted,
+    )
+    return _Known(asked, names, is_all)
+
+
+def _topic(image: ClusterImage, topic: OffsetCommitRequestTopic, version: int) -> TopicImage | None:
+    if version < _FIRST_WITH_TOPIC_IDS:
+        return image.topics.get(topic.name)
+    return image.topics_by_id.get(TopicId(topic.topic_id))
+
+
+def _codes_in(response: OffsetCommitResponse) -> Codes:
+    return {
+        (topic.name, one.partition_index): one.error_code
+        for topic in response.topics
+        for one in topic.partitions
+    }
+
+
+def _answering(
+    request: OffsetCommitRequest, known: _Known, codes: Codes, version: int
+) -> Steps[OffsetCommitResponse]:
+    """In the order of the request."""
+    topics = []
+    pace = Pace()
+    for topic, name in zip(request.topics, known.names, strict=True):
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if version >= _FIRST_WITH_TOPIC_IDS and not name:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        partitions = [
+            OffsetCommitResponsePartition(
+                partition_index=one.partition_index,
+                error_code=codes.get((name, one.partition_index), unknown),
+            )
+            for one in topic.partitions
+        ]
+        topics.append(
+            OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=partitions
+            )
+        )
+        if pace.is_due(1 + len(partitions)):
+            yield None
+    return OffsetCommitResponse(topics=topics)
+
+
+def failed(request: OffsetCommitRequest, error: ErrorCode, version: int) -> OffsetCommitResponse:
+    """The same error for every partition."""
+    del version
+    topics = [
+        OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error)
+                for one in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return OffsetCommitResponse(topics=topics)

@@ -1,0 +1,96 @@
+"""OffsetDelete (key 47), version 0.
+
+Behaviour: offsets of the partitions go, unless the group is subscribed to the topic
+(GROUP_SUBSCRIBED_TO_TOPIC); each partition has its own error, UNKNOWN_TOPIC_OR_PARTITION where it
+does not exist. An error of the whole, such as GROUP_ID_NOT_FOUND, stands alone. An empty group id
+is INVALID_GROUP_ID.
+Invariants: I-29.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.context import Context
+from millstream.broker.group_calls import asking, group_code
+from millstream.controller.image import ClusterImage
+from millstream.groups.effects import Caller
+from millstream.model.errors import OperatingError
+from millstream.runtime.turns import Pace, Steps, on_the_loop
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(1)
+
+Codes = Mapping[tuple[str, int], int]
+"""By a topic's name and a partition."""
+
+
+async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Ask the group to forget what exists."""
+    if not request.group_id:
+        return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
+    wanted = await on_the_loop(_sorting(context.services.image, request))
+    found = await asking(context, request.group_id, _ask, wanted)
+    if isinstance(found, OperatingError):
+        return failed(request, group_code(found), context.version)
+    if found.error_code != ErrorCode.NONE:
+        return OffsetDeleteResponse(error_code=found.error_code)
+    codes: Codes = {
+        (topic.name, one.partition_index): one.error_code
+        for topic in found.topics
+        for one in topic.partitions
+    }
+    return await on_the_loop(_answering(request, codes))
+
+
+def _ask(shard: "Shard", caller: Caller, request: OffsetDeleteRequest, moment: "Moment") -> None:
+    shard.offset_delete(caller, request, now_ms=moment.now_ms)
+
+
+def _sorting(image: ClusterImage, request: OffsetDeleteRequest) -> Steps[OffsetDeleteRequest]:
+    """What of the request exists."""
+    topics = []
+    pace = Pace()
+    for topic in request.topics:
+        found = image.topics.get(topic.name)
+        count = 0 if found is None else len(found.partitions)
+        partitions = [one for one in topic.partitions if 0 <= one.partition_index < count]
+        if partitions:
+            topics.append(OffsetDeleteRequestTopic(name=topic.name, partitions=partitions))
+        if pace.is_due(1 + len(topic.partitions)):
+            yield None
+    return OffsetDeleteRequest(group_id=request.group_id, topics=topics)
+
+
+def _answering(request: OffsetDeleteRequest, codes: Codes) -> Steps[OffsetDeleteResponse]:
+    response = OffsetDeleteResponse()
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    pace = Pace()
+    for topic in request.topics:
+        partitions = [
+            OffsetDeleteResponsePartition(
+                partition_index=one.partition_index,
+                error_code=codes.get((topic.name, one.partition_index), unknown),
+            )
+            for one in topic.partitions
+        ]
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+        if pace.is_due(1 + len(partitions)):
+            yield None
+    return response
+
+
+def failed(request: OffsetDeleteRequest, error: ErrorCode, version: int) -> OffsetDeleteResponse:
+    """The error of the whole request."""
+    del request, version
+    return OffsetDeleteResponse(error_code=error)

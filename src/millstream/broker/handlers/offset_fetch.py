@@ -1,0 +1,230 @@
+"""OffsetFetch (key 9), versions 1-10.
+
+Behaviour: the committed offset of each partition asked for, -1 where there is none; of all that the
+group has where no topics are named (v2+). With `require_stable` (v7+) partitions whose offset is
+being committed by an open transaction are UNSTABLE_OFFSET_COMMIT. An offset is told when all
+replicas in sync have it. From version 8 on several groups at once, each with its own error; before
+that the error is the request's, in version 1 every partition's. A topic need not exist to have
+offsets, but by id (v10) it must: UNKNOWN_TOPIC_ID. The empty id is a group as in Kafka.
+v2 all topics, error · v5 leader epochs · v6 flexible · v7 stable offsets (KIP-447) · v8 several
+groups (KIP-709) · v9 member ids and epochs (KIP-848) · v10 topic ids
+Invariants: I-29, I-30.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from millstream.broker.context import Context
+from millstream.broker.group_calls import asking, group_code
+from millstream.controller.image import ClusterImage
+from millstream.groups.effects import Caller
+from millstream.model.errors import OperatingError
+from millstream.model.ids import TopicId
+from millstream.runtime.turns import Pace, Steps, on_the_loop
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.home import Moment
+
+VERSIONS: Final = range(1, 11)
+
+_FIRST_WITH_ERROR: Final = 2
+_FIRST_WITH_GROUPS: Final = 8
+_FIRST_WITH_TOPIC_IDS: Final = 10
+_NO_ID: Final = UUID(int=0)
+_NO_OFFSET: Final = -1
+
+
+class _Asked(NamedTuple):
+    """One group of the request, as its shard is asked."""
+
+    group: OffsetFetchRequestGroup
+    is_stable: bool
+
+
+async def handle(context: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Ask every group."""
+    version = context.version
+    groups = []
+    for group in await on_the_loop(_groups(request, version)):
+        groups.append(await _found(context, group, is_stable=request.require_stable))
+        await asyncio.sleep(0)
+    if version >= _FIRST_WITH_GROUPS:
+        return OffsetFetchResponse(groups=groups)
+    return await on_the_loop(_of_one_group(groups[0]))
+
+
+def _ask(shard: "Shard", caller: Caller, asked: _Asked, moment: "Moment") -> None:
+    shard.offset_fetch(caller, asked.group, is_stable=asked.is_stable, now_ms=moment.now_ms)
+
+
+async def _found(
+    context: Context, group: OffsetFetchRequestGroup, *, is_stable: bool
+) -> OffsetFetchResponseGroup:
+    version = context.version
+    image = context.services.image
+    unknown: list[OffsetFetchResponseTopics] = []
+    wanted = group
+    if version >= _FIRST_WITH_TOPIC_IDS and group.topics is not None:
+        wanted, unknown = await on_the_loop(_naming(image, group))
+    asked = _Asked(wanted, is_stable)
+    found: Any = await asking(context, group.group_id, _ask, asked, keeps_gathered=True)
+    if isinstance(found, OperatingError):
+        return _refused(group, group_code(found), version)
+    if version >= _FIRST_WITH_TOPIC_IDS and found.error_code == ErrorCode.NONE:
+        known = await on_the_loop(_identifying(context.services.image, found.topics))
+        found.topics = known + unknown
+    return found  # type: ignore[no-any-return]
+
+
+def _groups(request: OffsetFetchRequest, version: int) -> Steps[list[OffsetFetchRequestGroup]]:
+    """The groups, in the form of version 8; each once."""
+    if version >= _FIRST_WITH_GROUPS:
+        return list({group.group_id: group for group in request.groups}.values())
+    topics: list[OffsetFetchRequestTopics] | None = None
+    if request.topics is not None:
+        topics = []
+        pace = Pace()
+        for one in request.topics:
+            topics.append(
+                OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
+            )
+            if pace.is_due():
+                yield None
+    return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
+
+
+def _naming(
+    image: ClusterImage, group: OffsetFetchRequestGroup
+) -> Steps[tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]]:
+    """The group with the names of its topics, and the answers for ids that no topic has."""
+    topics, unknown = [], []
+    pace = Pace()
+    for one in group.topics or ():
+        found = image.topics_by_id.get(TopicId(one.topic_id))
+        if found is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+            unknown.append(
+                OffsetFetchResponseTopics(
+                    topic_id=one.topic_id,
+                    partitions=[_no_offset(index, error) for index in one.partition_indexes],
+                )
+            )
+        else:
+            topics.append(
+                OffsetFetchRequestTopics(
+                    name=found.name,
+                    topic_id=one.topic_id,
+                    partition_indexes=one.partition_indexes,
+                )
+            )
+        if pace.is_due(1 + len(one.partition_indexes)):
+            yield None
+    named = OffsetFetchRequestGroup(
+        group_id=group.group_id,
+        member_id=group.member_id,
+        member_epoch=group.member_epoch,
+        topics=topics,
+    )
+    return named, unknown
+
+
+def _identifying(
+    image: ClusterImage, topics: list[OffsetFetchResponseTopics]
+) -> Steps[list[OffsetFetchResponseTopics]]:
+    """With their ids; what is not there any more has none and cannot be told."""
+    known = []
+    pace = Pace()
+    for one in topics:
+        topic = image.topics.get(one.name)
+        one.topic_id = _NO_ID if topic is None else topic.topic_id
+        if topic is not None:
+            known.append(one)
+        if pace.is_due():
+            yield None
+    return known
+
+
+def _of_one_group(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
+    """The answer before version 8."""
+    response = OffsetFetchResponse(error_code=group.error_code)
+    pace = Pace()
+    for topic in group.topics:
+        partitions = [
+            OffsetFetchResponsePartition(
+                partition_index=one.partition_index,
+                committed_offset=one.committed_offset,
+                committed_leader_epoch=one.committed_leader_epoch,
+                metadata=one.metadata,
+                error_code=one.error_code,
+            )
+            for one in topic.partitions
+        ]
+        response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=partitions))
+        if pace.is_due(1 + len(partitions)):
+            yield None
+    return response
+
+
+def _no_offset(index: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=_NO_OFFSET,
+        committed_leader_epoch=-1,
+        metadata="",
+        error_code=error,
+    )
+
+
+def _refused(
+    group: OffsetFetchRequestGroup, error: ErrorCode, version: int
+) -> OffsetFetchResponseGroup:
+    """Version 1 has no place for the error but the partitions'."""
+    refused = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
+    if version < _FIRST_WITH_ERROR:
+        refused.topics = [
+            OffsetFetchResponseTopics(
+                name=one.name,
+                partitions=[_no_offset(index, error) for index in one.partition_indexes],
+            )
+            for one in group.topics or ()
+        ]
+    return refused
+
+
+def failed(request: OffsetFetchRequest, error: ErrorCode, version: int) -> OffsetFetchResponse:
+    """The same error for every group."""
+    if version >= _FIRST_WITH_GROUPS:
+        groups = [_refused(group, error, version) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
+    response = OffsetFetchResponse(error_code=error)
+    if version < _FIRST_WITH_ERROR:
+        response.topics = [
+            OffsetFetchResponseTopic(
+                name=one.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index,
+                        committed_offset=_NO_OFFSET,
+                        metadata="",
+                        error_code=error,
+                    )
+                    for index in one.partition_indexes
+                ],
+            )
+            for one in request.topics or ()
+        ]
+    return response

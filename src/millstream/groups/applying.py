@@ -1,0 +1,104 @@
+"""What entries of the log make of a shard: the same for what was just written and for what is read.
+
+A group is there while its record or an offset of it is. Offsets without a group's record belong to
+a simple group: an empty classic one, which is made when they are written, or when all has been
+read. Records of one kind of group take the place of a group of the other kind: the log has the
+newer one last, and compaction may have taken the tombstones that once stood between.
+"""
+
+from collections.abc import Iterable
+
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.parts import Parts
+from millstream.groups.records.entries import Entry
+from millstream.groups.records.keys import ClassicGroupKey, ConsumerGroupKey, OffsetKey
+from millstream.groups.records.values import (
+    ConsumerGroupMetadataValue,
+    GroupMetadataValue,
+    OffsetCommitValue,
+)
+from millstream.model.ids import NO_PRODUCER_ID, GroupId, Offset, ProducerId
+from millstream.model.invariant import invariant
+
+
+def apply_offset(
+    parts: Parts, entry: Entry, at: Offset, *, producer_id: ProducerId = NO_PRODUCER_ID
+) -> None:
+    """An offset is in the log; it counts when the high watermark has passed it."""
+    key, value = entry
+    invariant(isinstance(key, OffsetKey), "I-29 not the key of an offset", key=key)
+    is_value = value is None or isinstance(value, OffsetCommitValue)
+    invariant(is_value, "I-29 not the value of an offset", value=value)
+    if isinstance(key, OffsetKey) and (value is None or isinstance(value, OffsetCommitValue)):
+        parts.offsets.appended(key, value, at, producer_id=producer_id)
+
+
+def add_simple(parts: Parts, group_id: GroupId) -> None:
+    """It has offsets, and no record of its own."""
+    if group_id not in parts.groups:
+        parts.groups[group_id] = parts.new_classic(group_id)
+
+
+def apply_group(parts: Parts, entry: Entry) -> None:
+    """A record of a group, of either kind."""
+    if isinstance(entry.key, ClassicGroupKey):
+        _apply_classic(parts, entry.key.group_id, entry)
+    else:
+        _apply_consumer(parts, entry.key.group_id, entry)
+
+
+def apply_written(parts: Parts, entries: Iterable[Entry], now_ms: int) -> None:
+    """The same for what was just written: a group that comes to life begins its sessions.
+
+    A classic group that follows a next-generation one in the same batch is what that one has
+    become; its members gather anew if they have to.
+    """
+    ended: dict[GroupId, ConsumerGroup] = {}
+    for entry in entries:
+        group_id = entry.key.group_id
+        before = parts.groups.get(group_id)
+        apply_group(parts, entry)
+        group = parts.groups.get(group_id)
+        if isinstance(before, ConsumerGroup) and group is None:
+            ended[group_id] = before
+        if group is None or group is before:
+            continue
+        group.loaded(now_ms)
+        was = ended.get(group_id)
+        if isinstance(group, ClassicGroup) and was is not None and was.downgrade_rebalances:
+            group.start_rebalance("the last member of the next-generation protocol is gone", now_ms)
+
+
+def _apply_classic(parts: Parts, group_id: GroupId, entry: Entry) -> None:
+    group = parts.groups.get(group_id)
+    if not isinstance(entry.value, GroupMetadataValue):
+        if isinstance(group, ClassicGroup):
+            if group_id in parts.founding:
+                group.tell_to_join_again()
+            remove(parts, group)
+        return
+    if not isinstance(group, ClassicGroup):
+        group = parts.groups[group_id] = parts.new_classic(group_id)
+    group.apply_metadata(entry.value)
+
+
+def _apply_consumer(parts: Parts, group_id: GroupId, entry: Entry) -> None:
+    group = parts.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        if entry.value is None:
+            return
+        if isinstance(group, ClassicGroup):
+            remove(parts, group)
+        group = parts.groups[group_id] = parts.found(group_id)
+    if isinstance(entry.value, ConsumerGroupMetadataValue) and entry.value.epoch > group.epoch:
+        parts.counts.consumer_rebalances += 1
+    group.apply(entry)
+    if isinstance(entry.key, ConsumerGroupKey) and entry.value is None:
+        remove(parts, group)
+
+
+def remove(parts: Parts, group: ClassicGroup | ConsumerGroup) -> None:
+    """The group is no more; who waits in it is told."""
+    del parts.groups[group.group_id]
+    group.removed()

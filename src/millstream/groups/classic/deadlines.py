@@ -1,0 +1,63 @@
+"""When the sessions of a group's members end.
+
+Every heartbeat moves one deadline to a later time, so that must cost nothing: the heap keeps the
+earliest time at which a key has to be looked at, and the real deadline is looked up only then.
+"""
+
+from heapq import heappop, heappush, heapreplace
+
+from millstream.model.ids import MemberId
+
+
+class Deadlines:
+    """One deadline for each member id; the soonest is found without looking at all."""
+
+    __slots__ = ("_due_ms", "_heap", "_queued_ms")
+
+    def __init__(self) -> None:
+        self._due_ms: dict[MemberId, int] = {}
+        self._heap: list[tuple[int, MemberId]] = []
+        self._queued_ms: dict[MemberId, int] = {}
+        """Time of the entry of the heap that counts for the key; an older one is skipped."""
+
+    def put(self, member_id: MemberId, at_ms: int) -> None:
+        """Set or move it. To a later time: without touching the heap."""
+        self._due_ms[member_id] = at_ms
+        queued_ms = self._queued_ms.get(member_id)
+        if queued_ms is None or at_ms < queued_ms:
+            self._queued_ms[member_id] = at_ms
+            heappush(self._heap, (at_ms, member_id))
+
+    def drop(self, member_id: MemberId) -> None:
+        """No deadline any more; its entry of the heap goes when its time comes."""
+        self._due_ms.pop(member_id, None)
+
+    def of(self, member_id: MemberId) -> int | None:
+        """The member's, if it has one."""
+        return self._due_ms.get(member_id)
+
+    def next_ms(self) -> int | None:
+        """The soonest of all."""
+        while self._heap:
+            at_ms, member_id = self._heap[0]
+            due_ms = self._due_ms.get(member_id)
+            if self._queued_ms.get(member_id) != at_ms:
+                heappop(self._heap)
+            elif due_ms is None:
+                heappop(self._heap)
+                del self._queued_ms[member_id]
+            elif due_ms > at_ms:
+                self._queued_ms[member_id] = due_ms
+                heapreplace(self._heap, (due_ms, member_id))
+            else:
+                return at_ms
+        return None
+
+    def take_due(self, now_ms: int) -> MemberId | None:
+        """A member whose deadline has come; it has none then."""
+        at_ms = self.next_ms()
+        if at_ms is None or at_ms > now_ms:
+            return None
+        member_id = heappop(self._heap)[1]
+        del self._queued_ms[member_id], self._due_ms[member_id]
+        return member_id

@@ -1,0 +1,274 @@
+"""One group of the classic protocol, as the shard calls it.
+
+Requests are answered through the outbox, or refused by raising. What has to be written is in the
+outbox as a `Write` whose entries are in the group's state already (`is_applied`); those with a
+ticket are told back with `written` or `refused`. All entries have the group's id in their key, so
+the shard knows whose ticket it is.
+"""
+
+from collections.abc import Callable, Iterator
+
+from millstream.groups.classic import (
+    commits,
+    describing,
+    joining,
+    leaving,
+    loading,
+    rebalancing,
+    static,
+    syncing,
+)
+from millstream.groups.classic.commits import Committer
+from millstream.groups.classic.core import Assigning, Core
+from millstream.groups.classic.members import Member
+from millstream.groups.classic.states import HEARTBEAT_ANSWERS, Event, GroupState
+from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL
+from millstream.groups.effects import Caller, Outbox, Ticket
+from millstream.groups.errors import (
+    CoordinatorNotAvailable,
+    GroupRefused,
+    IllegalGeneration,
+    UnknownMember,
+)
+from millstream.groups.records.values import GroupMetadataValue
+from millstream.groups.settings import ClassicSettings
+from millstream.model.errors import OperatingError
+from millstream.model.ids import GenerationId, GroupId, InstanceId, MemberId
+from millstream.model.invariant import invariant
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.describe_groups import DescribedGroup
+from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.leave_group import LeaveGroupRequest
+from millstream.wire.messages.sync_group import SyncGroupRequest
+
+__all__ = ["ClassicGroup", "Committer", "GroupState"]
+
+
+class ClassicGroup:
+    """A group whose members compute the assignment."""
+
+    __slots__ = ("_core",)
+
+    def __init__(
+        self,
+        group_id: GroupId,
+        outbox: Outbox,
+        settings: ClassicSettings,
+        new_member_id: Callable[[str], MemberId],
+        *,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """Empty. `wall_ms` is the time of day, which the records tell since when a state is."""
+        self._core = Core(group_id, outbox, settings, new_member_id, wall_ms=wall_ms)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def join(self, caller: Caller, request: JoinGroupRequest, now_ms: int) -> None:
+        """Replies JoinGroupResponse, when the group has gathered."""
+        self._core.write(joining.join(self._core, caller, request, now_ms))
+        self._core.check()
+
+    def sync(self, caller: Caller, request: SyncGroupRequest, now_ms: int) -> None:
+        """Replies SyncGroupResponse, when the assignment is written."""
+        syncing.sync(self._core, caller, request, now_ms)
+        self._core.check()
+
+    def heartbeat(self, caller: Caller, request: HeartbeatRequest, now_ms: int) -> None:
+        """Replies HeartbeatResponse."""
+        core = self._core
+        if core.state is GroupState.DEAD:
+            raise CoordinatorNotAvailable
+        instance = request.group_instance_id
+        member = core.check_member(
+            MemberId(request.member_id), None if instance is None else InstanceId(instance)
+        )
+        if request.generation_id != core.generation_id:
+            raise IllegalGeneration
+        core.touch(member, now_ms)
+        core.outbox.reply(caller, HeartbeatResponse(error_code=HEARTBEAT_ANSWERS[core.state]))
+
+    def leave(self, caller: Caller, request: LeaveGroupRequest, now_ms: int) -> None:
+        """Replies LeaveGroupResponse with a result for each member."""
+        leaving.leave(self._core, caller, request, now_ms)
+        self._core.check()
+
+    def check_commit(self, committer: Committer, now_ms: int) -> None:
+        """Raises unless this one may commit offsets now (I-28); counts as its heartbeat."""
+        commits.check_commit(self._core, committer, now_ms)
+
+    def check_fetch(self) -> None:
+        """Raises unless offsets may be read."""
+        commits.check_fetch(self._core)
+
+    def check_offset_delete(self) -> None:
+        """Raises unless offsets may be deleted, of topics that nobody subscribes to."""
+        commits.check_offset_delete(self._core)
+
+    def check_delete(self) -> None:
+        """Raises unless the group may be deleted."""
+        commits.check_delete(self._core)
+
+    def describe(self) -> DescribedGroup:
+        """One group of DescribeGroupsResponse."""
+        return describing.describe(self._core)
+
+    # -- what became of writes -----------------------------------------------------------------
+
+    def written(self, ticket: Ticket, now_ms: int) -> None:
+        """The entries count."""
+        what = self._core.writes.pop(ticket, None)
+        if isinstance(what, Assigning):
+            syncing.written(self._core, ticket, what, now_ms)
+        elif what is not None:
+            static.written(self._core, what, now_ms)
+        self._core.check()
+
+    def refused(self, ticket: Ticket, error: OperatingError, now_ms: int) -> None:
+        """The log did not take them; who waits is answered with `error` as it is given here."""
+        what = self._core.writes.pop(ticket, None)
+        if isinstance(what, Assigning):
+            self._core.write(syncing.refused(self._core, ticket, error, now_ms))
+        elif what is not None:
+            static.refused(self._core, what, error, now_ms)
+        self._core.check()
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `tick`; None: there is nothing to wait for."""
+        core = self._core
+        times = (core.join_deadline_ms, core.sync_deadline_ms, core.sessions.next_ms())
+        return min((one for one in times if one is not None), default=None)
+
+    def tick(self, now_ms: int) -> None:
+        """Everything whose time has come, in the order of the times."""
+        core = self._core
+        while (due_ms := self.next_deadline_ms()) is not None and due_ms <= now_ms:
+            if core.join_deadline_ms == due_ms:
+                entry = rebalancing.join_time_is_over(core, now_ms)
+            elif core.sync_deadline_ms == due_ms:
+                entry = leaving.sync_time_is_over(core, now_ms)
+            else:
+                member_id = core.sessions.take_due(now_ms)
+                invariant(member_id is not None, "I-30 a session that is over is not found")
+                entry = leaving.session_is_over(core, member_id or MemberId(""), now_ms)
+            core.write(entry)
+        core.check()
+
+    # -- loading, conversion, end --------------------------------------------------------------
+
+    def apply_metadata(self, value: GroupMetadataValue) -> None:
+        """A record of the group, read from the log or made from another group."""
+        loading.apply_metadata(self._core, value)
+
+    def loaded(self, now_ms: int) -> None:
+        """All records have been applied: sessions begin."""
+        self._core.write(loading.loaded(self._core, now_ms))
+        self._core.check()
+
+    def start_rebalance(self, reason: str, now_ms: int) -> None:
+        """After a conversion: the members, who keep what they have, gather by this protocol."""
+        if self._core.state is GroupState.STABLE:
+            self._core.write(rebalancing.prepare(self._core, Event.CONVERTED, reason, now_ms))
+        self._core.check()
+
+    def as_record(self) -> GroupMetadataValue:
+        """The group as it would be written now, with what each member has; for a conversion."""
+        return loading.as_record(self._core)
+
+    def tell_to_join_again(self) -> None:
+        """The group is converted: who waits in it is a member of what follows."""
+        for member in self._core.roster:
+            told_id, code = member.member_id, ErrorCode.REBALANCE_IN_PROGRESS
+            self._core.refuse_waiting(member, code, told_id=told_id)
+
+    def removed(self, refusal: GroupRefused | None = None) -> None:
+        """The group is deleted or converted. Who waits is told why; it answers nothing any more."""
+        core = self._core
+        for member in list(core.roster):
+            for caller in (core.roster.take_join(member), member.sync_caller):
+                if caller is not None:
+                    core.outbox.reply(caller, refusal or UnknownMember())
+            member.sync_caller = None
+            core.roster.remove(member)
+            core.sessions.drop(member.member_id)
+        for member_id in list(core.roster.pending):
+            core.remove_pending(member_id)
+        core.join_deadline_ms = core.sync_deadline_ms = None
+        core.writes.clear()
+        core.move(Event.REMOVED)
+        core.check()
+
+    def waiting_tokens(self) -> Iterator[object]:
+        """Of all requests that wait: when the shard is unloaded, the shell answers them."""
+        for member in self._core.roster:
+            for caller in (member.join_caller, member.sync_caller):
+                if caller is not None:
+                    yield caller.token
+
+    # -- what others look at -------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> GroupId:
+        return self._core.group_id
+
+    @property
+    def state(self) -> GroupState:
+        return self._core.state
+
+    @property
+    def state_since_ms(self) -> int | None:
+        """Time of day; None where the log does not tell."""
+        return self._core.state_since_ms
+
+    @property
+    def generation_id(self) -> GenerationId:
+        return self._core.generation_id
+
+    @property
+    def protocol_type(self) -> str | None:
+        """None: no member has ever joined; the group only has offsets."""
+        return self._core.protocol_type
+
+    @property
+    def protocol_name(self) -> str | None:
+        return self._core.protocol_name
+
+    @property
+    def is_consumer(self) -> bool:
+        """Its members are consumers, so the topics are known that they subscribe to."""
+        return self._core.protocol_type == CONSUMER_PROTOCOL
+
+    @property
+    def is_simple(self) -> bool:
+        """It only stores offsets; nobody has ever joined or is about to."""
+        core = self._core
+        is_empty = core.state is GroupState.EMPTY
+        return core.protocol_type is None and is_empty and not core.roster.pending
+
+    @property
+    def leader_id(self) -> MemberId | None:
+        return self._core.roster.leader_id
+
+    @property
+    def members(self) -> list[Member]:
+        """To read: conversion needs them."""
+        return list(self._core.roster)
+
+    @property
+    def reason(self) -> str:
+        """Why the last rebalance began, for people."""
+        return self._core.reason
+
+    def has_member(self, member_id: MemberId) -> bool:
+        return member_id in self._core.roster
+
+    def subscribed_topics(self) -> frozenset[str] | None:
+        """None: it is not known what they are."""
+        return self._core.subscribed_topics
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Consumers whose subscription we cannot read may subscribe to anything."""
+        topics = self._core.subscribed_topics
+        return self.is_consumer if topics is None else topic in topics

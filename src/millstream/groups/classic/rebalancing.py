@@ -1,0 +1,174 @@
+"""How a group gathers: a rebalance begins, members join, the next generation begins.
+
+An empty group that gets its first member waits a little for others, and again for each delay in
+which one came, up to the rebalance timeout: otherwise a group of a hundred consumers that start
+together would rebalance a hundred times.
+"""
+
+from millstream.groups.classic.core import Core
+from millstream.groups.classic.members import Member
+from millstream.groups.classic.states import Event, GroupState
+from millstream.groups.effects import Caller
+from millstream.groups.records.entries import Entry
+from millstream.model.errors import OperatingError
+from millstream.model.ids import NO_GENERATION
+from millstream.model.invariant import invariant
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from millstream.wire.messages.sync_group import SyncGroupResponse
+
+REASON_CHARACTERS_MAX = 255
+"""As Kafka's clients cut what they send: it is for a line of a log."""
+
+
+def rebalance(core: Core, event: Event, reason: str, now_ms: int) -> Entry | None:
+    """Begin one, or go on with the one that there is."""
+    if core.state is GroupState.PREPARING:
+        return complete_if_all_joined(core, now_ms)
+    return prepare(core, event, reason, now_ms)
+
+
+def prepare(core: Core, event: Event, reason: str, now_ms: int) -> Entry | None:
+    """All members have to join again from now on."""
+    if core.state is GroupState.COMPLETING:
+        give_up_assignment(core, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+    core.pending_sync.clear()
+    core.sync_deadline_ms = None
+    core.is_initial = core.state is GroupState.EMPTY
+    core.reason = reason[:REASON_CHARACTERS_MAX]
+    core.move(event)
+    if not core.is_initial:
+        core.join_deadline_ms = core.rebalance_deadline_ms(now_ms)
+        return complete_if_all_joined(core, now_ms)
+    core.has_new_member = False
+    core.initial_delay_ms = core.settings.initial_rebalance_delay_ms
+    core.initial_remaining_ms = max(core.roster.rebalance_timeout_ms - core.initial_delay_ms, 0)
+    core.join_deadline_ms = now_ms + core.initial_delay_ms
+    return None
+
+
+def complete_if_all_joined(core: Core, now_ms: int) -> Entry | None:
+    """A first rebalance waits for its time whoever has joined: more may come."""
+    if core.is_initial or not core.roster.has_all_joined:
+        return None
+    return complete_join(core, now_ms)
+
+
+def join_time_is_over(core: Core, now_ms: int) -> Entry | None:
+    """Of the rebalance, or of a delay of a first one."""
+    if core.is_initial and core.has_new_member and core.initial_remaining_ms > 0:
+        core.has_new_member = False
+        waited_ms = core.initial_delay_ms
+        core.initial_delay_ms = min(
+            core.settings.initial_rebalance_delay_ms, core.initial_remaining_ms
+        )
+        core.initial_remaining_ms = max(core.initial_remaining_ms - waited_ms, 0)
+        core.join_deadline_ms = now_ms + core.initial_delay_ms
+        return None
+    return complete_join(core, now_ms)
+
+
+def complete_join(core: Core, now_ms: int) -> Entry | None:
+    """Who has not joined is out, unless it is static; with the others the generation begins."""
+    invariant(core.state is GroupState.PREPARING, "I-31 no joining to complete", state=core.state)
+    for member in [one for one in core.roster if not (one.is_awaiting_join or one.is_static)]:
+        core.remove(member)
+    if not core.roster.elect_joined_leader() and core.roster:
+        # Only static members that did not come: they stay until their sessions end.
+        core.join_deadline_ms = core.rebalance_deadline_ms(now_ms)
+        return None
+    core.join_deadline_ms = None
+    core.begin_generation()
+    if core.state is GroupState.EMPTY:
+        return core.entry({})
+    _tell_generation(core, now_ms)
+    return None
+
+
+def _tell_generation(core: Core, now_ms: int) -> None:
+    for member in core.roster:
+        caller = core.roster.take_join(member)
+        if caller is not None:
+            core.outbox.reply(caller, generation_answer(core, member))
+        core.touch(member, now_ms)
+        member.is_new = False
+        core.pending_sync.add(member.member_id)
+    core.sync_deadline_ms = core.rebalance_deadline_ms(now_ms)
+
+
+def generation_answer(
+    core: Core, member: Member, *, with_members: bool = True, skip_assignment: bool = False
+) -> JoinGroupResponse:
+    """The current generation; the leader gets the members, to compute the assignment."""
+    is_leader = core.roster.leader_id == member.member_id
+    return JoinGroupResponse(
+        generation_id=core.generation_id,
+        protocol_type=core.protocol_type,
+        protocol_name=core.protocol_name,
+        leader=core.roster.leader_id or "",
+        skip_assignment=skip_assignment and is_leader,
+        member_id=member.member_id,
+        members=members_for_leader(core) if is_leader and with_members else [],
+    )
+
+
+def members_for_leader(core: Core) -> list[JoinGroupResponseMember]:
+    """With the metadata of the protocol that was selected."""
+    name = core.protocol_name
+    invariant(name is not None, "I-27 a generation without a protocol", group_id=core.group_id)
+    return [
+        JoinGroupResponseMember(
+            member_id=one.member_id,
+            group_instance_id=one.instance_id,
+            metadata=one.metadata(name or ""),
+        )
+        for one in core.roster
+    ]
+
+
+# -- assignments -------------------------------------------------------------------------------
+
+
+def give_up_assignment(core: Core, error: ErrorCode | OperatingError, now_ms: int) -> None:
+    """There will be none in this generation: nobody keeps one, and who waits is told why."""
+    for member in core.roster:
+        member.assignment, member.assigned_in = b"", NO_GENERATION
+        caller = _take_sync(core, member, now_ms)
+        if caller is None:
+            continue
+        if isinstance(error, ErrorCode):
+            core.refuse_sync(caller, error)
+        else:
+            core.outbox.reply(caller, error)
+
+
+def give_assignments(core: Core, now_ms: int) -> None:
+    """Everybody who waits gets what the leader decided; the others ask later."""
+    for member in core.roster:
+        caller = _take_sync(core, member, now_ms)
+        if caller is not None:
+            core.outbox.reply(caller, assignment_answer(core, member))
+
+
+def assignment_answer(core: Core, member: Member) -> SyncGroupResponse:
+    """The member's part of the assignment of this generation, and of no other."""
+    invariant(
+        core.state is GroupState.STABLE and member.assigned_in == core.generation_id,
+        "I-27 an assignment of another generation",
+        state=core.state,
+        generation_id=core.generation_id,
+        assigned_in=member.assigned_in,
+    )
+    return SyncGroupResponse(
+        protocol_type=core.protocol_type,
+        protocol_name=core.protocol_name,
+        assignment=member.assignment,
+    )
+
+
+def _take_sync(core: Core, member: Member, now_ms: int) -> Caller | None:
+    """While it waited for us its session did not run, so it begins anew."""
+    caller, member.sync_caller = member.sync_caller, None
+    if caller is not None:
+        core.touch(member, now_ms)
+    return caller

@@ -1,0 +1,93 @@
+"""The states of a classic group and the table of how one follows another.
+
+Everything that moves a group is an `Event`; a pair that is not in the table cannot happen, and if
+it does it is our bug. The diagram in the docs is made from the same table (`diagram`).
+"""
+
+from enum import Enum
+from typing import Final
+
+from millstream.model.invariant import invariant
+from millstream.wire.errors import ErrorCode
+
+
+class GroupState(Enum):
+    """The values are Kafka's names: clients and tools see them."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Event(Enum):
+    """What moves a group; the values are the words of the diagram."""
+
+    MEMBER_JOINED = "a member joins, or joins again with news"
+    MEMBER_LOST = "a member leaves or its session ends"
+    ALL_JOINED = "all have joined, or the time for it is over"
+    NOBODY_JOINED = "the time to join is over and nobody is left"
+    ASSIGNMENT_WRITTEN = "the leader's assignment is written"
+    ASSIGNMENT_REFUSED = "the log refuses the assignment"
+    SYNC_LATE = "members did not ask for their assignment in time"
+    FOUND_TOO_LARGE = "loaded with more members than are allowed"
+    CONVERTED = "converted from the next-generation protocol"
+    LOADED_MEMBERS = "a record with members is read"
+    LOADED_NOBODY = "a record without members is read"
+    REMOVED = "deleted, converted or unloaded"
+
+
+_EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = GroupState
+
+TRANSITIONS: Final[dict[tuple[GroupState, Event], GroupState]] = {
+    (_EMPTY, Event.MEMBER_JOINED): _PREPARING,
+    (_EMPTY, Event.LOADED_MEMBERS): _STABLE,
+    (_EMPTY, Event.LOADED_NOBODY): _EMPTY,
+    (_EMPTY, Event.REMOVED): _DEAD,
+    (_PREPARING, Event.ALL_JOINED): _COMPLETING,
+    (_PREPARING, Event.NOBODY_JOINED): _EMPTY,
+    (_PREPARING, Event.REMOVED): _DEAD,
+    (_COMPLETING, Event.ASSIGNMENT_WRITTEN): _STABLE,
+    (_COMPLETING, Event.ASSIGNMENT_REFUSED): _PREPARING,
+    (_COMPLETING, Event.MEMBER_JOINED): _PREPARING,
+    (_COMPLETING, Event.MEMBER_LOST): _PREPARING,
+    (_COMPLETING, Event.SYNC_LATE): _PREPARING,
+    (_COMPLETING, Event.REMOVED): _DEAD,
+    (_STABLE, Event.MEMBER_JOINED): _PREPARING,
+    (_STABLE, Event.MEMBER_LOST): _PREPARING,
+    (_STABLE, Event.SYNC_LATE): _PREPARING,
+    (_STABLE, Event.FOUND_TOO_LARGE): _PREPARING,
+    (_STABLE, Event.CONVERTED): _PREPARING,
+    (_STABLE, Event.LOADED_MEMBERS): _STABLE,
+    (_STABLE, Event.LOADED_NOBODY): _EMPTY,
+    (_STABLE, Event.REMOVED): _DEAD,
+    (_DEAD, Event.REMOVED): _DEAD,
+}
+
+HEARTBEAT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
+    _EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
+    _PREPARING: ErrorCode.REBALANCE_IN_PROGRESS,
+    # From the answer to its JoinGroup on a member beats, also while the leader still thinks.
+    _COMPLETING: ErrorCode.NONE,
+    _STABLE: ErrorCode.NONE,
+    _DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+"""What a member of the current generation is told."""
+
+
+def next_state(state: GroupState, event: Event) -> GroupState:
+    """By the table."""
+    following = TRANSITIONS.get((state, event))
+    invariant(following is not None, "I-31 no such step of a group", state=state, event=event)
+    return following or state
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram, for the docs."""
+    lines = ["stateDiagram-v2", f"    [*] --> {_EMPTY.value}"]
+    for (state, event), following in TRANSITIONS.items():
+        if state is not _DEAD:
+            lines.append(f"    {state.value} --> {following.value}: {event.value}")
+    lines.append(f"    {_DEAD.value} --> [*]")
+    return "\n".join(lines) + "\n"

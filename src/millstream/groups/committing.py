@@ -1,0 +1,136 @@
+"""OffsetCommit (key 8), versions 2-10, and TxnOffsetCommit (key 28), versions 0-5.
+
+v2-4 the client says how long its offsets are kept · v7 static members · v9 the epoch of a member of
+a next-generation group in the place of the generation · v10 topics by id (KIP-848).
+A commit is decided against the group as it is now and answered when it is past the high watermark.
+Commits without a member are accepted while the group has none; the first one makes the group.
+Invariants: I-28, I-29.
+"""
+
+from typing import Any, Final
+
+from millstream.groups.classic.group import ClassicGroup, Committer
+from millstream.groups.consumer.commits import Committer as ConsumerCommitter
+from millstream.groups.effects import Caller, Reply, Write
+from millstream.groups.errors import (
+    GroupNotFound,
+    IllegalGeneration,
+    InvalidGroupId,
+    StaleMemberEpoch,
+)
+from millstream.groups.offsets.requests import CheckPartition, commit, commit_in_transaction
+from millstream.groups.parts import Parts
+from millstream.groups.records.entries import Entry, Producer
+from millstream.groups.records.keys import OffsetKey
+from millstream.model.ids import (
+    GenerationId,
+    GroupId,
+    InstanceId,
+    MemberId,
+    ProducerEpoch,
+    ProducerId,
+)
+from millstream.wire.messages.offset_commit import OffsetCommitRequest
+from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+GROUP_NOT_FOUND_VERSION: Final = 9
+"""Older clients know only ILLEGAL_GENERATION for a group that is not there."""
+
+
+def offset_commit(
+    parts: Parts, caller: Caller, request: OffsetCommitRequest, *, now_ms: int
+) -> None:
+    """Raises GroupRefused for all of it; text that is too long is refused by partition."""
+    group_id = GroupId(request.group_id)
+    by = Committer(
+        MemberId(request.member_id),
+        GenerationId(request.generation_id_or_member_epoch),
+        _instance(request.group_instance_id),
+    )
+    if group_id not in parts.groups and by.generation_id >= 0:
+        is_told = caller.version >= GROUP_NOT_FOUND_VERSION
+        raise GroupNotFound if is_told else IllegalGeneration
+    made = commit(
+        request,
+        wall_ms=parts.wall_ms,
+        metadata_chars_max=parts.settings.offset_metadata_bytes_max,
+        check=_check(parts, group_id, by, version=caller.version, now_ms=now_ms),
+    )
+    _write(parts, caller, made.entries, made.response)
+
+
+def txn_offset_commit(
+    parts: Parts, caller: Caller, request: TxnOffsetCommitRequest, *, now_ms: int
+) -> None:
+    """The offsets are pending until the transaction ends."""
+    if not request.group_id:
+        raise InvalidGroupId
+    group_id = GroupId(request.group_id)
+    by = Committer(
+        MemberId(request.member_id),
+        GenerationId(request.generation_id),
+        _instance(request.group_instance_id),
+        is_transactional=True,
+    )
+    if group_id not in parts.groups and by.generation_id >= 0:
+        raise IllegalGeneration
+    try:
+        made = commit_in_transaction(
+            request,
+            wall_ms=parts.wall_ms,
+            metadata_chars_max=parts.settings.offset_metadata_bytes_max,
+            check=_check(parts, group_id, by, version=caller.version, now_ms=now_ms),
+        )
+    except StaleMemberEpoch as error:
+        # Transactional producers have no other word for it.
+        raise IllegalGeneration from error
+    producer = Producer(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
+    _write(parts, caller, made.entries, made.response, producer)
+
+
+def is_gatherable(write: Write) -> bool:
+    """Whether it holds nothing but offsets of ordinary commits."""
+    if write.ticket is not None or write.producer is not None or not write.entries:
+        return False
+    return all(isinstance(key, OffsetKey) and value is not None for key, value in write.entries)
+
+
+def _instance(instance_id: str | None) -> InstanceId | None:
+    return None if instance_id is None else InstanceId(instance_id)
+
+
+def _check(
+    parts: Parts, group_id: GroupId, by: Committer, *, version: int, now_ms: int
+) -> CheckPartition | None:
+    """Raises unless this one may commit now (I-28); what it gives looks at single partitions.
+
+    A group that is not there yet has no members.
+    """
+    group = parts.groups.get(group_id)
+    if group is None:
+        return None
+    if isinstance(group, ClassicGroup):
+        group.check_commit(by, now_ms)
+        return None
+    who = ConsumerCommitter(
+        member_id=by.member_id,
+        member_epoch=by.generation_id,
+        instance_id=by.instance_id,
+        is_transactional=by.is_transactional,
+        version=version,
+    )
+    return group.check_commit(who)
+
+
+def _write(
+    parts: Parts,
+    caller: Caller,
+    entries: tuple[Entry, ...],
+    response: Any,
+    producer: Producer | None = None,
+) -> None:
+    """The answer waits for the entries; where there are none it goes at once."""
+    if not entries:
+        parts.outbox.reply(caller, response)
+        return
+    parts.outbox.write(Write(entries, (Reply(caller.token, response),), producer=producer))

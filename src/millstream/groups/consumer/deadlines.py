@@ -1,0 +1,63 @@
+"""Deadlines by key. Moving one later, which every heartbeat does, costs one dict assignment."""
+
+import heapq
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Deadlines(Generic[K]):
+    """The heap may hold a time that is too early for its key; that is found when it comes up."""
+
+    __slots__ = ("_at_ms", "_heap", "_sequence")
+
+    def __init__(self) -> None:
+        self._at_ms: dict[K, int] = {}
+        self._heap: list[tuple[int, int, K]] = []
+        self._sequence = 0
+
+    def set(self, key: K, at_ms: int) -> None:
+        """The one deadline of `key`."""
+        before = self._at_ms.get(key)
+        self._at_ms[key] = at_ms
+        if before is None or at_ms < before:
+            self._push(key, at_ms)
+
+    def set_once(self, key: K, at_ms: int) -> None:
+        """Unless it has one."""
+        if key not in self._at_ms:
+            self.set(key, at_ms)
+
+    def cancel(self, key: K) -> None:
+        """It need not have one."""
+        self._at_ms.pop(key, None)
+
+    def of(self, key: K) -> int | None:
+        """When, or None."""
+        return self._at_ms.get(key)
+
+    def next_ms(self) -> int | None:
+        """The earliest."""
+        while self._heap:
+            at_ms, _, key = self._heap[0]
+            wanted = self._at_ms.get(key)
+            if wanted == at_ms:
+                return at_ms
+            heapq.heappop(self._heap)
+            if wanted is not None and wanted > at_ms:
+                self._push(key, wanted)
+        return None
+
+    def take_due(self, now_ms: int) -> list[K]:
+        """Those that are over; they are cancelled."""
+        due: list[K] = []
+        while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
+            key = heapq.heappop(self._heap)[2]
+            del self._at_ms[key]
+            due.append(key)
+        return due
+
+    def _push(self, key: K, at_ms: int) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at_ms, self._sequence, key))

@@ -1,0 +1,188 @@
+"""ConsumerGroupHeartbeat (key 68), versions 0-1: a member joins, stays, or (`leaving`) leaves.
+
+v1: the member makes its id itself, and may subscribe by a pattern.
+A request says only what has changed; a member that joins, or that is not sure that its last request
+was heard, says everything. The answer has the member's partitions when they changed, and whenever
+the request said everything. A heartbeat with nothing new costs the same however large the group is.
+A static member that joins again under the very same member id need not have left before: nobody
+else can be meant (Kafka has it wait for the end of its own session).
+Invariants: I-27, I-28, I-30.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from millstream.groups.consumer import entries, leaving, regexes
+from millstream.groups.consumer.advancing import Step, advance
+from millstream.groups.consumer.checks import (
+    check_epoch,
+    check_instance,
+    check_released,
+    check_request,
+)
+from millstream.groups.consumer.core import Core
+from millstream.groups.consumer.member import (
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    STATIC_LEAVING_EPOCH,
+    ConsumerMember,
+    Owned,
+)
+from millstream.groups.consumer.reconcile import Reported, reported_from
+from millstream.groups.consumer.regexes import RegexChange
+from millstream.groups.effects import Caller
+from millstream.groups.errors import GroupFull, GroupNotFound
+from millstream.groups.records.entries import Entry
+from millstream.model.ids import InstanceId, MemberId
+from millstream.wire.messages.consumer_group_heartbeat import (
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    ResponseTopicPartitions,
+)
+
+
+def heartbeat(
+    core: Core,
+    caller: Caller,
+    request: ConsumerGroupHeartbeatRequest,
+    first: tuple[Entry, ...] = (),
+) -> None:
+    """Decide; `first` are entries that must be written before all others, in the same batch."""
+    check_request(request, caller.version, core.settings.consumer_assignors)
+    if request.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
+        leaving.leave(core, caller, request)
+        return
+    check_room(core, request.member_id)
+    reported = reported_from(request.topic_partitions)
+    told: list[Entry] = list(first)
+    before, replaced = _find(core, caller, request, reported, told)
+    after = _told(before, caller, request)
+    if after != before:
+        told.append(entries.member_metadata(core.state.group_id, after))
+    change = regexes.note_change(core, before, after, told)
+    has_new_names = after.topic_names != before.topic_names
+    step = Step(
+        before=before,
+        after=after,
+        replaced=replaced,
+        reported=reported,
+        needs_epoch=not core.state.epoch or has_new_names or change is RegexChange.RESOLVED,
+        has_new_subscription=has_new_names or change is not RegexChange.NONE,
+    )
+    after = advance(core, step, told)
+    if after.member_id in core.state.members:
+        core.touch(after)
+    core.answer(caller, _response(core, request, before, after), told)
+
+
+def check_room(core: Core, member_id: str) -> None:
+    """A new member must have a place."""
+    size_max = core.settings.consumer_group_size_max
+    if len(core.state.members) >= size_max and MemberId(member_id) not in core.state.members:
+        raise GroupFull(
+            f"The consumer group has reached its maximum capacity of {size_max} members."
+        )
+
+
+def _find(
+    core: Core,
+    caller: Caller,
+    request: ConsumerGroupHeartbeatRequest,
+    reported: Reported | None,
+    told: list[Entry],
+) -> tuple[ConsumerMember, ConsumerMember | None]:
+    """The member, made or checked; and the static member whose place it takes, if it does."""
+    is_joining = request.member_epoch == JOINING_EPOCH
+    state = core.state
+    if not is_joining and not state.members and not state.epoch:
+        raise GroupNotFound(f"Consumer group {state.group_id} not found.")
+    member_id = MemberId(request.member_id) or core.new_member_id(caller.client_id)
+    if request.instance_id is not None:
+        static = state.static_member(request.instance_id)
+        if not is_joining:
+            known = check_instance(static, member_id, request.instance_id)
+            check_epoch(known, request.member_epoch, reported)
+            return known, None
+        if static is not None and static.member_id != member_id:
+            if static.classic is None:
+                check_released(static, member_id)
+            return take_place(core, static, member_id, told), static
+    if is_joining:
+        return state.members.get(member_id) or ConsumerMember(member_id=member_id), None
+    member = leaving.member_of(core, member_id)
+    check_epoch(member, request.member_epoch, reported)
+    return member, None
+
+
+def take_place(
+    core: Core, static: ConsumerMember, member_id: MemberId, told: list[Entry]
+) -> ConsumerMember:
+    """A static member comes back: it has all that it had before, under another member id."""
+    state = core.state
+    group_id = state.group_id
+    member = replace(
+        static, member_id=member_id, member_epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH
+    )
+    told += entries.member_tombstones(group_id, static.member_id)
+    told.append(entries.member_metadata(group_id, member))
+    target = state.targets.get(static.member_id, {})
+    told.append(entries.target_member(group_id, member_id, target))
+    told.append(entries.current_assignment(group_id, member))
+    return member
+
+
+def _told(
+    member: ConsumerMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerMember:
+    """The member with what the request says; the same object if it says nothing new."""
+    said: dict[str, Any] = {"client_id": caller.client_id, "client_host": caller.client_host}
+    said["classic"] = None
+    if request.instance_id is not None:
+        said["instance_id"] = InstanceId(request.instance_id)
+    if request.rack_id is not None:
+        said["rack_id"] = request.rack_id
+    if request.rebalance_timeout_ms != -1:
+        said["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+    if request.server_assignor is not None:
+        said["server_assignor"] = request.server_assignor
+    if request.subscribed_topic_names is not None:
+        said["topic_names"] = frozenset(request.subscribed_topic_names)
+    if request.subscribed_topic_regex is not None:
+        said["topic_regex"] = request.subscribed_topic_regex
+    news = {name: value for name, value in said.items() if getattr(member, name) != value}
+    return replace(member, **news) if news else member
+
+
+def _response(
+    core: Core,
+    request: ConsumerGroupHeartbeatRequest,
+    before: ConsumerMember,
+    after: ConsumerMember,
+) -> ConsumerGroupHeartbeatResponse:
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    said_everything = (
+        request.rebalance_timeout_ms != -1
+        and not (names is None and regex is None)
+        and request.topic_partitions is not None
+    )
+    is_told = (
+        request.member_epoch == JOINING_EPOCH
+        or said_everything
+        or after.assigned != before.assigned
+    )
+    return ConsumerGroupHeartbeatResponse(
+        member_id=after.member_id,
+        member_epoch=after.member_epoch,
+        heartbeat_interval_ms=core.settings.consumer_heartbeat_interval_of(core.state.group_id),
+        assignment=_assignment(after.assigned) if is_told else None,
+    )
+
+
+def _assignment(owned: Owned) -> Assignment:
+    return Assignment(
+        topic_partitions=[
+            ResponseTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+            for topic_id, partitions in owned.items()
+        ]
+    )

@@ -1,0 +1,1 @@
+"""The committed offsets of the groups of one partition of the offsets topic."""

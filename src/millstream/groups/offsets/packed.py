@@ -1,0 +1,112 @@
+"""A committed offset as a few bytes.
+
+A coordinator holds a million of them and reads a thousand: what counts is the room that each takes
+and that the garbage collector never looks at it. So each is one `bytes`: its head, then only what
+it has (a topic id; or an expiry of its own or text, with all that comes before them).
+"""
+
+from struct import Struct
+from typing import Final, NamedTuple, NewType
+from uuid import UUID
+
+from millstream.groups.records.values import OffsetCommitValue
+from millstream.wire.fields import NO_UUID
+from millstream.wire.values import uuid_of
+
+Packed = NewType("Packed", bytes)
+
+_HEAD: Final = Struct(">qqqi")  # record offset, committed offset, commit time, leader epoch
+_TIMESTAMP_AT: Final = 16
+_TOPIC_ID_AT: Final = _HEAD.size
+_EXPIRY_AT: Final = _TOPIC_ID_AT + 16
+_TEXT_AT: Final = _EXPIRY_AT + 8
+
+_INT64: Final = Struct(">q")
+_PLAIN_V4: Final = Struct(">hqiBqB")
+"""A value of version 4 without text: the B are the empty string and the number of tags."""
+_TOPIC_ID_TAG: Final = b"\0\x10"
+"""Tag 0 of sixteen bytes."""
+
+
+class CommittedOffset(NamedTuple):
+    """What a Packed says."""
+
+    record_offset: int
+    """Where in the log it was committed: of two, the later one counts."""
+    offset: int
+    commit_timestamp_ms: int
+    leader_epoch: int
+    """-1 where the client did not know it."""
+    topic_id: UUID
+    """NO_UUID where the client went by the name."""
+    expire_timestamp_ms: int
+    """-1 but for clients that asked for a retention of their own (OffsetCommit up to v4)."""
+    metadata: str
+
+
+def pack(record_offset: int, value: OffsetCommitValue) -> Packed:
+    """What the log has at `record_offset`."""
+    head = _HEAD.pack(record_offset, value.offset, value.commit_timestamp, value.leader_epoch)
+    if not value.metadata and value.expire_timestamp == -1:
+        return Packed(head if value.topic_id == NO_UUID else head + value.topic_id.bytes)
+    expiry = _INT64.pack(value.expire_timestamp)
+    return Packed(head + value.topic_id.bytes + expiry + value.metadata.encode())
+
+
+def pack_plain(record_offset: int, raw: bytes) -> Packed | None:
+    """From the bytes of the log, where they have the usual form; None where they do not.
+
+    What it takes is exactly what decoding and `pack` would have given.
+    """
+    if len(raw) != _PLAIN_V4.size and len(raw) != _PLAIN_V4.size + 18:
+        return None
+    version, offset, leader_epoch, length, timestamp, tags = _PLAIN_V4.unpack_from(raw)
+    if version != 4 or length != 1 or tags != (len(raw) > _PLAIN_V4.size):
+        return None
+    head = _HEAD.pack(record_offset, offset, timestamp, leader_epoch)
+    if not tags:
+        return Packed(head)
+    topic_id = raw[_PLAIN_V4.size + 2 :]
+    if raw[_PLAIN_V4.size : _PLAIN_V4.size + 2] != _TOPIC_ID_TAG or not any(topic_id):
+        return None
+    return Packed(head + topic_id)
+
+
+def unpack(packed: Packed) -> CommittedOffset:
+    """All of it."""
+    record_offset, offset, timestamp_ms, leader_epoch = _HEAD.unpack_from(packed)
+    topic_id, expiry, text = NO_UUID, -1, ""
+    if len(packed) >= _EXPIRY_AT:
+        topic_id = uuid_of(packed[_TOPIC_ID_AT:_EXPIRY_AT])
+    if len(packed) >= _TEXT_AT:
+        (expiry,) = _INT64.unpack_from(packed, _EXPIRY_AT)
+        text = packed[_TEXT_AT:].decode()
+    return CommittedOffset(
+        record_offset, offset, timestamp_ms, leader_epoch, topic_id, expiry, text
+    )
+
+
+def topic_id_of(packed: Packed) -> bytes:
+    """The id of the topic it was committed for; empty where the client went by the name."""
+    raw = packed[_TOPIC_ID_AT:_EXPIRY_AT]
+    return raw if any(raw) else b""
+
+
+def is_expired(packed: Packed, *, base_ms: int | None, wall_ms: int, retention_ms: int) -> bool:
+    """Its retention is over: counted from `base_ms`, or from its own commit.
+
+    One that was committed with an expiry of its own goes by that alone.
+    """
+    if len(packed) >= _TEXT_AT:
+        (expiry,) = _INT64.unpack_from(packed, _EXPIRY_AT)
+        if expiry != -1:
+            return bool(wall_ms >= expiry)
+    if base_ms is None:
+        (base_ms,) = _INT64.unpack_from(packed, _TIMESTAMP_AT)
+    return wall_ms - base_ms >= retention_ms
+
+
+def record_offset_of(packed: Packed) -> int:
+    """Where in the log it was committed."""
+    (record_offset,) = _INT64.unpack_from(packed)
+    return int(record_offset)

@@ -1,0 +1,254 @@
+"""What OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete come to, once they are allowed.
+
+Whether the group takes the request at all is for the group to say. Names and ids of topics are both
+in the structs here; the version that is written carries one of them.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+from uuid import UUID
+
+from millstream.groups.offsets.machine import Offsets
+from millstream.groups.offsets.packed import Packed, unpack
+from millstream.groups.records.entries import Entry
+from millstream.groups.records.keys import OffsetKey
+from millstream.groups.records.values import OffsetCommitValue
+from millstream.model.ids import GroupId
+from millstream.wire.errors import ErrorCode
+from millstream.wire.fields import NO_UUID
+from millstream.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from millstream.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from millstream.wire.messages.offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from millstream.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+CheckPartition = Callable[[str, UUID, int], None]
+"""Raises a refusal where the member may not commit that partition; the whole request fails then."""
+
+NO_EXPIRY_MS = -1
+"""A client that leaves the retention of its offsets to the broker says this."""
+
+
+class Committing(NamedTuple):
+    """Entries to write, and the answer for when they count. Without entries it is due at once."""
+
+    entries: tuple[Entry, ...]
+    response: OffsetCommitResponse
+
+
+class TxnCommitting(NamedTuple):
+    """As Committing; the entries are part of the producer's transaction."""
+
+    entries: tuple[Entry, ...]
+    response: TxnOffsetCommitResponse
+
+
+class Deleting(NamedTuple):
+    """Tombstones to write, and the answer for when they count."""
+
+    entries: tuple[Entry, ...]
+    response: OffsetDeleteResponse
+
+
+def is_metadata_too_large(metadata: str | None, chars_max: int) -> bool:
+    """Kafka counts UTF-16 units, whatever the name of its setting says."""
+    if metadata is None or 2 * len(metadata) <= chars_max:
+        return False
+    return len(metadata) + sum(one > "\uffff" for one in metadata) > chars_max
+
+
+def commit(
+    request: OffsetCommitRequest,
+    *,
+    wall_ms: int,
+    metadata_chars_max: int,
+    check: CheckPartition | None = None,
+) -> Committing:
+    """A text that is too long fails its partition alone, before it is checked."""
+    group_id = GroupId(request.group_id)
+    retention_ms = request.retention_time_ms
+    expire_ms = NO_EXPIRY_MS if retention_ms == NO_EXPIRY_MS else wall_ms + retention_ms
+    entries: list[Entry] = []
+    response = OffsetCommitResponse()
+    for topic in request.topics:
+        answers = []
+        for one in topic.partitions:
+            index = one.partition_index
+            code = _size_error(one, metadata_chars_max)
+            answers.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+            if code:
+                continue
+            if check is not None:
+                check(topic.name, topic.topic_id, index)
+            value = _value(one, wall_ms)
+            value.expire_timestamp, value.topic_id = expire_ms, topic.topic_id
+            entries.append(Entry(OffsetKey(group_id, topic.name, index), value))
+        response.topics.append(
+            OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+        )
+    return Committing(tuple(entries), response)
+
+
+def commit_in_transaction(
+    request: TxnOffsetCommitRequest,
+    *,
+    wall_ms: int,
+    metadata_chars_max: int,
+    check: CheckPartition | None = None,
+) -> TxnCommitting:
+    """As `commit`; topics have no ids here, and the check gets none."""
+    group_id = GroupId(request.group_id)
+    entries: list[Entry] = []
+    response = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        answers = []
+        for one in topic.partitions:
+            index = one.partition_index
+            code = _size_error(one, metadata_chars_max)
+            answers.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
+            if code:
+                continue
+            if check is not None:
+                check(topic.name, NO_UUID, index)
+            entries.append(Entry(OffsetKey(group_id, topic.name, index), _value(one, wall_ms)))
+        response.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
+    return TxnCommitting(tuple(entries), response)
+
+
+def _size_error(
+    one: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, chars_max: int
+) -> ErrorCode:
+    is_too_large = is_metadata_too_large(one.committed_metadata, chars_max)
+    return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
+
+
+def _value(
+    one: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, wall_ms: int
+) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        offset=one.committed_offset,
+        leader_epoch=one.committed_leader_epoch,
+        metadata=one.committed_metadata or "",
+        commit_timestamp=wall_ms,
+    )
+
+
+# -- OffsetFetch -------------------------------------------------------------------------------
+
+
+def fetch(
+    offsets: Offsets, group: OffsetFetchRequestGroup, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """What counts, of the topics that were asked for or (null) of all that have offsets."""
+    if group.topics is None:
+        return _fetch_all(offsets, GroupId(group.group_id), require_stable=require_stable)
+    response = OffsetFetchResponseGroup(group_id=group.group_id)
+    of_group = offsets.topics_of(GroupId(group.group_id))
+    for topic in group.topics:
+        of_topic = of_group.get(topic.name, {})
+        answers = []
+        for index in topic.partition_indexes:
+            if require_stable and offsets.is_unstable(
+                OffsetKey(GroupId(group.group_id), topic.name, index)
+            ):
+                answers.append(_nothing(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                answers.append(_answer(index, of_topic.get(index), topic))
+        response.topics.append(
+            OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+        )
+    return response
+
+
+def _fetch_all(
+    offsets: Offsets, group_id: GroupId, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    response = OffsetFetchResponseGroup(group_id=group_id)
+    for name, of_topic in offsets.topics_of(group_id).items():
+        answers = []
+        for index, packed in of_topic.items():
+            if require_stable and offsets.is_unstable(OffsetKey(group_id, name, index)):
+                answers.append(_nothing(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                answers.append(_answer(index, packed))
+        response.topics.append(OffsetFetchResponseTopics(name=name, partitions=answers))
+    return response
+
+
+def _answer(
+    index: int, packed: Packed | None, asked: OffsetFetchRequestTopics | None = None
+) -> OffsetFetchResponsePartitions:
+    """An offset that was committed for a topic that is gone is none for its namesake (KIP-848)."""
+    if packed is None:
+        return _nothing(index)
+    found = unpack(packed)
+    if (
+        asked is not None
+        and NO_UUID not in (found.topic_id, asked.topic_id)
+        and found.topic_id != asked.topic_id
+    ):
+        return _nothing(index)
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+    )
+
+
+def _nothing(index: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index, committed_offset=-1, metadata="", error_code=code
+    )
+
+
+# -- OffsetDelete and what else deletes --------------------------------------------------------
+
+
+def delete(
+    offsets: Offsets, request: OffsetDeleteRequest, is_subscribed: Callable[[str], bool]
+) -> Deleting:
+    """A topic that the group subscribes to keeps its offsets. One that has none is no error."""
+    group_id = GroupId(request.group_id)
+    entries: list[Entry] = []
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        is_kept = is_subscribed(topic.name)
+        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_kept else ErrorCode.NONE
+        answers = []
+        for one in topic.partitions:
+            key = OffsetKey(group_id, topic.name, one.partition_index)
+            if not is_kept and offsets.has(key):
+                entries.append(Entry(key, None))
+            answers.append(
+                OffsetDeleteResponsePartition(partition_index=key.partition, error_code=code)
+            )
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
+    return Deleting(tuple(entries), response)
+
+
+def delete_all(offsets: Offsets, group_id: GroupId) -> tuple[Entry, ...]:
+    """Tombstones for everything of a group that is deleted, in a fixed order."""
+    return tuple(Entry(key, None) for key in sorted(offsets.keys_of(group_id)))

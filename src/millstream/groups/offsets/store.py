@@ -1,0 +1,64 @@
+"""Offsets by group, topic and partition. Which of them count is decided elsewhere."""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from millstream.groups.offsets.packed import Packed
+from millstream.groups.records.keys import OffsetKey
+from millstream.model.ids import GroupId
+
+Partitions = Mapping[int, Packed]
+Topics = Mapping[str, Partitions]
+
+_NO_TOPICS: Final[Topics] = MappingProxyType({})
+
+
+class OffsetStore:
+    """A dict of dicts: groups, topics, partitions. None of them is ever empty."""
+
+    __slots__ = ("_groups", "count")
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupId, dict[str, dict[int, Packed]]] = {}
+        self.count = 0
+        """All offsets of all groups."""
+
+    def get(self, key: OffsetKey) -> Packed | None:
+        """What was committed there."""
+        group_id, topic, partition = key
+        return self.topics_of(group_id).get(topic, {}).get(partition)
+
+    def put(self, key: OffsetKey, packed: Packed) -> None:
+        """Instead of what was there."""
+        group_id, topic, partition = key
+        topics = self._groups.get(group_id)
+        if topics is None:
+            topics = self._groups[group_id] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            partitions = topics[topic] = {}
+        if partition not in partitions:
+            self.count += 1
+        partitions[partition] = packed
+
+    def remove(self, key: OffsetKey) -> None:
+        """If it is there."""
+        group_id, topic, partition = key
+        topics = self._groups.get(group_id, {})
+        partitions = topics.get(topic, {})
+        if partitions.pop(partition, None) is None:
+            return
+        self.count -= 1
+        if not partitions:
+            del topics[topic]
+        if not topics:
+            del self._groups[group_id]
+
+    def topics_of(self, group_id: GroupId) -> Topics:
+        """Everything of a group, to read; nothing for a group that has none."""
+        return self._groups.get(group_id, _NO_TOPICS)
+
+    def group_ids(self) -> Iterator[GroupId]:
+        """Groups that have offsets."""
+        return iter(self._groups)

@@ -1,0 +1,71 @@
+"""What the parts of a shard share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.consumer.group import ConsumerGroup
+from millstream.groups.consumer.topics import TopicsView
+from millstream.groups.counts import Counts
+from millstream.groups.effects import Caller, Outbox, Ticket, Write
+from millstream.groups.offsets.machine import Offsets
+from millstream.groups.records.entries import Entry
+from millstream.groups.settings import GroupSettings
+from millstream.groups.table import GroupTable
+from millstream.model.ids import GroupId, MemberId
+
+Group = ClassicGroup | ConsumerGroup
+NewMemberId = Callable[[str], MemberId]
+
+
+class Chain(NamedTuple):
+    """A request whose next step is decided when its last write is in the log."""
+
+    caller: Caller
+    go_on: Callable[[], None]
+
+
+@dataclass(slots=True)
+class Parts:
+    """The state of a shard, and what it was given."""
+
+    settings: GroupSettings
+    outbox: Outbox
+    new_member_id: NewMemberId
+    topics: TopicsView
+    groups: GroupTable[Group] = field(default_factory=GroupTable)
+    offsets: Offsets = field(default_factory=Offsets)
+    counts: Counts = field(default_factory=Counts)
+    chains: dict[Ticket, Chain] = field(default_factory=dict)
+    founding: dict[GroupId, ConsumerGroup] = field(default_factory=dict)
+    """Groups that are there when the log has taken their first entries."""
+    wall_ms: int = 0
+    """The time of day of the call that is being decided."""
+
+    def new_classic(self, group_id: GroupId) -> ClassicGroup:
+        """An empty one, which is not in the table."""
+        return ClassicGroup(
+            group_id, self.outbox, self.settings, self.new_member_id, wall_ms=lambda: self.wall_ms
+        )
+
+    def new_consumer(self, group_id: GroupId) -> ConsumerGroup:
+        """One that nothing was written of, which is not in the table."""
+        return ConsumerGroup(
+            group_id,
+            self.outbox,
+            self.settings,
+            self.new_member_id,
+            topics=self.topics,
+            wall_ms=lambda: self.wall_ms,
+        )
+
+    def found(self, group_id: GroupId) -> ConsumerGroup:
+        """The one that was made for these entries, or a new one."""
+        return self.founding.pop(group_id, None) or self.new_consumer(group_id)
+
+    def write_then(self, entries: tuple[Entry, ...], chain: Chain) -> None:
+        """Write, and go on when the log has taken it; if it does not, the caller hears why."""
+        ticket = self.outbox.ticket()
+        self.chains[ticket] = chain
+        self.outbox.write(Write(entries, ticket=ticket))

@@ -1,0 +1,197 @@
+"""Keys of the offsets topic: two bytes that say what kind of record it is, then the fields.
+
+What Kafka once called the version of the key is the kind of the record; no kind ever had a second
+layout but offsets, whose first one (0) has the same fields as today's (1) and means the same.
+Kinds that are not here (share groups, streams groups, whatever comes later) are not ours to judge:
+`decode_key` gives None for them.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - it is an exception
+from typing import Final, NamedTuple, TypeVar
+
+from millstream.model.ids import GroupId, MemberId
+from millstream.wire.primitives import INT16, MalformedFrame, read_string, write_string
+
+INT32: Final = Struct(">i")
+
+LEGACY_OFFSET_KIND: Final = 0
+OFFSET_KIND: Final = 1
+
+
+T = TypeVar("T", bound=tuple[object, ...])
+
+
+def _distinct(made: type[T]) -> type[T]:
+    """Tuples of different classes can be equal, but a group of either protocol is its own key."""
+
+    def is_same(self: T, other: object) -> bool:
+        return type(other) is type(self) and tuple.__eq__(self, other)
+
+    def is_other(self: T, other: object) -> bool:
+        return not is_same(self, other)
+
+    made.__eq__ = is_same  # type: ignore[assignment]
+    made.__ne__ = is_other  # type: ignore[assignment]
+    return made
+
+
+class OffsetKey(NamedTuple):
+    """How far a group has read in one partition."""
+
+    group_id: GroupId
+    topic: str
+    partition: int
+
+
+@_distinct
+class ClassicGroupKey(NamedTuple):
+    """A group of the classic protocol, with its members."""
+
+    group_id: GroupId
+
+
+@_distinct
+class ConsumerGroupKey(NamedTuple):
+    """The epoch of a group of the next-generation protocol."""
+
+    group_id: GroupId
+
+
+@_distinct
+class ConsumerPartitionMetadataKey(NamedTuple):
+    """What such a group knew of its topics. Kafka has written none since 4.1, only tombstones."""
+
+    group_id: GroupId
+
+
+@_distinct
+class ConsumerMemberKey(NamedTuple):
+    """A member of such a group, and what it subscribes to."""
+
+    group_id: GroupId
+    member_id: MemberId
+
+
+@_distinct
+class TargetAssignmentKey(NamedTuple):
+    """The epoch of the group that the target assignment was made for."""
+
+    group_id: GroupId
+
+
+@_distinct
+class TargetMemberKey(NamedTuple):
+    """The partitions that a member shall have."""
+
+    group_id: GroupId
+    member_id: MemberId
+
+
+@_distinct
+class CurrentAssignmentKey(NamedTuple):
+    """The partitions that a member has, and has still to give back."""
+
+    group_id: GroupId
+    member_id: MemberId
+
+
+@_distinct
+class RegularExpressionKey(NamedTuple):
+    """The topics that a pattern of the group stood for."""
+
+    group_id: GroupId
+    expression: str
+
+
+GroupOnlyKey = (
+    ClassicGroupKey | ConsumerGroupKey | ConsumerPartitionMetadataKey | TargetAssignmentKey
+)
+MemberKey = ConsumerMemberKey | TargetMemberKey | CurrentAssignmentKey
+Key = OffsetKey | GroupOnlyKey | MemberKey | RegularExpressionKey
+
+KINDS: Final[dict[type[Key], int]] = {
+    OffsetKey: OFFSET_KIND,
+    ClassicGroupKey: 2,
+    ConsumerGroupKey: 3,
+    ConsumerPartitionMetadataKey: 4,
+    ConsumerMemberKey: 5,
+    TargetAssignmentKey: 6,
+    TargetMemberKey: 7,
+    CurrentAssignmentKey: 8,
+    RegularExpressionKey: 16,
+}
+"""What each is written as."""
+
+K = TypeVar("K", bound=Key)
+_Read = Callable[[memoryview, int], tuple[Key, int]]
+
+
+def encode_key(key: Key) -> bytes:
+    """The bytes that compaction goes by. ValueError for a string that Kafka's form cannot hold."""
+    out = bytearray(INT16.pack(KINDS[type(key)]))
+    for field in key:
+        if isinstance(field, str):
+            write_string(out, field)
+        else:
+            try:
+                out += INT32.pack(field)
+            except StructError:
+                raise ValueError(f"{field} is no number of a partition") from None
+    return bytes(out)
+
+
+def decode_key(raw: bytes | bytearray | memoryview) -> Key | None:
+    """The key, or None for a kind that we do not know. Raises MalformedFrame."""
+    view = memoryview(raw)
+    if len(view) < INT16.size:
+        raise MalformedFrame(f"a key of {len(view)} bytes")
+    (kind,) = INT16.unpack_from(view)
+    read = _READERS.get(kind)
+    return None if read is None else _whole(view, read)
+
+
+def decode_offset_key(raw: bytes) -> OffsetKey:
+    """The key of an offset, where the caller has seen that it is of that kind."""
+    return _whole(memoryview(raw), _offset)
+
+
+def _whole(view: memoryview, read: Callable[[memoryview, int], tuple[K, int]]) -> K:
+    try:
+        key, at = read(view, INT16.size)
+    except StructError:
+        raise MalformedFrame("a key that is cut off") from None
+    if at != len(view):
+        raise MalformedFrame(f"a key with {len(view) - at} bytes left", at=at)
+    return key
+
+
+def _offset(view: memoryview, at: int) -> tuple[OffsetKey, int]:
+    group_id, at = read_string(view, at)
+    topic, at = read_string(view, at)
+    (partition,) = INT32.unpack_from(view, at)
+    return OffsetKey(GroupId(group_id), topic, partition), at + INT32.size
+
+
+def _strings(made: Callable[..., Key], count: int) -> _Read:
+    """Every kind but offsets consists of nothing else."""
+
+    def read(view: memoryview, at: int) -> tuple[Key, int]:
+        texts = []
+        for _ in range(count):
+            text, at = read_string(view, at)
+            texts.append(text)
+        return made(*texts), at
+
+    return read
+
+
+def _readers() -> dict[int, _Read]:
+    readers: dict[int, _Read] = {
+        kind: _strings(made, len(made._fields)) for made, kind in KINDS.items()
+    }
+    return readers | {LEGACY_OFFSET_KIND: _offset, OFFSET_KIND: _offset}
+
+
+_READERS: Final = _readers()

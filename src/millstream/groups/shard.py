@@ -1,0 +1,365 @@
+"""One partition of the offsets topic: all groups and committed offsets in it, as a pure machine.
+
+A call decides and leaves effects in the outbox (`effects`); the shell takes them out before the
+next call. What was decided comes true in three steps, which the shell tells:
+
+- `appended(write, last_offset)`: the log has taken the batch. Entries that the machine has not
+  applied itself are applied now, so the next decision knows them.
+- `committed(high_watermark)`: offsets below it are what OffsetFetch answers with from now on.
+  Then the replies of the writes below it are sent, and `written(write)` is told for each.
+- or `refused(write, error)`: the log did not take it. Nothing happened; the replies of the write
+  are answered with the error by the shell.
+
+So a decision may rest on what is not committed yet: whatever is lost with the leadership is lost
+from the log's end, this decision with it.
+
+Writes that hold only offsets of ordinary commits (`is_gatherable`) may wait for others of their
+kind and be written as one batch, in their order, as long as nothing but `offset_commit`,
+`offset_fetch`, `heartbeat` and reads are called in between; before any other call they are written.
+
+Requests that name several groups are split by the caller, group by group, because their groups are
+in different shards: `offset_fetch`, `delete_group`, `describe_group` and `consumer_group_describe`
+take one group of the request and reply with one group of the response.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from typing_extensions import Buffer
+
+from millstream.groups import admin, applying, committing, fetching, kinds, routing
+from millstream.groups.classic.group import ClassicGroup
+from millstream.groups.committing import is_gatherable
+from millstream.groups.consumer.topics import TopicsView
+from millstream.groups.counts import Counts
+from millstream.groups.effects import Caller, Outbox, Write
+from millstream.groups.errors import GroupRefused
+from millstream.groups.expiring import Expiring
+from millstream.groups.offsets.loading import LogReader
+from millstream.groups.parts import Group, NewMemberId, Parts
+from millstream.groups.records.entries import Entry, Producer
+from millstream.groups.records.keys import OffsetKey
+from millstream.groups.records.values import GroupMetadataValue
+from millstream.groups.settings import GroupSettings
+from millstream.model.errors import OperatingError
+from millstream.model.ids import NO_PRODUCER_ID, GroupId, Offset, ProducerId
+from millstream.model.invariant import invariant
+from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from millstream.wire.messages.heartbeat import HeartbeatRequest
+from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.leave_group import LeaveGroupRequest
+from millstream.wire.messages.list_groups import ListGroupsRequest
+from millstream.wire.messages.offset_commit import OffsetCommitRequest
+from millstream.wire.messages.offset_delete import OffsetDeleteRequest
+from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
+from millstream.wire.messages.sync_group import SyncGroupRequest
+from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
+
+__all__ = ["Shard", "is_gatherable"]
+
+Membership = Callable[[Parts, Caller, Any, int], None]
+
+
+class Shard:
+    """All groups of one partition of the offsets topic."""
+
+    def __init__(
+        self,
+        index: int,
+        *,
+        settings: GroupSettings,
+        outbox: Outbox,
+        new_member_id: NewMemberId,
+        topics: TopicsView,
+    ) -> None:
+        self.index = index
+        self._parts = Parts(settings, outbox, new_member_id, topics)
+        self._expiring = Expiring(self._parts)
+        self._reader = LogReader(self._parts.offsets)
+        self._is_live = False
+
+    # -- requests; now_ms is monotonic, wall_ms is the time of day ---------------------------
+
+    def join_group(
+        self, caller: Caller, request: JoinGroupRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
+        """Replies JoinGroupResponse, when the group has gathered."""
+        self._parts.wall_ms = wall_ms
+        self._member(routing.join_group, caller, request, now_ms)
+
+    def sync_group(
+        self, caller: Caller, request: SyncGroupRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
+        """Replies SyncGroupResponse, when the leader has sent the assignment."""
+        self._parts.wall_ms = wall_ms
+        self._member(routing.sync_group, caller, request, now_ms)
+
+    def heartbeat(
+        self, caller: Caller, request: HeartbeatRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
+        """Replies HeartbeatResponse."""
+        self._parts.wall_ms = wall_ms
+        self._member(routing.heartbeat, caller, request, now_ms)
+
+    def leave_group(
+        self, caller: Caller, request: LeaveGroupRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
+        """Replies LeaveGroupResponse."""
+        self._parts.wall_ms = wall_ms
+        self._member(routing.leave_group, caller, request, now_ms)
+
+    def consumer_group_heartbeat(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
+        """Replies ConsumerGroupHeartbeatResponse."""
+        self._parts.wall_ms = wall_ms
+        self._member(routing.consumer_group_heartbeat, caller, request, now_ms)
+
+    def offset_commit(
+        self, caller: Caller, request: OffsetCommitRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
+        """Replies OffsetCommitResponse. Every topic has its name; from version 10 its id too."""
+        parts = self._parts
+        parts.wall_ms = wall_ms
+        self._answer(
+            caller, lambda: committing.offset_commit(parts, caller, request, now_ms=now_ms)
+        )
+
+    def txn_offset_commit(
+        self, caller: Caller, request: TxnOffsetCommitRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
+        """Replies TxnOffsetCommitResponse."""
+        parts = self._parts
+        parts.wall_ms = wall_ms
+        self._answer(
+            caller, lambda: committing.txn_offset_commit(parts, caller, request, now_ms=now_ms)
+        )
+
+    def offset_fetch(
+        self,
+        caller: Caller,
+        group: OffsetFetchRequestGroup,
+        *,
+        is_stable: bool,
+        now_ms: int,  # noqa: ARG002 - all requests are asked alike
+    ) -> None:
+        """Replies OffsetFetchResponseGroup. Every topic has its name; from version 10 its id too.
+
+        All offsets of the group where `topics` is None, each topic with its name.
+        """
+        parts = self._parts
+        self._answer(
+            caller, lambda: fetching.offset_fetch(parts, caller, group, is_stable=is_stable)
+        )
+
+    def offset_delete(
+        self,
+        caller: Caller,
+        request: OffsetDeleteRequest,
+        *,
+        now_ms: int,  # noqa: ARG002 - all requests are asked alike
+    ) -> None:
+        """Replies OffsetDeleteResponse."""
+        self._answer(caller, lambda: admin.offset_delete(self._parts, caller, request))
+
+    def delete_group(
+        self,
+        caller: Caller,
+        group_id: GroupId,
+        *,
+        now_ms: int,  # noqa: ARG002 - all requests are asked alike
+    ) -> None:
+        """Replies DeletableGroupResult."""
+        self._answer(caller, lambda: admin.delete_group(self._parts, caller, group_id))
+
+    def list_groups(self, caller: Caller, request: ListGroupsRequest) -> None:
+        """Replies list[ListedGroup]."""
+        self._answer(caller, lambda: admin.list_groups(self._parts, caller, request))
+
+    def describe_group(self, caller: Caller, group_id: GroupId) -> None:
+        """Replies describe_groups.DescribedGroup."""
+        self._answer(caller, lambda: admin.describe_group(self._parts, caller, group_id))
+
+    def consumer_group_describe(self, caller: Caller, group_id: GroupId) -> None:
+        """Replies consumer_group_describe.DescribedGroup."""
+        self._answer(caller, lambda: admin.consumer_group_describe(self._parts, caller, group_id))
+
+    def _member(self, decide: Membership, caller: Caller, request: Any, now_ms: int) -> None:
+        self._answer(caller, lambda: decide(self._parts, caller, request, now_ms))
+        self._parts.groups.arm(GroupId(request.group_id))
+
+    def _answer(self, caller: Caller, decide: Callable[[], None]) -> None:
+        """A refusal is an answer."""
+        try:
+            decide()
+        except GroupRefused as refused:
+            self._parts.outbox.reply(caller, refused)
+
+    # -- what became of it -------------------------------------------------------------------
+
+    def appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
+        """The log has taken the write; its last entry is at `last_offset`."""
+        parts = self._parts
+        parts.wall_ms = wall_ms
+        at = last_offset - len(write.entries)
+        producer_id = NO_PRODUCER_ID if write.producer is None else write.producer.producer_id
+        of_groups = []
+        for entry in write.entries:
+            at += 1
+            if isinstance(entry.key, OffsetKey):
+                self._offset_appended(entry, Offset(at), producer_id)
+            elif write.is_applied:
+                self._count_generation(entry)
+            else:
+                of_groups.append(entry)
+        applying.apply_written(parts, of_groups, now_ms)
+        self._arm(write)
+        chain = parts.chains.pop(write.ticket, None) if write.ticket is not None else None
+        if chain is not None:
+            self._answer(chain.caller, chain.go_on)
+            self._arm(write)
+
+    def _offset_appended(self, entry: Entry, at: Offset, producer_id: ProducerId) -> None:
+        applying.apply_offset(self._parts, entry, at, producer_id=producer_id)
+        if entry.value is not None:
+            self._parts.counts.offset_commits += 1
+            applying.add_simple(self._parts, entry.key.group_id)
+
+    def _count_generation(self, entry: Entry) -> None:
+        """A classic group writes its record with members when a rebalance is complete."""
+        if isinstance(entry.value, GroupMetadataValue) and entry.value.members:
+            self._parts.counts.completed_rebalances += 1
+
+    def refused(self, write: Write, error: OperatingError, *, now_ms: int) -> None:
+        """The log has not taken it; the shell answers its replies."""
+        parts = self._parts
+        chain = parts.chains.pop(write.ticket, None) if write.ticket is not None else None
+        if chain is not None:
+            parts.outbox.reply(chain.caller, error)
+            return
+        group = self._group_of(write)
+        for entry in write.entries:
+            parts.founding.pop(entry.key.group_id, None)
+        if isinstance(group, ClassicGroup) and write.ticket is not None:
+            group.refused(write.ticket, error, now_ms)
+        self._arm(write)
+
+    def written(self, write: Write, *, now_ms: int) -> None:
+        """The high watermark has passed it."""
+        if write.ticket is None:
+            return
+        group = self._group_of(write)
+        if isinstance(group, ClassicGroup):
+            group.written(write.ticket, now_ms)
+            self._arm(write)
+
+    def committed(self, high_watermark: Offset) -> None:
+        """What is below can not be lost any more."""
+        self._parts.offsets.committed(high_watermark)
+
+    def _group_of(self, write: Write) -> Group | None:
+        return self._parts.groups.get(write.entries[0].key.group_id) if write.entries else None
+
+    def _arm(self, write: Write) -> None:
+        for group_id in {entry.key.group_id for entry in write.entries}:
+            self._parts.groups.arm(group_id)
+
+    # -- loading and unloading ---------------------------------------------------------------
+
+    def apply(self, entry: Entry, offset: Offset, producer: Producer | None = None) -> None:
+        """An entry that was read from the log."""
+        invariant(not self._is_live, "I-29 a record is read after all were", offset=offset)
+        if isinstance(entry.key, OffsetKey):
+            producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
+            applying.apply_offset(self._parts, entry, offset, producer_id=producer_id)
+        else:
+            applying.apply_group(self._parts, entry)
+
+    def load(self, records: Buffer) -> None:
+        """Whole batches of the log, in order; as `apply` of each entry, and much faster.
+
+        Give it as much at a time as others may be kept waiting. Raises MalformedRecords and
+        UnreadableEntry.
+        """
+        invariant(not self._is_live, "I-29 records are read after all were")
+        for decoded in self._reader.read(records):
+            if isinstance(decoded.what, Entry):
+                applying.apply_group(self._parts, decoded.what)
+
+    @property
+    def skipped_count(self) -> int:
+        """Records that `load` has passed over because their kind is not known here."""
+        return self._reader.skipped_count
+
+    def transaction_ended(
+        self, producer_id: ProducerId, offset: Offset, *, is_commit: bool
+    ) -> None:
+        """A marker, read from the log or just appended to it at this offset."""
+        self._parts.offsets.ended(producer_id, offset, is_commit=is_commit)
+
+    def loaded(self, *, now_ms: int, wall_ms: int) -> None:
+        """All that was in the log has been applied: sessions begin."""
+        parts = self._parts
+        parts.wall_ms = wall_ms
+        self._is_live = True
+        for group_id in parts.offsets.group_ids():
+            applying.add_simple(parts, group_id)
+        for group in list(parts.groups.values()):
+            group.loaded(now_ms)
+            parts.groups.arm(group.group_id)
+        parts.counts = Counts()
+
+    def unload(self) -> list[object]:
+        """The tokens of all who wait for an answer and are not in a write; the machine is dead."""
+        parts = self._parts
+        tokens = [chain.caller.token for chain in parts.chains.values()]
+        for group in parts.groups.values():
+            tokens.extend(kinds.waiting_tokens(group))
+        parts.chains.clear()
+        parts.groups.clear()
+        return tokens
+
+    # -- time and topics ---------------------------------------------------------------------
+
+    def next_deadline_ms(self) -> int | None:
+        """When to call `tick`."""
+        return self._parts.groups.next_deadline_ms()
+
+    def tick(self, *, now_ms: int, wall_ms: int) -> None:
+        """Sessions and rebalances that have run out."""
+        self._parts.wall_ms = wall_ms
+        for group in self._parts.groups.due(now_ms):
+            group.tick(now_ms)
+
+    def expire(self, *, now_ms: int, wall_ms: int) -> bool:  # noqa: ARG002 - as `tick`
+        """A step of removing what has expired; True when there is more to do now."""
+        self._parts.wall_ms = wall_ms
+        return self._expiring.step()
+
+    def topics_changed(self, names: Iterable[str], *, now_ms: int, wall_ms: int) -> None:
+        """Topics that were created, deleted or got partitions."""
+        # Groups compare the version of the topics when a member asks, so they find out by
+        # themselves, and a group that nobody asks for needs no new assignment.
+        self._parts.wall_ms = wall_ms
+
+    def partitions_deleted(self, topics: Iterable[str]) -> None:
+        """Topics that are gone, and their offsets with them; after `topics` shows it."""
+        self._expiring.topics_deleted(topics)
+
+    # -- for metrics -------------------------------------------------------------------------
+
+    @property
+    def counts(self) -> Counts:
+        """What was done since it was loaded."""
+        return self._parts.counts
+
+    @property
+    def offset_count(self) -> int:
+        """NumOffsets"""
+        return self._parts.offsets.count
+
+    def groups_by_state(self) -> Counter[tuple[str, str]]:
+        """How many groups there are, by type and state (`classic`, `Stable`)."""
+        groups = self._parts.groups.values()
+        return Counter((kinds.type_name(one), one.state.value) for one in groups)

@@ -1,0 +1,71 @@
+"""Reading a partition of the offsets topic into its machine, in steps."""
+
+from array import array
+from collections.abc import Iterator
+from typing import Final
+
+from millstream.groups.shell.held_shard import HeldShard, Phase
+from millstream.kernels.batches import (
+    LAST_OFFSET,
+    POSITION,
+    RECORD_COUNT,
+    ROW_FIELDS,
+    SIZE,
+    walk,
+)
+from millstream.model.errors import CorruptRecords
+from millstream.model.ids import Offset
+from millstream.runtime.turns import Steps
+from millstream.storage.log_reader import Isolation, ReadSlice
+from millstream.storage.ports import PartitionLog
+
+RECORDS_PER_TURN: Final = 500
+"""Read between two turns of others: one to two milliseconds. A batch is read as a whole."""
+_ANY_SIZE: Final = 2**31 - 1
+
+
+def loading(held: HeldShard, *, size_max: int) -> Steps[int]:
+    """Read everything up to the log's end as it is now; how many records that were.
+
+    Ends early when the shard is dropped. Raises OperatingError and MalformedRecords.
+    """
+    log = held.log
+    end, offset, count = log.log_end, log.log_start, 0
+    while offset < end:
+        records = yield from _reading(log, offset, size_max)
+        rows, _, _ = walk(records, 0, len(records), check_crc=True, size_max=_ANY_SIZE)
+        if not rows:
+            raise CorruptRecords(f"{log.partition}: no batch can be read at offset {offset}")
+        for start, stop, contained in _parts(rows):
+            if held.phase is Phase.DROPPED:
+                return count
+            held.shard.load(records[start:stop])
+            count += contained
+            yield None
+        offset = Offset(rows[LAST_OFFSET - ROW_FIELDS] + 1)
+    held.load_end = end
+    return count
+
+
+def _reading(log: PartitionLog, offset: Offset, size_max: int) -> Steps[memoryview]:
+    data: ReadSlice = log.read(offset, size_max=size_max, isolation=Isolation.LOG_END).data
+    if data.file is None:
+        return memoryview(data.raw or b"")
+    file = data.file
+    file.pin()
+    try:
+        records: bytes = yield data.read
+    finally:
+        file.unpin()
+    return memoryview(records)
+
+
+def _parts(rows: "array[int]") -> Iterator[tuple[int, int, int]]:
+    """Where whole batches begin and end that make a turn, and how many records they have."""
+    start, count = rows[POSITION], 0
+    for at in range(0, len(rows), ROW_FIELDS):
+        count += rows[at + RECORD_COUNT]
+        stop = rows[at + POSITION] + rows[at + SIZE]
+        if count >= RECORDS_PER_TURN or at + ROW_FIELDS == len(rows):
+            yield start, stop, count
+            start, count = stop, 0

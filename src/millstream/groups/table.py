@@ -1,0 +1,80 @@
+"""Which groups a shard has, and which of them wants to be called next.
+
+Every group keeps its own timers; the shard asks each for its earliest and keeps those in one heap.
+A heartbeat only moves a deadline back, and there are thousands of them a second: the heap keeps the
+earlier one, and the group is asked again when that is due. So a call costs nothing but a
+comparison, and the next deadline is found in O(log n) of the groups.
+"""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final, Protocol, TypeVar
+
+from millstream.model.ids import GroupId
+from millstream.model.invariant import invariant
+
+STALE_MIN: Final = 64
+"""So many entries that do not count are always left where they are."""
+
+
+class Timed(Protocol):
+    """What has deadlines."""
+
+    def next_deadline_ms(self) -> int | None: ...
+
+
+T = TypeVar("T", bound=Timed)
+
+
+class GroupTable(dict[GroupId, T]):
+    """Groups by their id, with a heap of deadlines. Whoever calls a group arms it afterwards."""
+
+    __slots__ = ("_armed", "_heap")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heap: list[tuple[int, GroupId]] = []
+        self._armed: dict[GroupId, int] = {}
+        """The entry of the heap that counts, of each group that has one; others are passed over."""
+
+    def arm(self, group_id: GroupId) -> None:
+        """Look again when the group wants to be called; it may be gone."""
+        group = self.get(group_id)
+        deadline = None if group is None else group.next_deadline_ms()
+        armed = self._armed.get(group_id)
+        if deadline is None:
+            self._armed.pop(group_id, None)
+        elif armed is None or deadline < armed:
+            self._armed[group_id] = deadline
+            heappush(self._heap, (deadline, group_id))
+            if len(self._heap) > 2 * len(self._armed) + STALE_MIN:
+                self._heap = [(due, one) for one, due in self._armed.items()]
+                heapify(self._heap)
+
+    def next_deadline_ms(self) -> int | None:
+        """The earliest; a group may turn out to have nothing to do then."""
+        self._drop_stale()
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> Iterator[T]:
+        """Each group whose time has come, once. The caller calls it; it is armed again here."""
+        come = []
+        while (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
+            _, group_id = heappop(self._heap)
+            del self._armed[group_id]
+            come.append(group_id)
+        for group_id in come:
+            group = self.get(group_id)
+            if group is None:
+                continue
+            if (real := group.next_deadline_ms()) is not None and real <= now_ms:
+                yield group
+            self.arm(group_id)
+
+    def _drop_stale(self) -> None:
+        heap, armed = self._heap, self._armed
+        while heap and armed.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        invariant(
+            len(heap) >= len(armed), "I-30 a group's deadline is lost", heap=len(heap), n=len(armed)
+        )
