@@ -131,7 +131,8 @@ class _Reader:
         return self._data[self._at - size : self._at].decode()
 
     def skip_bytes(self) -> None:
-        self._at += max(0, self.int32())
+        size = self.int32()
+        self._at += max(0, size)
 
     def places(self) -> tuple[Place, ...]:
         found: list[Place] = []
