@@ -107,6 +107,10 @@ class Onlooker:
         offsets = dict.fromkeys(known, NOTHING_COMMITTED)
         for topic in told.topics:
             for one in topic.partitions:
-                offsets[(topic.name, one.partition_index)] = one.committed_offset
+                place = (topic.name, one.partition_index)
+                if one.error_code:
+                    offsets.pop(place, None)  # it is told to ask again
+                else:
+                    offsets[place] = one.committed_offset
         with self._lock:
             self._seen[group].append(Seen(at_ns, began_ns, offsets))

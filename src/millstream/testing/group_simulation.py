@@ -11,6 +11,7 @@ import asyncio
 import gc
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from millstream.rpc.connections import Address
@@ -52,6 +53,31 @@ SETTINGS: Final = {
     "group.consumer.min.heartbeat.interval.ms": "1000",
     "min.insync.replicas": "2",
 }
+
+
+IN_TWENTY_SEEDS: Final = {
+    "elections": 100,
+    "members killed": 20,
+    "members paused": 20,
+    "leaves": 20,
+    "commits": 500,
+    "commits refused": 20,
+    "generations": 100,
+    "looks at committed offsets": 1_000,
+}
+"""What so many seeds must meet together: a simulation must not quietly test nothing."""
+SEEDS_TO_MEET_ALL: Final = 20
+
+
+def never_made(made: Mapping[str, int], seeds: int) -> list[str]:
+    """What so many seeds met too seldom and how often they did."""
+    if seeds < SEEDS_TO_MEET_ALL:
+        return []
+    return [
+        f"{name} ({made.get(name, 0)} of {least})"
+        for name, least in IN_TWENTY_SEEDS.items()
+        if made.get(name, 0) < least
+    ]
 
 
 def simulate_groups(seed: int, *, steps: int) -> Counter[str]:
@@ -174,8 +200,17 @@ class GroupPlay(ClusterPlay):
             self.scene.made["members killed"] += 1
 
     def _one_stops(self) -> None:
-        """As SIGSTOP does: when it goes on it does not know that time has passed."""
-        if (member := self._some_member()) is None:
+        """As SIGSTOP does, at once or at the worst moment: with a commit in its hands."""
+        if (member := self._some_member()) is None or member.before_commit is not None:
+            return
+        if self._chance.chance(0.5):
+            self._stop(member)
+        else:
+            member.before_commit = lambda: self._stop(member)
+
+    def _stop(self, member: SimMember) -> None:
+        """When it goes on it does not know that time has passed."""
+        if member.name not in member.group.members or self._source.is_stopped:
             return
         member.is_paused = True
         member.harm("paused")

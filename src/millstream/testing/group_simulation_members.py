@@ -54,6 +54,10 @@ class Source:
         at_s = self._now_s() if self._stopped_s is None else self._stopped_s
         return int(at_s * RECORDS_PER_S)
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped_s is not None
+
     def stop(self) -> None:
         self._stopped_s = self._now_s()
 
@@ -126,6 +130,8 @@ class SimMember(Client):
         self.story.add(Began(self.now_ns(), name, group.name, wish.instance, group.kind))
         self.lean: Final = self._make(wish)
         self.is_paused = False
+        self.before_commit: Callable[[], None] | None = None
+        """Called once, when it has processed something and is about to say so."""
 
     def now_ns(self) -> int:
         return round(self.scene.now_s() * 1e9)
@@ -165,6 +171,9 @@ class SimMember(Client):
             for offset in range(at or 0, end):
                 self.story.add(Processed(self.now_ns(), place, offset, ""))
                 lean.positions[place] = offsets[place] = offset + 1
+        if offsets and self.before_commit is not None:
+            self.before_commit()
+            self.before_commit = None
         await self.pause(0.0, 0.2)
         if offsets:
             await self._commit(offsets)
@@ -242,6 +251,11 @@ class SimOnlooker(Client):
         offsets = dict.fromkeys(group.places, NOTHING_COMMITTED)
         for topic in told.topics:
             for one in topic.partitions:
-                offsets[(topic.name, one.partition_index)] = one.committed_offset
+                place = (topic.name, one.partition_index)
+                if one.error_code:
+                    del offsets[place]  # it is told to ask again
+                    self.scene.made[f"looks refused: {ErrorCode(one.error_code).name}"] += 1
+                else:
+                    offsets[place] = one.committed_offset
         group.history.seen.append(Seen(round(self.scene.now_s() * 1e9), began_ns, offsets))
         self.scene.made["looks at committed offsets"] += 1
