@@ -56,11 +56,13 @@ GROUP_BUGS: Final = (
         "a classic commit of an old generation is accepted",
         (Patch("millstream.groups.classic.commits:check_commit", _any_commit),),
         (WENT_BACK,),
+        first_seed=13,
     ),
     Planted(
         "a next-generation commit of an old epoch is accepted",
         (Patch("millstream.groups.consumer.group:check_commit", _any_commit_of_any_partition),),
         (WENT_BACK,),
+        first_seed=26,
     ),
     Planted(
         "a partition is handed over before its release",
@@ -71,6 +73,7 @@ GROUP_BUGS: Final = (
         "offsets are answered empty while they are loaded",
         (Patch(f"{_HELD}.check_active", _serves_while_it_loads),),
         (WENT_BACK, BEGAN_BEFORE),
+        first_seed=4,
     ),
     Planted(
         "a commit is acknowledged before it counts",
