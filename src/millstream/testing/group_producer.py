@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FLUSH_MAX_S: Final = 120.0
 IN_FLIGHT_MAX: Final = 1_000
 POLL_S: Final = 0.05
+_UNKNOWN_PARTITION: Final = -190
 _SETTINGS: Final[Mapping[str, Any]] = {
     "enable.idempotence": True,
     "acks": "all",
@@ -84,6 +85,8 @@ class Feeder:
         return 0
 
     def _send(self, place: Place, value: str) -> None:
+        from confluent_kafka import KafkaException
+
         topic, partition = place
 
         def delivered(error: "KafkaError | None", message: "Message") -> None:
@@ -94,8 +97,13 @@ class Feeder:
                 return
             self._failure = self._failure or f"{value} to {place}: {error}"
 
+        try:
+            self._producer.produce(topic, value=value, partition=partition, on_delivery=delivered)
+        except KafkaException as error:
+            if error.args[0].code() != _UNKNOWN_PARTITION:
+                raise
+            return  # it was made a moment ago, and the client has not looked since
         self._waiting += 1
-        self._producer.produce(topic, value=value, partition=partition, on_delivery=delivered)
 
 
 def main(arguments: list[str]) -> int:

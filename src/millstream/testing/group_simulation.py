@@ -33,6 +33,7 @@ from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTo
 
 SECONDS_PER_STEP: Final = 0.1
 TOPIC: Final = "work"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 SESSION_MS: Final = 6_000
 SETTLE_S: Final = 60.0
 """After the last fault every group is settled within this: sessions of the dead end, coordinators
@@ -91,7 +92,11 @@ def simulate_groups(seed: int, *, steps: int) -> Counter[str]:
 def run_groups(
     seed: int, *, steps: int, sizes: tuple[int, ...] = (), with_faults: bool = True
 ) -> Counter[str]:
-    """As `simulate_groups`; `sizes` names how many members each kind of group has."""
+    """As `simulate_groups`; `sizes` names how many members each kind of group has.
+
+    Without faults of the brokers, but for one coordinator that is killed, nobody who lives may be
+    fenced.
+    """
     play = GroupPlay(seed, duration_s=steps * SECONDS_PER_STEP, sizes=sizes, calm=not with_faults)
     with errors_are_failures(), counted(play.scene.made):
         try:
@@ -135,7 +140,7 @@ class GroupPlay(ClusterPlay):
 
     async def _make_topic(self) -> None:
         admin, partitions = self._admin, max(4, max(self._sizes) + 2)
-        self.scene.promised |= {TOPIC, "__consumer_offsets"}
+        self.scene.promised |= {TOPIC, OFFSETS_TOPIC}
         making = admin.create(
             TOPIC, partitions=partitions, factor=3, configs={"min.insync.replicas": "2"}
         )
@@ -164,18 +169,29 @@ class GroupPlay(ClusterPlay):
     async def _disturb(self) -> None:
         scene, chance = self.scene, self._chance
         self.faults.client_hosts = [name for group in self.groups for name in group.members]
-        faults = None
-        if not self._is_calm:
-            faults = scene.spawn(self.faults.run(duration_s=self._duration_s), "faults")
+        faulty = self._one_failover() if self._is_calm else None
+        faults = scene.spawn(faulty or self.faults.run(duration_s=self._duration_s), "faults")
         until_s = scene.now_s() + self._duration_s
         while scene.now_s() < until_s:
             await asyncio.sleep(chance.between(0.2, 2.0))
             chance.choice([self._one_joins, self._one_leaves, self._one_dies, self._one_stops])()
-        if faults is not None:
-            await faults
-            await self.faults.heal()
-        scene.pauses.resume_all()
+        await faults
+        await self.faults.heal()
         await self.wait_until_well()
+
+    async def _one_failover(self) -> None:
+        """In the middle, of whoever coordinates most groups; it comes back."""
+        await asyncio.sleep(self._duration_s / 2)
+        led = Counter(
+            one.leader
+            for key, one in self.scene.committed.partitions.items()
+            if key.topic == OFFSETS_TOPIC
+        )
+        (victim, _), *_ = led.most_common(1)
+        self.brokers[victim].kill()
+        self.scene.made["coordinators killed"] += 1
+        await asyncio.sleep(self._duration_s / 4)
+        self.brokers[victim].begin()
 
     def _some_member(self) -> SimMember | None:
         group = self._chance.choice(self.groups)
