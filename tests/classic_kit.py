@@ -74,6 +74,7 @@ class World:
         self.tokens = count(1)
         self.ids = count(1)
         self.answers: dict[object, Any] = {}
+        self.answered_ms: dict[object, int] = {}
         self.asked: dict[object, Caller] = {}
         self.held: list[Write] = []
         """Written, and not yet known whether they count."""
@@ -223,6 +224,7 @@ class World:
         assert reply.token in self.asked
         assert reply.token not in self.answers, "answered twice (I-36)"
         self.answers[reply.token] = reply.response
+        self.answered_ms[reply.token] = self.now_ms
 
     def acknowledge(self, times: int = 1_000) -> None:
         """The oldest writes count; usually all of them."""

@@ -37,6 +37,8 @@ class FakeTopics:
         self.created_version = 0
         self._topics: dict[str, TopicFacts] = {}
         self._ids = count(1)
+        self.name_of: dict[UUID, str] = {}
+        """Also of topics that are gone: clients know what they read."""
         for name, partition_count in partitions.items():
             self.create(name, partition_count)
 
@@ -44,6 +46,7 @@ class FakeTopics:
         self.version += 1
         self.created_version = self.version
         topic_id = UUID(int=next(self._ids) << 64)
+        self.name_of[topic_id] = name
         self._topics[name] = TopicFacts(name, topic_id, partition_count)
         return topic_id
 

@@ -14,7 +14,7 @@ from millstream.controller.image import ImageChange
 from millstream.controller.topics import NewTopic
 from millstream.runtime.turns import Turns, run_whole
 from millstream.testing.sim_background import InlineBackground
-from millstream.testing.sim_clock import SimClock
+from millstream.testing.sim_clock import ManualClock, SimClock
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.schema import Message
 from topic_handlers_kit import INSIDE, Desk, _Peer
@@ -45,6 +45,8 @@ class GroupDesk(Desk):
         super().__init__({**SETTINGS, **(settings or {})}, **options)
         loop = asyncio.get_running_loop()
         services = self.services
+        self.log_clock = cast("ManualClock", services.clock)
+        """That of the logs, which stands still."""
         services.clock = SimClock(loop)
         services.timers = cast("Any", LoopTimers(loop, services.clock))
         self._answering = _Answering()

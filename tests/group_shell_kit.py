@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from millstream.groups.counts import Counts
 from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.records.entries import Entry, decode_batches, encode
 from millstream.groups.records.keys import OffsetKey
@@ -45,6 +46,8 @@ class FakeFile:
 
 class _Slice(ReadSlice):
     __slots__ = ("fails",)
+
+    fails: OperatingError | None
 
     def read(self) -> bytes:
         if self.fails is not None:
@@ -150,6 +153,7 @@ class FakeShard:
         self.on_tick: Callable[[], None] = lambda: None
         self.on_written: Callable[[Write], None] = lambda _: None
         self.expirations = 0
+        self.counts = Counts()
         self.has_more = False
 
     skipped_count = 0

@@ -41,6 +41,7 @@ class ClassicClient:
         self.last_beat_ms = shell.now_ms
         self.last_error: Any = ErrorCode.NONE
         self._waiting: tuple[str, object] | None = None
+        self._sent_ms = 0
 
     @property
     def is_waiting(self) -> bool:
@@ -70,12 +71,16 @@ class ClassicClient:
         answer = self.shell.answers.pop(token)
         code = code_of(answer)
         self.last_error = code
-        self.last_beat_ms = self.shell.now_ms
+        # An answer says that it was alive when it asked; who joins may wait for long, and its
+        # session begins with the answer.
+        self.last_beat_ms = self.shell.now_ms if kind == "join" else self._sent_ms
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member = answer.member_id
             self.join()
         elif code != ErrorCode.NONE:
             self._failed(code)
+        elif kind == "beat":
+            pass
         elif kind == "join":
             self.member, self.generation = answer.member_id, answer.generation_id
             self._sync(answer)
@@ -91,21 +96,18 @@ class ClassicClient:
             given = deal(members, self.shell, self.topics)
         request = sync(self.group, self.member, self.generation, given)
         request.protocol_name = answer.protocol_name
+        self._sent_ms = self.shell.now_ms
         token = self.shell.ask("sync_group", request, version=5)
         self._waiting = ("sync", token)
         self.poll()
 
     def heartbeat(self) -> Any:
-        """Gives the code, and acts on it."""
-        sent_ms = self.shell.now_ms
+        """Gives the code, unless the answer waits for something."""
         request = heartbeat(self.group, self.member, self.generation)
-        answer = self.shell.answer("heartbeat", request, version=4)
-        code = self.last_error = code_of(answer)
-        if code in (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS):
-            self.last_beat_ms = sent_ms
-        if code != ErrorCode.NONE:
-            self._failed(code)
-        return code
+        self._waiting = ("beat", self.shell.ask("heartbeat", request, version=4))
+        self._sent_ms = self.shell.now_ms
+        self.poll()
+        return None if self.is_waiting else self.last_error
 
     def _failed(self, code: Any) -> None:
         self.is_stable, self.owned = False, set()
@@ -148,6 +150,7 @@ class ConsumerClient:
         self.last_beat_ms = shell.now_ms
         self.last_error: Any = ErrorCode.NONE
         self._waiting: tuple[object, int] | None = None
+        self._is_unsure = False
 
     @property
     def is_waiting(self) -> bool:
@@ -170,7 +173,15 @@ class ConsumerClient:
                 rebalance_ms=20_000,
             )
         else:
-            request = consumer_heartbeat(self.group, self.member, self.epoch, owned=self.owned)
+            # Whoever may have missed an answer says everything, and is told everything again.
+            request = consumer_heartbeat(
+                self.group,
+                self.member,
+                self.epoch,
+                topics=self.topics if self._is_unsure else None,
+                owned=self.owned,
+                rebalance_ms=20_000 if self._is_unsure else -1,
+            )
         sent_ms = self.shell.now_ms
         token = self.shell.ask("consumer_group_heartbeat", request, version=1)
         self._waiting = (token, sent_ms)
@@ -185,6 +196,7 @@ class ConsumerClient:
         answer = self.shell.answers.pop(token)
         code = self.last_error = code_of(answer)
         if code != ErrorCode.NONE:
+            self._is_unsure = True
             if code in (
                 ErrorCode.UNKNOWN_MEMBER_ID,
                 ErrorCode.FENCED_MEMBER_EPOCH,
@@ -193,6 +205,7 @@ class ConsumerClient:
                 self.crash()
             return code
         self.last_beat_ms = sent_ms
+        self._is_unsure = False
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self.target = {
@@ -214,6 +227,7 @@ class ConsumerClient:
 
     def moved(self, shell: Shell) -> None:
         """The coordinator is another one: what was asked is asked again."""
+        self._is_unsure |= self.is_waiting
         self.shell, self._waiting = shell, None
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> object:

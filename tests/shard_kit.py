@@ -44,6 +44,8 @@ class Shell:
         self.topics = topics or FakeTopics()
         self.log: list[Logged] = list(log or ())
         self.high_watermark = len(self.log)
+        self._ends = [len(self.log)]
+        """Where batches end: a log is cut and replicated batch by batch."""
         self.now_ms, self.wall_ms = now_ms, wall_ms
         self.answers: dict[object, Any] = {}
         self.is_refusing = False
@@ -133,13 +135,14 @@ class Shell:
     def _append(self, write: Write) -> None:
         self.on_append(write)
         self.log.extend(Logged(entry, write.producer) for entry in write.entries)
+        self._ends.append(len(self.log))
         last = len(self.log) - 1
         self._pending.append((last, write))
         self.shard.appended(write, Offset(last), now_ms=self.now_ms, wall_ms=self.wall_ms)
 
     def advance(self, to: int | None = None) -> None:
         """The high watermark moves, to the end if nothing else is said."""
-        self._release(len(self.log) if to is None else to)
+        self._release(len(self.log) if to is None else self._batch_end(to))
         self.drain()
 
     def _release(self, high_watermark: int) -> None:
@@ -151,9 +154,13 @@ class Shell:
                 self._send(reply)
             self.shard.written(write, now_ms=self.now_ms)
 
+    def _batch_end(self, offset: int) -> int:
+        return max(one for one in (self.high_watermark, *self._ends) if one <= offset)
+
     def end_transaction(self, producer: Producer, *, is_commit: bool) -> None:
         """The marker is written."""
         self.log.append(Logged(TransactionEnd(is_commit), producer))
+        self._ends.append(len(self.log))
         self.shard.transaction_ended(
             ProducerId(producer.producer_id), Offset(len(self.log) - 1), is_commit=is_commit
         )
@@ -177,8 +184,8 @@ class Shell:
 
     def fail_over(self, *, keep: int | None = None) -> "Shell":
         """Another broker with the log up to `keep`, at least the high watermark."""
-        keep = self.high_watermark if keep is None else keep
-        assert keep >= self.high_watermark
+        assert keep is None or keep >= self.high_watermark
+        keep = self.high_watermark if keep is None else self._batch_end(keep)
         return Shell(
             settings=self.settings,
             topics=self.topics,

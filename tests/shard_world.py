@@ -62,12 +62,15 @@ class World:
         self.running: set[int] = set()
         self.past: dict[int, list[Credentials]] = {n: [] for n in range(len(self.clients))}
         self.left: set[Credentials] = set()
+        self.deleted: dict[str, int] = {}
+        """Groups that were deleted, and the last value that any commit had then."""
         self.floor: dict[Place, int] = {}
         self.may_be_gone: set[Place] = set()
         self.commits: dict[object, dict[Place, int]] = {}
         self.value = 0
         self.seen: dict[str, int] = {}
         self.was_refused = False
+        self._types: dict[str, str] = {}
 
     # -- one step ----------------------------------------------------------------------------
 
@@ -77,9 +80,9 @@ class World:
             (lambda: self.act(self._any_client()), 40),
             (lambda: self.pass_time(self.random.choice((100, 1_000, 3_000))), 20),
             (lambda: self.commit(self._any_client()), 12),
-            (lambda: self.commit_with_past(self._any_client()), 4),
+            (lambda: self.commit_with_past(self._any_client()), 8),
             (lambda: self.fetch(self.random.choice(GROUPS), is_stable=self._coin()), 8),
-            (lambda: self.leave(self._any_client()), 2),
+            (lambda: self.leave(self._any_client()), 4),
             (lambda: self.crash(self._any_client()), 2),
             (lambda: self.commit_as_nobody(self.random.choice(GROUPS)), 2),
             (lambda: self.delete_group(self.random.choice(GROUPS)), 2),
@@ -215,6 +218,8 @@ class World:
         if offset < 0:
             if floor >= 0 and place not in self.may_be_gone:
                 raise Broken(f"I-29 {place} had {floor} and has nothing")
+        elif offset <= self.deleted.get(place[0], -1):
+            raise Broken(f"I-29 {place} was deleted and has {offset}")
         elif offset < floor:
             raise Broken(f"I-29 {place} went back from {floor} to {offset}")
         else:
@@ -222,8 +227,13 @@ class World:
 
     def delete_group(self, group: str) -> None:
         self._may_go(group)
-        self.shell.ask("delete_group", group)
+        answer = self.shell.answers.pop(self.shell.ask("delete_group", group), None)
         self._count("delete")
+        if answer is not None and code_of(answer) == ErrorCode.NONE:
+            self._count("deleted")
+            self.deleted[group] = self.value
+            if any(one.group_id == group for one in self.list()):
+                raise Broken(f"I-29 {group} was deleted and is there")
         self.check()
 
     def delete_offset(self, group: str) -> None:
@@ -304,6 +314,7 @@ class World:
 
     def check(self) -> None:
         """After every step."""
+        self._look_at_types()
         for number, client in enumerate(self.clients):
             client.poll()
             self._remember(number)
@@ -314,6 +325,13 @@ class World:
                     self.floor[place] = max(value, self.floor.get(place, -1))
                     self.may_be_gone.discard(place)
         self._check_owners()
+
+    def _look_at_types(self) -> None:
+        """Whether a group with members has changed its protocol."""
+        for one in self.list():
+            was, self._types[one.group_id] = self._types.get(one.group_id), one.group_type
+            if was not in (None, one.group_type) and one.group_state != "Empty":
+                self._count("upgrade" if was == "classic" else "downgrade")
 
     def _check_owners(self) -> None:
         owners: dict[Place, Client] = {}

@@ -11,6 +11,7 @@ import pytest
 from config_kit import APPEND, DELETE, SET, SUBTRACT, TOPIC, ConfigWorld, Keys
 from controller_kit import run
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
+from millstream.model.config.group_keys import GROUP_KEYS
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.refused import REFUSED_TOPIC_KEYS, refused_broker_reason
 from millstream.model.config.resources import ResourceType
@@ -114,6 +115,20 @@ def test_the_same_broker_keys_can_change(kafka: WireClient) -> None:
     for name in set(ours) & set(theirs):
         expected = name in READ_AT_START or theirs[name].read_only
         assert ours[name].read_only == expected, name
+
+
+def test_settings_of_a_group_are_the_same(kafka: WireClient) -> None:
+    ours = ConfigWorld()
+    own = set(GROUP_KEYS)
+    shown, theirs = (
+        ours.describe(ResourceType.GROUP, "some"),
+        described(kafka, ResourceType.GROUP, "some"),
+    )
+    assert set(shown) == own
+    assert {name for name in theirs if name.startswith("consumer.")} == own
+    for name, one in shown.items():
+        assert facts(one) == facts(theirs[name]), name
+        assert one.config_source == theirs[name].config_source
 
 
 # -- changes -----------------------------------------------------------------------------------
@@ -224,7 +239,19 @@ OTHER_CHANGES: list[tuple[int, str, Keys]] = [
     (0, "x", [("segment.ms", SET, "1")]),
     (3, "x", [("segment.ms", SET, "1")]),
 ]
+GROUP_VALUES: list[tuple[str, str | None]] = [
+    ("consumer.session.timeout.ms", "46000"),
+    ("consumer.session.timeout.ms", "44999"),
+    ("consumer.session.timeout.ms", "60001"),
+    ("consumer.session.timeout.ms", "x"),
+    ("consumer.heartbeat.interval.ms", "6000"),
+    ("consumer.heartbeat.interval.ms", "4999"),
+    ("consumer.assignment.interval.ms", "0"),
+    ("consumer.assignment.interval.ms", "15001"),
+    ("nonsense", "1"),
+]
 CHANGES: list[tuple[int, str, Keys]] = [
+    *((32, "some", [(name, SET, value)]) for name, value in GROUP_VALUES),
     *((2, TOPIC, keys) for keys in TOPIC_CHANGES),
     *((4, name, [change]) for change in BROKER_CHANGES for name in ("1", "")),
     *OTHER_CHANGES,

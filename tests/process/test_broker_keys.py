@@ -27,12 +27,15 @@ from millstream.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from millstream.wire.messages.api_versions import ApiVersionsRequest
+from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from topic_keys_kit import (
     CLEANED_AT_ONCE,
     Bench,
@@ -318,6 +321,52 @@ def test_idle_producers_are_forgotten_after_their_time(bench: Bench, name: str) 
     spec = spec._replace(base_sequence=5)
     bench.client.produce(topic, bytes(build_batch([(b"k", b"v")], spec)))
     assert producers(bench, topic) == [77]
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+
+def joined(bench: Bench, group: str, member: str, topic: str) -> None:
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group,
+        member_id=member,
+        member_epoch=0,
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=[topic],
+        topic_partitions=[],
+    )
+    again = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+
+    def is_in() -> bool:
+        code = bench.client.send(request, 1).error_code
+        assert code in (0, *again)
+        return bool(code == 0)
+
+    until(is_in, "the member is in the group", timeout_s=10)
+
+
+def epochs(bench: Bench, group: str) -> tuple[int, int]:
+    """Of the group, and of its last assignment."""
+    answer = bench.client.send(ConsumerGroupDescribeRequest(group_ids=[group]), 1)
+    (found,) = answer.groups
+    return found.group_epoch, found.assignment_epoch
+
+
+@effect_of("group.consumer.assignment.interval.ms")
+def test_assignments_of_a_group_are_computed_no_more_often(bench: Bench, name: str) -> None:
+    topic = bench.topic()
+    bench.client.send(FindCoordinatorRequest(coordinator_keys=["any"]), 4)
+    key = "group.consumer.assignment.interval.ms"
+    group = f"group of {topic}"
+    with turned(bench, name, key, "15000"):
+        joined(bench, group, "first", topic)
+        joined(bench, group, "second", topic)
+        newest, assigned = epochs(bench, group)
+        assert assigned < newest
+    with turned(bench, name, key, "0"):
+        joined(bench, group, "third", topic)
+        newest, assigned = epochs(bench, group)
+        assert assigned == newest
 
 
 # -- all of them -------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from millstream.groups.records.values import (
     decode_as,
     decode_value,
     encode_value,
+    write_version,
 )
 from millstream.kernels.errors import MalformedRecords
 from millstream.model.ids import Offset
@@ -115,6 +116,12 @@ def test_the_short_way_agrees_with_the_long_one(
         short = pack_plain(7, one)
         if short is not None:
             assert short == pack(7, decode_as(OffsetCommitValue, one))
+
+
+@given(value=offset_values())
+def test_the_short_way_of_writing_agrees_with_the_long_one(value: OffsetCommitValue) -> None:
+    version = write_version(value)
+    assert encode_value(value) == encode_value(value, version=version)
 
 
 @st.composite

@@ -139,7 +139,7 @@ def test_the_topics_of_all_members_are_in_use() -> None:
     ]
     assert world.group.subscribed_topics() is None
     world.pass_ms(2 * DELAY_MS)
-    assert world.group.subscribed_topics() == {"a", "b"}
+    assert world.group.subscribed_topics() == frozenset({"a", "b"})
     assert world.group.is_subscribed_to("a")
     assert not world.group.is_subscribed_to("c")
     world.leave(*(world.joined(token).member_id for token in tokens))

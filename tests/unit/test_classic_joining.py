@@ -189,7 +189,7 @@ def test_a_second_join_of_a_member_takes_the_place_of_the_first() -> None:
     ids = world.gather(2)
     first = world.join(ids[0])
     second = world.join(ids[0])
-    assert world.code(first) is ErrorCode.REBALANCE_IN_PROGRESS
+    assert world.code(first) is ErrorCode.NOT_COORDINATOR
     world.join(ids[1])
     assert world.joined(second).generation_id == 2
 

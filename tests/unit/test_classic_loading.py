@@ -8,6 +8,7 @@ from classic_kit import (
     LogRefused,
     Settings,
     World,
+    subscription,
 )
 from millstream.groups.classic.group import GroupState
 from millstream.groups.errors import IllegalGeneration, RebalanceInProgress
@@ -23,7 +24,7 @@ def test_members_go_on_as_if_nothing_had_happened() -> None:
     world.fail_over()
     assert world.group.describe() == described
     assert world.group.leader_id == leader
-    assert world.group.subscribed_topics() == {"t"}
+    assert world.group.subscribed_topics() == frozenset({"t"})
     world.pass_ms(SESSION_MS - 1)
     assert world.heartbeat(leader, 1) is ErrorCode.NONE
     assert world.heartbeat(static, 1, instance="i") is ErrorCode.NONE
@@ -146,6 +147,41 @@ def test_a_group_that_is_converted_away_tells_those_who_wait() -> None:
     assert world.code(token) is RebalanceInProgress
     assert world.group.state is GroupState.DEAD
     assert world.group.next_deadline_ms() is None
+
+
+def test_the_record_for_a_conversion_is_what_was_written() -> None:
+    world = World()
+    world.gather(2, instances=["i"])
+    assert world.group.as_record().members == world.log[-1].members
+    assert world.group.as_record().generation == 1
+
+
+def test_there_is_a_record_for_a_conversion_while_the_group_gathers() -> None:
+    """A member that joins may not have the protocol of the last generation."""
+    both = {"a": subscription("t"), "b": subscription("u")}
+    world = World()
+    assert world.group.as_record().members == []
+    (member_id,) = world.gather(1, protocols=both)
+    world.join(version=3, protocols={"b": subscription("u")})
+    record = world.group.as_record()
+    assert (record.protocol, len(record.members)) == ("b", 2)
+    assert [one.assignment for one in record.members] == [f"{member_id}@1".encode(), b""]
+    assert record.encode(4)
+
+
+def test_who_waits_in_a_converted_group_is_told_to_join_again() -> None:
+    world = World()
+    leader, other = world.gather(2)
+    joining = world.join(leader)
+    world.group.tell_to_join_again()
+    world.drain()
+    assert world.code(joining) is ErrorCode.REBALANCE_IN_PROGRESS
+    world.join(leader)
+    world.join(other)
+    syncing = world.sync(leader, 2)
+    world.group.tell_to_join_again()
+    world.drain()
+    assert world.code(syncing) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_outcomes_of_writes_do_not_disturb_a_removed_group() -> None:

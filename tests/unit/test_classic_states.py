@@ -42,14 +42,9 @@ def test_the_steps_are_those_of_kafka() -> None:
 def test_every_state_is_reached_and_every_event_is_used() -> None:
     assert {event for _, event in TRANSITIONS} == set(Event)
     assert set(HEARTBEAT_ANSWERS) == set(GroupState)
-    reached, found = {GroupState.EMPTY}, True
-    while found:
-        found = {
-            following
-            for (state, _), following in TRANSITIONS.items()
-            if state in reached and following not in reached
-        }
-        reached |= found
+    reached = {GroupState.EMPTY}
+    for _ in GroupState:
+        reached |= {to for (state, _), to in TRANSITIONS.items() if state in reached}
     assert reached == set(GroupState)
 
 

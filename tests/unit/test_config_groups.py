@@ -17,7 +17,7 @@ GROUP = ResourceType.GROUP
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 ASSIGNMENT = "consumer.assignment.interval.ms"
 NONE, INVALID_CONFIG = ErrorCode.NONE, ErrorCode.INVALID_CONFIG
-DEFAULT, OWN = 5, 8
+STATIC, DEFAULT, OWN = 4, 5, 8
 
 
 def test_group_without_settings_shows_the_brokers() -> None:
@@ -26,7 +26,7 @@ def test_group_without_settings_shows_the_brokers() -> None:
     assert {name: (one.value, one.config_source) for name, one in shown.items()} == {
         ASSIGNMENT: ("1000", DEFAULT),
         HEARTBEAT: ("5000", DEFAULT),
-        SESSION: ("50000", DEFAULT),
+        SESSION: ("50000", STATIC),
     }
     assert not any(one.read_only for one in shown.values())
 
@@ -45,7 +45,8 @@ def test_what_is_set_is_shown_kept_and_listed(name: str) -> None:
             shown = one.describe(GROUP, name)
             assert (shown[SESSION].value, shown[SESSION].config_source) == ("46000", OWN)
             assert [(s.name, s.value, s.source) for s in shown[HEARTBEAT].synonyms] == [
-                (HEARTBEAT, "6000", OWN)
+                (HEARTBEAT, "6000", OWN),
+                (f"group.{HEARTBEAT}", "5000", DEFAULT),
             ]
             assert shown[ASSIGNMENT].config_source == DEFAULT
             listed = one.list_resources(GROUP).config_resources

@@ -5,8 +5,9 @@ from uuid import UUID
 import pytest
 
 from millstream.groups.errors import StaleMemberEpoch
-from millstream.groups.offsets.expiry import Expiry, ExpiryRule, Now, delete_topics, expire
+from millstream.groups.offsets.expiry import Expiry, ExpiryRule, Now, expire
 from millstream.groups.offsets.machine import Offsets
+from millstream.groups.offsets.packed import topic_id_of
 from millstream.groups.offsets.requests import (
     commit,
     commit_in_transaction,
@@ -370,28 +371,22 @@ def test_a_group_with_an_open_transaction_is_not_done(shard: Shard) -> None:
     assert expire_at(shard, WALL_MS + 100, None) == Expiry((), False)
 
 
-# -- deleted topics ----------------------------------------------------------------------------
+# -- topics ------------------------------------------------------------------------------------
 
 
-def test_offsets_of_deleted_topics_go(shard: Shard) -> None:
-    mine, theirs = OffsetKey(GROUP, "t", 2), OffsetKey(GroupId("h"), "t", 0)
-    shard.write(Entry(KEY, offset(10, topic_id=TOPIC_ID)), Entry(OTHER, offset(11)))
-    shard.write(Entry(mine, offset(12, topic_id=NEW_TOPIC_ID)), Entry(theirs, offset(13)))
+def test_every_version_of_the_offsets_of_a_topic_is_found(shard: Shard) -> None:
+    """Who deletes them must know what is still on its way, and for which topic of that name."""
+    theirs, open_one = OffsetKey(GroupId("h"), "t", 0), OffsetKey(GROUP, "t", 3)
+    shard.write(Entry(KEY, offset(10, topic_id=TOPIC_ID)), Entry(theirs, offset(13, metadata="x")))
     shard.write(Entry(OffsetKey(GROUP, "u", 0), offset(1)))
-    shard.write(Entry(OffsetKey(GROUP, "t", 3), offset(1)), producer=7)
-    shard.write(Entry(OffsetKey(GROUP, "t", 4), offset(1)), is_seen=False)
-    gone = delete_topics(shard.offsets, {"t": TOPIC_ID, "nobody": TOPIC_ID})
-    expected = [KEY, OTHER, OffsetKey(GROUP, "t", 3), OffsetKey(GROUP, "t", 4), theirs]
-    assert gone == tuple(Entry(key, None) for key in expected)
-
-
-def test_an_offset_of_the_next_topic_of_that_name_is_not_taken_along(shard: Shard) -> None:
-    """It was committed before we heard that the first topic is gone, and is not replicated yet."""
-    shard.write(Entry(KEY, offset(10, topic_id=TOPIC_ID)))
+    shard.write(Entry(open_one, offset(1)), producer=7)
     shard.write(Entry(KEY, offset(20, topic_id=NEW_TOPIC_ID)), is_seen=False)
-    assert delete_topics(shard.offsets, {"t": TOPIC_ID}) == ()
-
-
-def test_a_text_does_not_hide_that_there_is_no_topic_id(shard: Shard) -> None:
-    shard.write(Entry(KEY, offset(10, metadata="x")))
-    assert delete_topics(shard.offsets, {"t": TOPIC_ID}) == (Entry(KEY, None),)
+    shard.write(Entry(OTHER, offset(1)), producer=7, is_seen=False)
+    found = [(key, topic_id_of(packed)) for key, packed in shard.offsets.of_topics(["t", "nobody"])]
+    assert sorted(found) == [
+        (KEY, TOPIC_ID.bytes),
+        (KEY, NEW_TOPIC_ID.bytes),
+        (OTHER, b""),
+        (open_one, b""),
+        (theirs, b""),
+    ]

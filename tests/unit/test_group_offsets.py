@@ -20,6 +20,7 @@ from millstream.kernels.errors import MalformedRecords
 from millstream.model.ids import GroupId, Offset, ProducerEpoch, ProducerId
 from millstream.model.invariant import InvariantViolated
 from millstream.testing.record_batches import BatchSpec, build_batch, build_marker
+from millstream.wire.fields import NO_UUID
 
 GROUP = GroupId("g")
 KEY = OffsetKey(GROUP, "t", 0)
@@ -101,6 +102,19 @@ BAD_VALUES = [
     b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\1\0\x0f" + bytes(16),  # a tag too short
     b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\0" + bytes(18),  # bytes behind the end
 ]
+
+
+LOOK_USUAL = {
+    "an older version": encode_value(value(5, metadata="ab\1d", commit_timestamp=256), version=2),
+    "a topic id of zeros": b"\0\4" + bytes(12) + b"\1" + bytes(8) + b"\1\0\x10" + bytes(16),
+}
+
+
+@pytest.mark.parametrize("raw", LOOK_USUAL.values(), ids=LOOK_USUAL.keys())
+def test_what_only_looks_usual_is_read_the_long_way(raw: bytes) -> None:
+    assert len(raw) in (24, 42)
+    assert pack_plain(3, raw) is None
+    assert unpack(pack(3, decode_as(OffsetCommitValue, raw))).topic_id == NO_UUID
 
 
 @pytest.mark.parametrize("raw", BAD_VALUES)

@@ -163,6 +163,19 @@ WRITTEN: list[tuple[Entry, str]] = [
     ),
     (
         Entry(
+            ConsumerMemberKey(GROUP, MEMBER),
+            ConsumerGroupMemberMetadataValue(
+                instance_id="i",
+                rack_id=None,
+                subscribed_topic_regex="t.*",
+                server_assignor=None,
+                classic_member_metadata=None,
+            ),
+        ),
+        "0000 0269 00 01 01 01 04 742e2a ffffffff 00 01 00 01 00",
+    ),
+    (
+        Entry(
             TargetAssignmentKey(GROUP),
             ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=3, assignment_timestamp=4),
         ),
@@ -191,6 +204,18 @@ WRITTEN: list[tuple[Entry, str]] = [
             ),
         ),
         f"0000 00000004 00000003 01 02 {TOPIC_ID_HEX} 02 00000001 01 00 05 02 00000004 01 00",
+    ),
+    (
+        Entry(
+            CurrentAssignmentKey(GROUP, MEMBER),
+            ConsumerGroupCurrentMemberAssignmentValue(
+                partitions_pending_revocation=[
+                    CurrentTopicPartitions(topic_id=TOPIC_ID, assignment_epochs=None),
+                    CurrentTopicPartitions(topic_id=TOPIC_ID),
+                ],
+            ),
+        ),
+        f"0000 00000000 00000000 00 01 03 {TOPIC_ID_HEX} 01 01 00 01 00 {TOPIC_ID_HEX} 01 00 00",
     ),
     (
         Entry(
@@ -282,6 +307,26 @@ def test_an_offset_is_written_in_the_version_that_has_room_for_all_of_it() -> No
     assert encode_value(OFFSET)[:2] == b"\0\4"
     expiring = OffsetCommitValue(offset=5, commit_timestamp=1, expire_timestamp=2)
     assert encode_value(expiring)[:2] == b"\0\1"
+
+
+def test_what_an_offset_cannot_hold_is_refused() -> None:
+    for value in (OffsetCommitValue(offset=2**63), OffsetCommitValue(leader_epoch=2**31)):
+        with pytest.raises(ValueError, match=r"offset|OffsetCommitValue"):
+            encode_value(value)
+
+
+def test_tags_that_came_with_an_offset_are_written_with_it() -> None:
+    value = OffsetCommitValue(offset=5, unknown_tags={9: b"x"})
+    assert decode_value(OffsetKey(GROUP, "t", 0), encode_value(value)) == value
+
+
+def test_null_is_said_out_loud_where_kafka_does_not_take_it_for_granted() -> None:
+    """Kafka's generator overlooks these defaults: without the tag it reads an empty struct."""
+    raw = hexed("0000 00 00 01 01 01 00 ffffffff 00 00")
+    member = decode_value(ConsumerMemberKey(GROUP, MEMBER), raw)
+    assert isinstance(member, ConsumerGroupMemberMetadataValue)
+    assert member.classic_member_metadata == ClassicMemberMetadata()
+    assert CurrentTopicPartitions().assignment_epochs == []
 
 
 OLD_GROUPS = [

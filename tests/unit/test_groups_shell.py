@@ -360,7 +360,7 @@ def test_new_epoch_of_the_same_leader_keeps_the_groups() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
         asker = bench.ask(writing(group_entry()))
-        bench.coordinator.leadership_gained(log, log.leader_epoch)  # type: ignore[arg-type]
+        bench.coordinator.leadership_gained(log, log.leader_epoch)
         assert len(bench.shards) == 1
         log.advance()
         assert asker.answers == ["done"]
@@ -374,7 +374,7 @@ def test_leadership_gained_anew_loads_anew() -> None:
         bench.timers.run_due()
         log.lose()
         again = FakeLog()
-        again.put(*(decoded.what for decoded in decode_batches(log.batches[0][2])))  # type: ignore[misc]
+        again.put(commit_of("g", 7))
         again.watch_leadership(bench.coordinator)
         with pytest.raises(CoordinatorLoading):
             bench.ask("early")

@@ -10,13 +10,17 @@ import pytest
 from group_handlers_kit import GroupDesk
 from millstream.broker import registry
 from millstream.broker.group_calls import group_code
+from millstream.broker.groups_part import OFFSETS_TOPIC
 from millstream.broker.registry import SERVED
 from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.groups import errors as refusals
 from millstream.groups.errors import GroupRefused
+from millstream.groups.records.entries import decode_batches
 from millstream.model.errors import BatchTooLarge, DiskFull, OperatingError, UnknownPartition
-from millstream.model.ids import TopicPartition
+from millstream.model.ids import Offset, TopicPartition
 from millstream.replication.errors import NotEnoughReplicas, NotLeader
+from millstream.runtime.turns import run_whole
+from millstream.storage.log_reader import Isolation
 from millstream.testing import virtual_loop
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
@@ -76,6 +80,13 @@ def request_for(key: ApiKey, version: int) -> Any:
     return GROUP_APIS[key]
 
 
+def with_id(desk: GroupDesk, request: Any) -> Any:
+    """Topics must exist before their group is asked."""
+    if isinstance(request, commits.OffsetCommitRequest):
+        request.topics[0].topic_id = desk.controller.image.topics["t"].topic_id
+    return request
+
+
 def commit_of(
     topics: dict[str, dict[int, int]], *, ids: dict[str, UUID] | None = None, **of: Any
 ) -> commits.OffsetCommitRequest:
@@ -125,7 +136,7 @@ def fetch_of(
     return fetches.OffsetFetchRequest(groups=[asked], **of)
 
 
-def offsets_in(answer: fetches.OffsetFetchResponse, version: int) -> dict[tuple[str, int], Any]:
+def offsets_in(answer: fetches.OffsetFetchResponse, version: int) -> dict[tuple[Any, int], Any]:
     topics: Any = answer.topics if version < 8 else answer.groups[0].topics
     return {
         (topic.name if version < 10 else topic.topic_id, one.partition_index): (
@@ -205,7 +216,7 @@ def test_broker_that_is_not_the_coordinator_says_so(key: ApiKey, version: int) -
         coordinator = desk.groups.coordinator
         for index in coordinator.indexes:
             coordinator.leadership_lost(coordinator.get(index).log)
-        answer = await desk.ask(request_for(key, version), version)
+        answer = await desk.ask(with_id(desk, request_for(key, version)), version)
         if key is ApiKey.LIST_GROUPS:
             assert (answer.error_code, answer.groups) == (0, [])
         else:
@@ -224,7 +235,7 @@ def test_nothing_is_answered_from_a_group_that_is_being_loaded(key: ApiKey, vers
             log = coordinator.get(index).log
             coordinator.leadership_lost(log)
             coordinator.leadership_gained(log, log.leader_epoch)
-        answer = await desk.ask(request_for(key, version), version)
+        answer = await desk.ask(with_id(desk, request_for(key, version)), version)
         if key is ApiKey.HEARTBEAT:
             assert answer.error_code == ErrorCode.NONE
         else:
@@ -236,10 +247,10 @@ def test_nothing_is_answered_from_a_group_that_is_being_loaded(key: ApiKey, vers
 
 def _codes(message: Any) -> set[int]:
     """All error codes in an answer."""
-    found = set()
+    found: set[int] = set()
     for name in message.__slots__:
         value = getattr(message, name, None)
-        if name == "error_code":
+        if name == "error_code" and isinstance(value, int):
             found.add(value)
         elif isinstance(value, list) and value and hasattr(value[0], "__slots__"):
             for one in value:
@@ -617,3 +628,53 @@ def test_without_the_protocol_nothing_of_it_is_served() -> None:
         assert [one.error_code for one in answer.groups] == [unsupported]
 
     tell(story, {"group.coordinator.rebalance.protocols": "classic"})
+
+
+# -- the log of it ---------------------------------------------------------------------------------
+
+
+def test_offsets_topic_is_compacted_and_what_was_deleted_stays_deleted() -> None:
+    """The cleaner keeps the last of each key, and tombstones for as long as it is told."""
+
+    async def main() -> None:
+        desk = GroupDesk()
+        await desk.make("t", 3)
+        await desk.ready()
+        for number in range(200):
+            await desk.ask(commit_of({"t": {0: number, 1: number}}), 8)
+            await desk.ask(commit_of({"t": {0: number}}, group_id="gone"), 8)
+        await desk.ask(DeleteGroupsRequest(groups_names=["gone"]), 2)
+        logs = [desk.groups.coordinator.get(index).log for index in range(4)]
+        before = sum(one.log_end - one.log_start for one in logs)
+        assert before >= 600
+        for one in desk.logs:
+            if one.partition.topic == OFFSETS_TOPIC:
+                one.roll()
+                desk.logs.flush(one, lambda _: None)
+        run_whole(desk.logs.storing_checkpoints())
+        desk.logs.run_cleaner()
+        kept = sum(len(_records(one)) for one in logs)
+        assert kept < 10
+        desk.disk.kill()
+        again = GroupDesk(disk=desk.disk.after_kill())
+        await again.ready()
+        assert again.groups.coordinator.counts.records_loaded == kept
+        answer = await again.ask(fetch_of(8, "g", None), 8)
+        assert offsets_in(answer, 8) == {("t", 0): (199, 0), ("t", 1): (199, 0)}
+        listed = await again.ask(ListGroupsRequest(), 5)
+        assert [one.group_id for one in listed.groups] == ["g"]
+
+    virtual_loop.run(main)
+
+
+def _records(log: Any) -> list[Any]:
+    found: list[Any] = []
+    offset = log.log_start
+    while offset < log.log_end:
+        data = log.read(offset, size_max=1 << 20, isolation=Isolation.LOG_END).data.read()
+        part = list(decode_batches(data))
+        if not part:
+            break
+        found += part
+        offset = Offset(part[-1].offset + 1)
+    return found

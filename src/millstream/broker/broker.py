@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from millstream.broker import gauges, lone_broker, registry
+from millstream.broker import gauges, group_gauges, lone_broker, registry
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
@@ -150,17 +150,10 @@ class Broker:
         """What a broker of a cluster has beside the rest; None: it is alone."""
         self._alone = None if self.cluster is not None else self._make_alone()
         timers = LoopTimers(loop, seams.clock)
-        self.groups = GroupsPart(
-            GroupsSeams(
-                services=lambda: self.services,
-                timers=timers,
-                turns=self._turns,
-                spawn=self._tasks.spawn,
-            )
-        )
+        self.groups = self._make_groups(timers)
         self.services = self._make_services(dispatch, timers)
-        self.partitions.watch_topic(OFFSETS_TOPIC, self.groups)
         gauges.register(self.services)
+        group_gauges.register(self.services)
         tally = self.cluster.member.tally if self.cluster is not None else Tally()
         gauges.register_cluster(self.services, tally)
         self._upkeep = Upkeep(
@@ -221,6 +214,18 @@ class Broker:
             poke=self.server.exchange.poke,
         )
         return ClusterPart(borrowed, dispatch)
+
+    def _make_groups(self, timers: LoopTimers) -> GroupsPart:
+        groups = GroupsPart(
+            GroupsSeams(
+                services=lambda: self.services,
+                timers=timers,
+                turns=self._turns,
+                spawn=self._tasks.spawn,
+            )
+        )
+        self.partitions.watch_topic(OFFSETS_TOPIC, groups)
+        return groups
 
     @property
     def controller(self) -> LocalController:

@@ -75,13 +75,13 @@ def topic_entry(
 
 def group_entry(key: ConfigKey, group_configs: Mapping[str, str], sources: Sources) -> ConfigEntry:
     """A group's setting, as it was set or as it is for all groups."""
-    is_own = _is_own(key, group_configs)
     broker_key = BROKER_KEYS[key.synonyms[0]]
-    text = group_configs[key.name] if is_own else sources.text(broker_key) or ""
-    value = text_of(key.parse(text))
-    # Kafka shows what comes from the broker as the group's own default, under the group's key.
-    source = ConfigSource.GROUP if is_own else ConfigSource.DEFAULT
-    return ConfigEntry(key, value, source, (Synonym(key.name, value, source),), is_read_only=False)
+    synonyms = _broker_synonyms(broker_key, sources)
+    text = sources.text(broker_key) or ""
+    if _is_own(key, group_configs):
+        text = text_of(key.parse(group_configs[key.name]))
+        synonyms = (Synonym(key.name, text, ConfigSource.GROUP), *synonyms)
+    return ConfigEntry(key, text, _strongest(synonyms), synonyms, is_read_only=False)
 
 
 def broker_entry(key: ConfigKey, sources: Sources, *, is_default: bool = False) -> ConfigEntry:

@@ -67,6 +67,25 @@ _LEVEL_KEYS: Final = {
     Codec.ZSTD: "compression.zstd.level",
 }
 
+_GROUP_VALUES: Final = {
+    "consumer.assignment.interval.ms": (
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
+    "consumer.heartbeat.interval.ms": (
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    "consumer.session.timeout.ms": (
+        "group.consumer.session.timeout.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+}
+"""Of each of a group's keys: the broker's, and the least and most that a group may have."""
+
 Values = dict[str, Value | None]
 
 
@@ -186,7 +205,7 @@ class BrokerConfigs:
 
     def group_int(self, group_configs: Mapping[str, str], name: str) -> int:
         """A group's setting within the broker's limits, which may have changed since it was set."""
-        broker_name = f"group.{name}"
+        broker_name, lowest, highest = _GROUP_VALUES[name]
         value = self.get_int(broker_name)
         text = group_configs.get(name)
         if text is not None:
@@ -194,9 +213,7 @@ class BrokerConfigs:
                 value = int(str(group_key(name).parse(text)))
             except InvalidConfig as error:
                 self._tell_once(name, text, error)
-        kind = name.removeprefix("consumer.")
-        lowest = self.get_int(f"group.consumer.min.{kind}")
-        return max(lowest, min(value, self.get_int(f"group.consumer.max.{kind}")))
+        return max(self.get_int(lowest), min(value, self.get_int(highest)))
 
     # -- changes ---------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 log = get_logger("millstream.broker.groups")
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+REPLICATION_FACTOR: Final = "offsets.topic.replication.factor"
 CREATE_WAIT_S: Final = 5.0
 """For the offsets topic; then the client is told to ask again, and it is created all the same."""
 
@@ -203,10 +204,12 @@ class GroupsPart:
     def _wanted(self, services: "Services") -> NewTopic:
         """With the settings that Kafka gives it."""
         configs = services.configs
+        is_alone = services.membership is None and not configs.is_set(REPLICATION_FACTOR)
         return NewTopic(
             name=OFFSETS_TOPIC,
             partition_count=configs.get_int("offsets.topic.num.partitions"),
-            replication_factor=configs.get_int("offsets.topic.replication.factor"),
+            # Kafka's default is three, which one that is alone cannot give.
+            replication_factor=1 if is_alone else configs.get_int(REPLICATION_FACTOR),
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "producer",

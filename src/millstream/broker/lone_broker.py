@@ -5,9 +5,10 @@ from typing import Final
 
 from millstream.broker.configs import BrokerConfigs
 
-_CONSEQUENCES: Final = {  # those of internal topics come with these topics
+_CONSEQUENCES: Final = {  # those of transactions come with them
     "default.replication.factor": "a topic that is created without a factor is refused",
     "min.insync.replicas": "records with acks=all are refused",
+    "offsets.topic.replication.factor": "consumer groups wait for a topic that cannot be created",
 }
 
 

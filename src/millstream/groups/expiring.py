@@ -15,6 +15,7 @@ from millstream.groups.offsets.expiry import Expiry, ExpiryRule, Now, expire
 from millstream.groups.offsets.packed import topic_id_of
 from millstream.groups.parts import Group, Parts
 from millstream.groups.records.entries import Entry
+from millstream.groups.records.keys import OffsetKey
 from millstream.model.ids import GroupId
 
 GROUPS_PER_STEP: Final = 256
@@ -77,7 +78,8 @@ class Expiring:
         """
         alive = {name: self._parts.topics.by_name(name) for name in names}
         ids = {name: facts.topic_id.bytes for name, facts in alive.items() if facts is not None}
-        gone, kept = set(), set()
+        gone: set[OffsetKey] = set()
+        kept: set[OffsetKey] = set()
         for key, packed in self._parts.offsets.of_topics(alive):
             (kept if topic_id_of(packed) == ids.get(key.topic) else gone).add(key)
         entries = [Entry(key, None) for key in sorted(gone - kept)]

@@ -20,6 +20,7 @@ from millstream.groups.errors import GroupNotFound, InvalidGroupId, UnknownMembe
 from millstream.groups.parts import Chain, Group, Parts
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import GroupId
+from millstream.model.invariant import invariant
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import JoinGroupRequest
@@ -32,13 +33,19 @@ def join_group(parts: Parts, caller: Caller, request: JoinGroupRequest, now_ms: 
     group = parts.groups.get(group_id)
     if isinstance(group, ConsumerGroup) and group.is_empty:
         # Its tombstones first: if the log does not take them it is still what it was.
-        again = Chain(caller, lambda: join_group(parts, caller, request, now_ms))
+        again = Chain(caller, lambda: _join_after(parts, caller, request, now_ms))
         parts.write_then(tuple(kinds.tombstones(group)), again)
         return
     if group is None:
         _found_classic(parts, caller, request, now_ms)
     else:
         group.join(caller, request, now_ms)
+
+
+def _join_after(parts: Parts, caller: Caller, request: JoinGroupRequest, now_ms: int) -> None:
+    gone = GroupId(request.group_id) not in parts.groups
+    invariant(gone, "I-31 a group is there after its tombstones", group=request.group_id)
+    join_group(parts, caller, request, now_ms)
 
 
 def _found_classic(parts: Parts, caller: Caller, request: JoinGroupRequest, now_ms: int) -> None:
@@ -97,7 +104,7 @@ def _founded(
         return founded, []
     if kinds.is_empty(classic):
         return founded, kinds.tombstones(classic)
-    protocols = {
+    protocols: dict[str, list[tuple[str, bytes]]] = {
         member.member_id: list(member.facts.protocols.items()) for member in classic.members
     }
     first = upgraded(group_id, classic.as_record(), parts.topics, parts.settings, protocols)

@@ -337,10 +337,18 @@ class Shard:
         self._parts.wall_ms = wall_ms
         return self._expiring.step()
 
-    def topics_changed(self, names: Iterable[str], *, now_ms: int, wall_ms: int) -> None:
-        """Topics that were created, deleted or got partitions."""
-        # Groups compare the version of the topics when a member asks, so they find out by
-        # themselves, and a group that nobody asks for needs no new assignment.
+    def topics_changed(
+        self,
+        names: Iterable[str],  # noqa: ARG002 - see below
+        *,
+        now_ms: int,  # noqa: ARG002
+        wall_ms: int,
+    ) -> None:
+        """Topics that were created, deleted or got partitions.
+
+        Groups compare the version of the topics when a member asks, so they find out by themselves,
+        and a group that nobody asks for needs no new assignment.
+        """
         self._parts.wall_ms = wall_ms
 
     def partitions_deleted(self, topics: Iterable[str]) -> None:

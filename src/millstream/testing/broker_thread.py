@@ -115,6 +115,8 @@ class BrokerThread:
             "broker.id": "1",
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": str(self.data_directory),
+            # A test's group is complete when its first member comes.
+            "group.initial.rebalance.delay.ms": "0",
             **self._settings,
         }
         broker = Broker(BrokerConfigs(settings))

@@ -135,7 +135,14 @@ class Stage:
 
     # -- the client ------------------------------------------------------------------------
 
-    async def ask(self, broker: int, request: Message, version: int | None = None) -> Any:
+    async def ask(
+        self,
+        broker: int,
+        request: Message,
+        version: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
         """Ask that broker, once."""
         client = self.client
 
@@ -143,7 +150,7 @@ class Stage:
             connections = client._connections  # noqa: SLF001
             connection = await connections.get(Address(host_of(broker), PORT))
             versions = None if version is None else range(version, version + 1)
-            return await connection.send(request, versions=versions)
+            return await connection.send(request, versions=versions, timeout_s=timeout_s)
 
         return await client.process.spawn(asking(), "ask")
 

@@ -74,6 +74,11 @@ def _known_tags(struct: "type[Struct]", version: int) -> dict[int, Field]:
     return {tag: one for tag, one in tagged if tag is not None}
 
 
+def _null_of(field: Field) -> int:
+    """The byte that stands for a struct that is not there."""
+    return values.NULL_STRUCT if field.tag is None else values.NULL_STRUCT_IN_TAG
+
+
 # -- constructor -------------------------------------------------------------------------------
 
 
@@ -167,7 +172,7 @@ def _value_reader(field: Field, form: Form) -> Reader:
         size_min = _kind_bytes_min(field.element, field.struct, form)
         return values.array_reader(array_form, read, max(size_min, 1))
     if may_be_null and field.struct is not None:
-        return values.nullable_struct_reader(reader_of(field.struct, form))
+        return values.nullable_struct_reader(reader_of(field.struct, form), _null_of(field))
     return _kind_reader(field.kind, field.struct, form, may_be_null=may_be_null)
 
 
@@ -263,7 +268,7 @@ def _value_writer(field: Field, form: Form) -> Writer:
             return values.number_array_writer(array_form, field.element)
         return values.array_writer(array_form, _kind_writer(field.element, field.struct, form))
     if may_be_null and field.struct is not None:
-        return values.nullable_struct_writer(writer_of(field.struct, form))
+        return values.nullable_struct_writer(writer_of(field.struct, form), _null_of(field))
     return _kind_writer(field.kind, field.struct, form, may_be_null=may_be_null)
 
 

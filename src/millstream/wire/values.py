@@ -234,12 +234,17 @@ def number_array_writer(form: ArrayForm, kind: Kind) -> Writer:
 # -- structs that may be null ------------------------------------------------------------------
 
 
-def nullable_struct_reader(read_struct: Reader) -> Reader:
+NULL_STRUCT: Final = 0xFF
+NULL_STRUCT_IN_TAG: Final = 0
+"""In a tag Kafka has one form of null, whatever it is that is not there."""
+
+
+def nullable_struct_reader(read_struct: Reader, null: int = NULL_STRUCT) -> Reader:
     """A byte in front says whether it is there."""
 
     def read(view: memoryview, at: int) -> tuple[Any, int]:
         marker = view[at]
-        if marker == 0xFF:
+        if marker == null:
             return None, at + 1
         if marker != 1:
             raise MalformedFrame(f"marker of a struct is {marker}", at=at)
@@ -248,9 +253,9 @@ def nullable_struct_reader(read_struct: Reader) -> Reader:
     return read
 
 
-def nullable_struct_writer(write_struct: Writer) -> Writer:
+def nullable_struct_writer(write_struct: Writer, null: int = NULL_STRUCT) -> Writer:
     def write(out: bytearray, value: Any) -> None:
-        out.append(0xFF if value is None else 1)
+        out.append(null if value is None else 1)
         if value is not None:
             write_struct(out, value)
 

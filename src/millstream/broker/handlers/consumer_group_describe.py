@@ -42,7 +42,7 @@ async def handle(
     response = ConsumerGroupDescribeResponse()
     pace = Pace()
     for name in dict.fromkeys(request.group_ids):
-        found = InvalidGroupId()
+        found: DescribedGroup | OperatingError = InvalidGroupId()
         if name:
             found = await asking(context, name, _ask, GroupId(name), keeps_gathered=True)
         if isinstance(found, OperatingError):

@@ -127,6 +127,11 @@ class Core:
         self.pending_sync.clear()
         self.is_initial = False
         self.protocol_name = self.roster.select_protocol() if self.roster else None
+        invariant(
+            not self.roster or self.roster.supports_any({self.protocol_name or "": b""}),
+            "I-27 a protocol that not all members know",
+            protocol_name=self.protocol_name,
+        )
         self.subscribed_topics = self.topics_now()
         self.move(Event.ALL_JOINED if self.roster else Event.NOBODY_JOINED)
 
@@ -184,6 +189,21 @@ class Core:
             group_id=self.group_id,
         )
         invariant(
+            (self.roster.leader_id is None) is (not self.roster),
+            "I-27 members without a leader, or a leader without members",
+            leader_id=self.roster.leader_id,
+        )
+        invariant(
+            len(self.pending_sync) <= len(self.roster),
+            "I-31 more assignments are awaited than there are members",
+            group_id=self.group_id,
+        )
+        invariant(
+            self.assigning is None or self.state is GroupState.COMPLETING,
+            "I-27 an assignment is written for a generation that is over",
+            state=self.state,
+        )
+        invariant(
             0 <= self.roster.awaiting_count <= len(self.roster),
             "I-36 waiting joins are counted wrong",
             waiting=self.roster.awaiting_count,
@@ -229,6 +249,11 @@ class Core:
         self.roster.remove(member)
         self.sessions.drop(member.member_id)
         self.pending_sync.discard(member.member_id)
+        invariant(
+            member.join_caller is None and member.sync_caller is None,
+            "I-36 a removed member still waits",
+            member_id=member.member_id,
+        )
 
     def remove_pending(self, member_id: MemberId) -> None:
         self.roster.pending.discard(member_id)

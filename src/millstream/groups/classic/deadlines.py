@@ -7,6 +7,7 @@ earliest time at which a key has to be looked at, and the real deadline is looke
 from heapq import heappop, heappush, heapreplace
 
 from millstream.model.ids import MemberId
+from millstream.model.invariant import invariant
 
 
 class Deadlines:
@@ -59,5 +60,10 @@ class Deadlines:
         if at_ms is None or at_ms > now_ms:
             return None
         member_id = heappop(self._heap)[1]
+        invariant(
+            self._due_ms[member_id] <= now_ms,
+            "I-30 a session ends before its time",
+            member_id=member_id,
+        )
         del self._queued_ms[member_id], self._due_ms[member_id]
         return member_id

@@ -154,6 +154,7 @@ class ClassicGroup:
                 invariant(member_id is not None, "I-30 a session that is over is not found")
                 entry = leaving.session_is_over(core, member_id or MemberId(""), now_ms)
             core.write(entry)
+        invariant(due_ms is None or due_ms > now_ms, "I-30 a deadline has passed", due_ms=due_ms)
         core.check()
 
     # -- loading, conversion, end --------------------------------------------------------------

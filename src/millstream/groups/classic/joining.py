@@ -178,8 +178,9 @@ def _join_again(core: Core, asked: _Asked) -> Entry | None:
     core.roster.update(member, asked.facts)
     superseded = core.roster.await_join(member, asked.caller)
     if superseded is not None:
-        # Kafka's clients have given up on a request when they send another one.
-        core.refuse_join(superseded, ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+        # A client has given up on a request when it sends another one. Should it hear this all the
+        # same, it looks for the coordinator and forgets nothing (as Kafka, KAFKA-20938).
+        core.refuse_join(superseded, ErrorCode.NOT_COORDINATOR, member.member_id)
     why = f"{member.member_id} joins again: {asked.reason}"
     return rebalance(core, Event.MEMBER_JOINED, why, asked.now_ms)
 

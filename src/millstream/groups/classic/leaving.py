@@ -15,6 +15,7 @@ from millstream.groups.effects import Caller
 from millstream.groups.errors import CoordinatorNotAvailable, FencedInstance, UnknownMember
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import InstanceId, MemberId
+from millstream.model.invariant import invariant
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.leave_group import (
     LeaveGroupRequest,
@@ -81,6 +82,11 @@ def session_is_over(core: Core, member_id: MemberId, now_ms: int) -> Entry | Non
         if member is None or member.is_excused:
             # Whoever waits for us gets a new session with the answer.
             return None
+        invariant(
+            core.sessions.of(member_id) is None,
+            "I-30 a member is removed whose session has begun again",
+            member_id=member_id,
+        )
         core.remove(member)
         if core.state is not GroupState.PREPARING:
             why = f"the session of {member_id} is over"

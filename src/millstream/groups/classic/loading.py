@@ -8,6 +8,7 @@ from millstream.groups.classic.states import Event
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.values import GroupMetadataValue, MemberMetadata
 from millstream.model.ids import GenerationId, InstanceId, MemberId
+from millstream.model.invariant import invariant
 
 
 def apply_metadata(core: Core, value: GroupMetadataValue) -> None:
@@ -22,6 +23,11 @@ def apply_metadata(core: Core, value: GroupMetadataValue) -> None:
             core.roster.add(member)
     if value.leader is not None and MemberId(value.leader) in core.roster:
         core.roster.leader_id = MemberId(value.leader)
+    invariant(
+        all(one.assigned_in == value.generation for one in core.roster),
+        "I-27 loaded with an assignment of another generation",
+        group_id=core.group_id,
+    )
     core.subscribed_topics = core.topics_now()
     core.move(Event.LOADED_MEMBERS if core.roster else Event.LOADED_NOBODY)
     since_ms = value.current_state_timestamp

@@ -165,7 +165,8 @@ class Roster:
         """Another one leads if it was the leader."""
         del self._by_id[member.member_id]
         if member.instance_id is not None:
-            del self.instances[member.instance_id]
+            known_id = self.instances.pop(member.instance_id, None)
+            invariant(known_id == member.member_id, "I-28 an instance of two members")
         self._count_protocols(member, by=-1)
         self.awaiting_count -= member.is_awaiting_join
         if self.leader_id == member.member_id:
@@ -219,6 +220,7 @@ class Roster:
 
         With equal votes the one that was voted for first wins, so the oldest members decide.
         """
+        invariant(bool(self._by_id), "I-27 a protocol is selected for nobody")
         votes: Counter[str] = Counter()
         for member in self:
             votes[next(name for name in member.facts.protocols if self._is_common(name))] += 1

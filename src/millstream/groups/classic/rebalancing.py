@@ -73,6 +73,11 @@ def complete_join(core: Core, now_ms: int) -> Entry | None:
     invariant(core.state is GroupState.PREPARING, "I-31 no joining to complete", state=core.state)
     for member in [one for one in core.roster if not (one.is_awaiting_join or one.is_static)]:
         core.remove(member)
+    invariant(
+        all(one.is_awaiting_join or one.is_static for one in core.roster),
+        "I-30 a member that did not join is kept",
+        group_id=core.group_id,
+    )
     if not core.roster.elect_joined_leader() and core.roster:
         # Only static members that did not come: they stay until their sessions end.
         core.join_deadline_ms = core.rebalance_deadline_ms(now_ms)

@@ -93,6 +93,11 @@ def refused(core: Core, what: Replacing, error: OperatingError, now_ms: int) -> 
     """The log has the old id, so it counts again."""
     if not _is_current(core, what):
         return
+    invariant(
+        what.before.assigned_in == core.generation_id,
+        "I-27 a member comes back with an assignment of another generation",
+        member_id=what.before.member_id,
+    )
     core.roster.take_join(what.after)
     _take_place(core, what.after, what.before, now_ms)
     core.outbox.reply(what.caller, error)

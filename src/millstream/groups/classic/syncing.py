@@ -49,7 +49,8 @@ def sync(core: Core, caller: Caller, request: SyncGroupRequest, now_ms: int) -> 
         core.outbox.reply(caller, assignment_answer(core, member))
         return
     if member.sync_caller is not None:
-        core.refuse_sync(member.sync_caller, ErrorCode.REBALANCE_IN_PROGRESS)
+        # Its client has given up on it (see `joining`).
+        core.refuse_sync(member.sync_caller, ErrorCode.NOT_COORDINATOR)
     member.sync_caller = caller
     # A leader that asks again while its assignment is being written waits for that one: a second
     # one, with other contents, would make two assignments of one generation.

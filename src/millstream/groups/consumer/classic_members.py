@@ -64,7 +64,13 @@ def join(core: Core, caller: Caller, request: JoinGroupRequest) -> None:
         core.outbox.reply(caller, _id_required(core, caller))
         return
     told: list[Entry] = []
+    reported = by_topic_id(subscription.owned_partitions, core.topics)
     before, replaced = _find(core, caller, request, told)
+    is_known = before.member_id in core.state.members or replaced is not None
+    if subscription.owned_partitions and not is_known:
+        # It was fenced and does not know. It would go on reading what others have now until it has
+        # its new assignment (Kafka lets it in, and I-27 would not hold for that long).
+        raise UnknownMember(f"Member {request.member_id} was fenced and still has partitions.")
     may_downgrade = replaced is not None and _may_downgrade(core, replaced)
     after = _told(before, caller, request, subscription)
     if after != before:
@@ -75,7 +81,7 @@ def join(core: Core, caller: Caller, request: JoinGroupRequest) -> None:
         before=before,
         after=after,
         replaced=replaced,
-        reported=by_topic_id(subscription.owned_partitions, core.topics),
+        reported=reported,
         needs_epoch=is_new,
         has_new_subscription=is_new,
     )
@@ -242,8 +248,17 @@ def heartbeat(core: Core, caller: Caller, request: HeartbeatRequest) -> None:
     """Heartbeat: alive; the answer says whether it shall join again."""
     member = _classic(core, request.member_id, request.group_instance_id, request.generation_id)
     core.touch(member)
+    # Where all members are classic nobody else would notice that topics have changed.
+    told: list[Entry] = []
+    same = Step(
+        before=member,
+        after=member,
+        reported=None,
+        needs_epoch=False,
+        has_new_subscription=False,
+    )
     shall_join = (
-        member.member_epoch < core.state.epoch
+        member.member_epoch < raise_epoch(core, same, told)
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (
             member.state is MemberState.UNRELEASED_PARTITIONS
@@ -253,7 +268,7 @@ def heartbeat(core: Core, caller: Caller, request: HeartbeatRequest) -> None:
     if shall_join:
         _expect_join(core, member)
     code = ErrorCode.REBALANCE_IN_PROGRESS if shall_join else ErrorCode.NONE
-    core.answer(caller, HeartbeatResponse(error_code=code))
+    core.answer(caller, HeartbeatResponse(error_code=code), told)
 
 
 def _expect_join(core: Core, member: ConsumerMember) -> None:

@@ -1,11 +1,10 @@
-"""Which offsets go by themselves: their retention is over (KIP-211), or their topic is gone."""
+"""Which offsets go by themselves: those whose retention is over (KIP-211)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
-from uuid import UUID
 
 from millstream.groups.offsets.machine import Offsets
-from millstream.groups.offsets.packed import is_expired, topic_id_of
+from millstream.groups.offsets.packed import is_expired
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import OffsetKey
 from millstream.model.ids import GroupId
@@ -46,44 +45,34 @@ def expire(offsets: Offsets, group_id: GroupId, rule: ExpiryRule | None, now: No
 
     An offset that a transaction or a record on its way will change does not expire.
     """
+    expired, is_all = _over(offsets, group_id, rule, now)
+    if not expired and not is_all:
+        return Expiry((), False)
+    # Only now, for it costs more: of most groups nothing expires most of the time.
+    unseen = {key for key in offsets.keys_unseen() if key.group_id == group_id}
+    gone = [key for key in expired if key not in unseen and not offsets.is_unstable(key)]
+    is_all = is_all and len(gone) == len(expired)
+    is_all = is_all and not unseen and not offsets.has_open_transaction(group_id)
+    return Expiry(tuple(Entry(key, None) for key in gone), is_all)
+
+
+def _over(
+    offsets: Offsets, group_id: GroupId, rule: ExpiryRule | None, now: Now
+) -> tuple[list[OffsetKey], bool]:
+    """Offsets whose retention is over, and whether these are all that the group has."""
     topics = offsets.topics_of(group_id)
-    unseen = offsets.keys_unseen()
-    is_all = not offsets.has_open_transaction(group_id) and all(
-        one.group_id != group_id for one in unseen
-    )
-    if rule is None:
-        return Expiry((), is_all and not topics)
-    entries: list[Entry] = []
+    expired: list[OffsetKey] = []
+    is_all = True
     for topic, partitions in topics.items():
-        if rule.is_subscribed(topic):
+        if rule is None or rule.is_subscribed(topic):
             is_all = False
             continue
-        for partition, packed in partitions.items():
-            if not is_expired(
-                packed,
-                base_ms=rule.base_ms,
-                wall_ms=now.wall_ms,
-                retention_ms=now.retention_ms,
-            ):
-                is_all = False
-                continue
-            key = OffsetKey(group_id, topic, partition)
-            if key in unseen or offsets.is_unstable(key):
-                is_all = False
-            else:
-                entries.append(Entry(key, None))
-    return Expiry(tuple(entries), is_all)
-
-
-def delete_topics(offsets: Offsets, topics: Mapping[str, UUID]) -> tuple[Entry, ...]:
-    """Tombstones for the offsets of topics that were deleted, also of open transactions.
-
-    What was committed by id for another topic of the same name stays, also where it is still on
-    its way: a tombstone behind it would take it along.
-    """
-    gone: set[OffsetKey] = set()
-    kept: set[OffsetKey] = set()
-    for key, packed in offsets.of_topics(topics):
-        is_gone = topic_id_of(packed) in (b"", topics[key.topic].bytes)
-        (gone if is_gone else kept).add(key)
-    return tuple(Entry(key, None) for key in sorted(gone - kept))
+        base_ms, (wall_ms, retention_ms) = rule.base_ms, now
+        over = [
+            OffsetKey(group_id, topic, partition)
+            for partition, packed in partitions.items()
+            if is_expired(packed, base_ms=base_ms, wall_ms=wall_ms, retention_ms=retention_ms)
+        ]
+        is_all = is_all and len(over) == len(partitions)
+        expired += over
+    return expired, is_all

@@ -96,7 +96,8 @@ class Offsets:
         return len(self._unseen)
 
     def _advance(self, at: int) -> None:
-        invariant(at > self._last, "I-29 offsets out of the log's order", at=at, last=self._last)
+        if at <= self._last:  # asked first: a million records are loaded
+            invariant(False, "I-29 offsets out of the log's order", at=at, last=self._last)
         self._last = at
 
     def _apply_seen(self) -> None:

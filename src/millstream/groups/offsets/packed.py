@@ -9,7 +9,7 @@ from struct import Struct
 from typing import Final, NamedTuple, NewType
 from uuid import UUID
 
-from millstream.groups.records.values import OffsetCommitValue
+from millstream.groups.records.values import PLAIN_OFFSET, TOPIC_ID_TAG, OffsetCommitValue
 from millstream.wire.fields import NO_UUID
 from millstream.wire.values import uuid_of
 
@@ -22,10 +22,6 @@ _EXPIRY_AT: Final = _TOPIC_ID_AT + 16
 _TEXT_AT: Final = _EXPIRY_AT + 8
 
 _INT64: Final = Struct(">q")
-_PLAIN_V4: Final = Struct(">hqiBqB")
-"""A value of version 4 without text: the B are the empty string and the number of tags."""
-_TOPIC_ID_TAG: Final = b"\0\x10"
-"""Tag 0 of sixteen bytes."""
 
 
 class CommittedOffset(NamedTuple):
@@ -58,16 +54,16 @@ def pack_plain(record_offset: int, raw: bytes) -> Packed | None:
 
     What it takes is exactly what decoding and `pack` would have given.
     """
-    if len(raw) != _PLAIN_V4.size and len(raw) != _PLAIN_V4.size + 18:
+    if len(raw) != PLAIN_OFFSET.size and len(raw) != PLAIN_OFFSET.size + 18:
         return None
-    version, offset, leader_epoch, length, timestamp, tags = _PLAIN_V4.unpack_from(raw)
-    if version != 4 or length != 1 or tags != (len(raw) > _PLAIN_V4.size):
+    version, offset, leader_epoch, length, timestamp, tags = PLAIN_OFFSET.unpack_from(raw)
+    if version != 4 or length != 1 or tags != (len(raw) > PLAIN_OFFSET.size):
         return None
     head = _HEAD.pack(record_offset, offset, timestamp, leader_epoch)
     if not tags:
         return Packed(head)
-    topic_id = raw[_PLAIN_V4.size + 2 :]
-    if raw[_PLAIN_V4.size : _PLAIN_V4.size + 2] != _TOPIC_ID_TAG or not any(topic_id):
+    topic_id = raw[PLAIN_OFFSET.size + 2 :]
+    if raw[PLAIN_OFFSET.size : PLAIN_OFFSET.size + 2] != TOPIC_ID_TAG or not any(topic_id):
         return None
     return Packed(head + topic_id)
 

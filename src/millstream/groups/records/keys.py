@@ -7,6 +7,7 @@ Kinds that are not here (share groups, streams groups, whatever comes later) are
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - it is an exception
 from typing import Final, NamedTuple, TypeVar
@@ -130,15 +131,20 @@ _Read = Callable[[memoryview, int], tuple[Key, int]]
 
 def encode_key(key: Key) -> bytes:
     """The bytes that compaction goes by. ValueError for a string that Kafka's form cannot hold."""
-    out = bytearray(INT16.pack(KINDS[type(key)]))
-    for field in key:
-        if isinstance(field, str):
-            write_string(out, field)
-        else:
-            try:
-                out += INT32.pack(field)
-            except StructError:
-                raise ValueError(f"{field} is no number of a partition") from None
+    if not isinstance(key, OffsetKey):
+        return _prefix(KINDS[type(key)], *key)
+    try:
+        return _prefix(OFFSET_KIND, key.group_id, key.topic) + INT32.pack(key.partition)
+    except StructError:
+        raise ValueError(f"{key.partition} is no number of a partition") from None
+
+
+@lru_cache(maxsize=4096)
+def _prefix(kind: int, *texts: str) -> bytes:
+    """Remembered, because the same groups commit in the same topics all the time."""
+    out = bytearray(INT16.pack(kind))
+    for text in texts:
+        write_string(out, text)
     return bytes(out)
 
 

@@ -5,13 +5,15 @@ Field names are Kafka's in snake_case. `VALUES` has the class that belongs to ea
 """
 
 from collections.abc import Mapping
+from struct import Struct as FixedStruct
+from struct import error as StructError  # noqa: N812 - it is an exception
 from types import MappingProxyType
 from typing import Final, TypeVar
 from uuid import UUID
 
 from millstream.groups.records import keys
 from millstream.groups.records.keys import Key
-from millstream.wire.fields import array, blob, int8, int32, int64, nested, string, uuid
+from millstream.wire.fields import NO_UUID, array, blob, int8, int32, int64, nested, string, uuid
 from millstream.wire.primitives import INT16, Bytes, MalformedFrame
 from millstream.wire.schema import Message, Struct
 
@@ -97,7 +99,12 @@ class ClassicMemberMetadata(Struct):
 
 
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
-    """A member and its subscription."""
+    """A member and its subscription.
+
+    Beware: a member of the new protocol has `classic_member_metadata=None`, said out loud. Left
+    out, it is an empty one and not null: Kafka's definition says null, but its generator does not
+    hear it, and a broker of Kafka's would take the member for one of the classic protocol.
+    """
 
     instance_id: str | None = string(nullable="0+")
     rack_id: str | None = string(nullable="0+")
@@ -108,7 +115,7 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
     rebalance_timeout_ms: int = int32(default=-1)
     server_assignor: str | None = string(nullable="0+")
     classic_member_metadata: ClassicMemberMetadata | None = nested(
-        ClassicMemberMetadata, nullable="0+", default=None, tag=0
+        ClassicMemberMetadata, nullable="0+", tag=0
     )
 
 
@@ -133,11 +140,14 @@ class ConsumerGroupTargetAssignmentMemberValue(Message, versions="0", flexible_f
 
 
 class CurrentTopicPartitions(Struct):
-    """Partitions of one topic; the epochs say when each was given to the member."""
+    """Partitions of one topic; the epochs say when each was given to the member.
+
+    There are none (an empty list, or null) in what Kafka before 4.3 wrote.
+    """
 
     topic_id: UUID = uuid()
     partitions: list[int] = array(int32)
-    assignment_epochs: list[int] | None = array(int32, nullable="0+", default=None, tag=0)
+    assignment_epochs: list[int] | None = array(int32, nullable="0+", tag=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_from=0):
@@ -181,6 +191,12 @@ EXPIRING_OFFSET_VERSION: Final = 1
 """The only one with an expiry of the offset's own; it has no leader epoch and no topic id."""
 
 
+PLAIN_OFFSET: Final = FixedStruct(">hqiBqB")
+"""An offset of version 4 without text: the B are the empty string and the number of tags."""
+TOPIC_ID_TAG: Final = b"\0\x10"
+"""Tag 0 of sixteen bytes, behind it."""
+
+
 def write_version(value: Message) -> int:
     """The version that Kafka 4.3 writes such a value in."""
     if isinstance(value, OffsetCommitValue):
@@ -190,8 +206,26 @@ def write_version(value: Message) -> int:
 
 def encode_value(value: Message, *, version: int | None = None) -> bytes:
     """With its version in front. ValueError for what that version cannot carry."""
-    chosen = write_version(value) if version is None else version
-    return INT16.pack(chosen) + value.encode(chosen)
+    if version is None:
+        if isinstance(value, OffsetCommitValue) and _is_plain(value):
+            return _plain(value)
+        version = write_version(value)
+    return INT16.pack(version) + value.encode(version)
+
+
+def _is_plain(value: OffsetCommitValue) -> bool:
+    return not value.metadata and value.expire_timestamp == -1 and not value.unknown_tags
+
+
+def _plain(value: OffsetCommitValue) -> bytes:
+    """What nearly all offsets look like, written at once: commits are most of what is written."""
+    has_id = value.topic_id != NO_UUID
+    fields = (value.offset, value.leader_epoch, 1, value.commit_timestamp, has_id)
+    try:
+        raw = PLAIN_OFFSET.pack(OFFSET_VERSION, *fields)
+    except StructError as error:
+        raise ValueError(f"an offset that cannot be written: {error}") from None
+    return raw + TOPIC_ID_TAG + value.topic_id.bytes if has_id else raw
 
 
 def decode_value(key: Key, raw: bytes | bytearray | memoryview) -> Message:

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from millstream.groups.counts import Counts
 from millstream.groups.effects import Caller
 from millstream.groups.errors import NotCoordinator
 from millstream.groups.shell.held_shard import HeldShard, Phase, Question
@@ -46,6 +47,7 @@ class GroupCoordinator:
         self._linger: Any = None
         self._late: dict[HeldShard, int] = {}
         """Shards whose turn failed, and when they have the next."""
+        self._past = Counts()
         self._is_stopped = False
 
     # -- facts -----------------------------------------------------------------------------
@@ -53,6 +55,14 @@ class GroupCoordinator:
     @property
     def counts(self) -> ShellCounts:
         return self._home.counts
+
+    def machine_counts(self) -> Counts:
+        """What all shards have done, also those that were led here once."""
+        total = Counts()
+        total.add(self._past)
+        for one in self.active:
+            total.add(one.shard.counts)
+        return total
 
     @property
     def active(self) -> list[HeldShard]:
@@ -105,6 +115,8 @@ class GroupCoordinator:
         if self._held.get(held.index) is held:
             del self._held[held.index]
         self._late.pop(held, None)
+        if held.phase is Phase.ACTIVE:
+            self._past.add(held.shard.counts)
         held.drop()
 
     # -- loading ---------------------------------------------------------------------------

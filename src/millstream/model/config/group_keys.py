@@ -212,7 +212,8 @@ GROUP_COORDINATOR_ROWS: Final = (
         "offsets.topic.replication.factor",
         _SHORT,
         "3",
-        "Replicas of the offsets topic when it is created; there must be as many brokers.",
+        "Replicas of the offsets topic when it is created; there must be as many brokers. A broker"
+        " that is alone makes one unless this is set.",
         _POSITIVE,
     ),
     ConfigKey(
