@@ -12,7 +12,7 @@ from client_targets import PEERS
 
 from millstream.testing.chaos_cluster_peer import PeerCast
 from millstream.testing.chaos_cluster_scene import Cast, MillstreamCast
-from millstream.testing.group_members import POLL_INTERVAL_MS, SESSION_MS, Group, Member
+from millstream.testing.group_members import Group, Member
 from millstream.testing.group_programs import (
     CLIENTS,
     CONSUMER,
@@ -29,7 +29,6 @@ PAYMENTS: Final = "payments"
 STAYS, GOES, STATIC = "stays", "goes", "static"
 """Slots of programs: those that live through everything, those that are killed, and those whose
 members come back under their old names."""
-STALL_MS: Final = POLL_INTERVAL_MS + SESSION_MS
 
 
 class Part(NamedTuple):
@@ -151,7 +150,7 @@ class Story:
                 if one.instance is None and CLIENTS[one.kind.client].leaves_when_stalled
             ]
             if able and len(group.members) > 1:
-                group.stall(able[0], STALL_MS, time.monotonic_ns())
+                group.stall(able[0], time.monotonic_ns())
                 chosen.append((group, able[0]))
         return chosen
 

@@ -66,8 +66,8 @@ def test_member_that_stops_to_poll_is_replaced_and_comes_back(story: Story) -> N
     with story.chapter("stall") as scene:
         stalled = story.stall_some()
         scene.wait_settled("others have what the stalled ones had", is_shared=False)
-        for _, member in stalled:
-            member.is_stalled = False
+        for group, member in stalled:
+            group.wake(member)
         scene.wait_settled("the stalled ones are back")
         scene.check()
 

@@ -23,6 +23,7 @@ SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 1_000
 POLL_INTERVAL_MS: Final = 9_000
 """Longer than the session, which librdkafka insists on."""
+STALL_MAX_MS: Final = 300_000
 ANOMALIES_TOLD_MAX: Final = 8
 
 
@@ -93,11 +94,15 @@ class Group:
         self._forget(member)
         self.take_members()
 
-    def stall(self, member: Member, length_ms: int, now_ns: int) -> None:
-        """It does not poll for so long."""
+    def stall(self, member: Member, now_ns: int) -> None:
+        """It does not poll until it is woken."""
         self.harm(member, now_ns, "stalled")
         member.is_stalled = True
-        member.program.ask("stall", member=member.name, ms=length_ms)
+        member.program.ask("stall", member=member.name, ms=STALL_MAX_MS)
+
+    def wake(self, member: Member) -> None:
+        member.is_stalled = False
+        member.program.ask("stall", member=member.name, ms=0)
 
     def harm(self, member: Member, now_ns: int, how: str) -> None:
         self.history.harm(Harmed(now_ns, member.name, how))

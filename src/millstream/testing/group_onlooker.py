@@ -61,6 +61,12 @@ class Onlooker:
         if not self._thread.is_alive():
             self._thread.start()
 
+    def forget(self) -> None:
+        """All groups."""
+        with self._lock:
+            self._places.clear()
+            self._seen.clear()
+
     def take(self, group: str) -> list[Seen]:
         if self._failure is not None:
             raise self._failure
@@ -113,4 +119,5 @@ class Onlooker:
                 else:
                     offsets[place] = one.committed_offset
         with self._lock:
-            self._seen[group].append(Seen(at_ns, began_ns, offsets))
+            if group in self._seen:
+                self._seen[group].append(Seen(at_ns, began_ns, offsets))

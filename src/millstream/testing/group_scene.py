@@ -98,6 +98,7 @@ class GroupScene(ClusterScene):
         self._sources = sources
         self._cache = cache
         self._topics: dict[str, int] = {}
+        self._feedings = 0
         self.programs: Final[dict[tuple[str, str], Program]] = {}
         self._producer: ProducerProcess | None = None
         self.groups: Final[dict[str, Group]] = {}
@@ -110,7 +111,16 @@ class GroupScene(ClusterScene):
             self.add_broker(broker_id).spawn()
         for broker in self.brokers.values():
             broker.wait_ready()
-        self._producer = ProducerProcess(self.client, self._directory / "producer", self.servers)
+        self.begin_feeding()
+
+    def begin_feeding(self) -> None:
+        """A new producer, new topics to come, no groups yet; the cluster and the programs stay."""
+        self._feedings += 1
+        self.groups.clear()
+        self.onlooker.forget()
+        self._topics.clear()
+        directory = self._directory / f"producer-{self._feedings}"
+        self._producer = ProducerProcess(self.client, directory, self.servers)
         self._producer.spawn()
 
     def close(self) -> None:
