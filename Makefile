@@ -78,7 +78,7 @@ soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or a
 # short run, CELLS=requests,produce for some groups only. Both reach the program as environment. For
 # Spark the same, with Java and its connector from Maven Central.
 bench: $(KERNELS) ## one PART (kernels, log, broker, spark, groups) or all, ours and the peer in one run
-	@$(if $(filter all broker,$(PART)),$(BIN)/python -m bench.broker_generators,true)
+	@$(if $(filter all broker groups,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 
 # One broker until there are clusters. PORT=0 takes a free port; without PORT it is 9092, or what

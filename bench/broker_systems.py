@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -58,7 +58,7 @@ class Millstream:
 
     name = "ours"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         port, metrics_port = free_ports(2)
@@ -71,6 +71,7 @@ class Millstream:
             "auto.create.topics.enable": "false",
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
+            **(settings or {}),
         }
 
     @property
@@ -118,9 +119,12 @@ class Kafka:
 
     name = "Apache Kafka"
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self._kafka = ApacheKafka(
-            directory, jars=kafka_jars(PEERS), settings=KAFKA_SETTINGS, jvm_options=JVM_OPTIONS
+            directory,
+            jars=kafka_jars(PEERS),
+            settings={**KAFKA_SETTINGS, **(settings or {})},
+            jvm_options=JVM_OPTIONS,
         )
 
     @property
@@ -150,9 +154,14 @@ class Systems(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(directory: Path) -> Iterator[Systems]:
-    """Both started, and stopped whatever happens; their data is removed."""
-    systems = Systems(Millstream(directory / "ours"), Kafka(directory / "kafka"))
+def running(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Systems]:
+    """Both started, and stopped whatever happens; their data is removed.
+
+    `settings` are given to both.
+    """
+    systems = Systems(
+        Millstream(directory / "ours", settings), Kafka(directory / "kafka", settings)
+    )
     try:
         for system in systems:
             system.start()

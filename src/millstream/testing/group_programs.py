@@ -44,8 +44,11 @@ CLIENTS: Final[Mapping[str, Abilities]] = {
     "java": Abilities((EAGER, COOPERATIVE, CONSUMER)),
     # Its heartbeats do not depend on polls: only a rebalance waits, up to its timeout.
     "franz-go": Abilities((EAGER, COOPERATIVE, CONSUMER), leaves_when_stalled=False),
-    # Its assignor is its own, so it shares groups with its like only.
-    "kafkajs": Abilities((EAGER,), follows_patterns=False, is_static=False),
+    # Its assignor is its own, so it shares groups with its like only. While one batch takes its
+    # time, its fetches from other brokers go on, and heartbeats with them.
+    "kafkajs": Abilities(
+        (EAGER,), follows_patterns=False, is_static=False, leaves_when_stalled=False
+    ),
 }
 
 
