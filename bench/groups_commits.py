@@ -29,19 +29,21 @@ NAME_LENGTH: Final = len("bench-") + 12
 def measure(systems: Systems) -> list[Row]:
     rows: list[Row] = []
     for connections, in_flight in SHAPES:
-        load = Load(
-            lambda system: create_topic(system.address, 1),
-            lambda system, topic, connections=connections, in_flight=in_flight: commit(
-                system, topic, connections=connections, in_flight=in_flight
-            ),
-            lambda system, topic: delete_topics(system.address, [topic]),
-        )
-        found = compare(load, systems)
+        found = compare(commits_load(connections, in_flight), systems)
         identity = f"groups.commits.{connections}x{in_flight}"
         what = f"commits of one offset, {connections} connections"
         rows.append(speed_row(f"{identity}.speed", f"{what}, commits/s", found, at_least=None))
         rows.append(cost_row(f"{identity}.cpu", f"{what}, CPU us/commit", found, at_most=None))
     return rows
+
+
+def commits_load(connections: int, in_flight: int) -> Load:
+    """Each run has a topic and groups of its own."""
+    return Load(
+        lambda system: create_topic(system.address, 1),
+        lambda system, topic: commit(system, topic, connections=connections, in_flight=in_flight),
+        lambda system, topic: delete_topics(system.address, [topic]),
+    )
 
 
 def commit(system: System, topic: Topic, *, connections: int, in_flight: int) -> Done:
