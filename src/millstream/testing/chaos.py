@@ -3,9 +3,8 @@
     python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log]
 
 Parts are log, broker, spark, cluster and groups; without one all of them run, one after the other.
-`chaos_broker.py` has the broker's,
-`chaos_spark.py` that of Spark's queries, `chaos_cluster.py` that of three brokers, and
-`group_chaos.py` that of consumer groups on them.
+`chaos_broker.py` has the broker's, `chaos_spark.py` that of Spark's queries, `chaos_cluster.py`
+that of three brokers, and `group_chaos.py` that of consumer groups on them.
 
 Every round of the log: a writer goes on with the log of the round before and is killed with
 SIGKILL at a random moment, its files may be damaged, then the log is opened and everything in it
