@@ -79,8 +79,9 @@ class GroupDesk(Desk):
     async def ready(self) -> None:
         """Until the offsets topic is there and loaded."""
         await self.groups.topic()
-        while not self.groups.coordinator.indexes or self.groups.coordinator.loading_count:
-            await asyncio.sleep(0)  # noqa: ASYNC110 - it has no event for it
+        coordinator = self.groups.coordinator
+        while not coordinator.indexes or coordinator.loading_count:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
 
     async def ask(self, request: Any, version: int, *, listener: str = INSIDE) -> Any:
         """The answer to a request of any API."""

@@ -24,6 +24,7 @@ SILENCE_MAX_MS = 20_000
 """After so long without an answer a consumer of the new protocol stops reading by itself: it is its
 rebalance time-out, which is shorter than its session."""
 CALM_MS = 180_000
+PARTITIONS_MAX = 4
 
 Client = ClassicClient | ConsumerClient
 Place = tuple[str, str, int]
@@ -65,7 +66,8 @@ class World:
         self.deleted: dict[str, int] = {}
         """Groups that were deleted, and the last value that any commit had then."""
         self.floor: dict[Place, int] = {}
-        self.may_be_gone: set[Place] = set()
+        self.may_be_gone: dict[Place, int] = {}
+        """What somebody has tried to delete, and the last value that any commit had then."""
         self.commits: dict[object, dict[Place, int]] = {}
         self.value = 0
         self.seen: dict[str, int] = {}
@@ -94,6 +96,8 @@ class World:
             (lambda: self.expire(is_late=self.random.random() < 0.3), 1),
             (self.pass_a_long_time, 1),
             (self.grow, 1),
+            (lambda: self.lose_the_end(self.random.choice(GROUPS)), 2),
+            (lambda: self.stop(self.random.choice(GROUPS)), 1),
         ]
         names, weights = zip(*actions, strict=True)
         self.random.choices(names, weights)[0]()
@@ -200,6 +204,16 @@ class World:
         self.running.discard(number)
         self.check()
 
+    def stop(self, group: str) -> None:
+        """All of its consumers go, and for long enough that it is empty."""
+        for number, client in enumerate(self.clients):
+            if client.group == group:
+                (self.leave if self._coin() else self.crash)(number)
+        self.pass_time(60_000)
+        self.fetch(group, is_stable=False)
+        self.delete_group(group)
+        self.fetch(group, is_stable=False)
+
     # -- others ------------------------------------------------------------------------------
 
     def fetch(self, group: str, *, is_stable: bool) -> None:
@@ -242,7 +256,10 @@ class World:
         self.check()
 
     def _may_go(self, group: str | None = None) -> None:
-        self.may_be_gone |= {place for place in self.floor if group in (None, place[0])}
+        for one in GROUPS if group is None else (group,):
+            for topic in TOPICS:
+                for partition in range(PARTITIONS_MAX):
+                    self.may_be_gone[one, topic, partition] = self.value
 
     def expire(self, *, is_late: bool) -> None:
         self._may_go()
@@ -255,7 +272,7 @@ class World:
     def grow(self) -> None:
         """A topic gets a partition."""
         facts = self.shell.topics.by_name("u")
-        if facts is not None and facts.partition_count < 4:
+        if facts is not None and facts.partition_count < PARTITIONS_MAX:
             self.shell.topics.grow("u", facts.partition_count + 1)
             self.shell.shard.topics_changed(
                 ["u"], now_ms=self.shell.now_ms, wall_ms=self.shell.wall_ms
@@ -301,6 +318,17 @@ class World:
         self._count("failover")
         self.check()
 
+    def lose_the_end(self, group: str) -> None:
+        """What is written now does not survive; somebody looks before and after."""
+        self.hold()
+        for number, client in enumerate(self.clients):
+            if client.group == group:
+                self.commit(number)
+        self.commit_as_nobody(group)
+        self.fetch(group, is_stable=False)
+        self.fail_over(0.0)
+        self.fetch(group, is_stable=False)
+
     def pass_time(self, ms: int) -> None:
         self.shell.pass_time(ms)
         self.check()
@@ -323,7 +351,8 @@ class World:
             if code_of_commit(self.shell.answers.pop(token)) == ErrorCode.NONE:
                 for place, value in made.items():
                     self.floor[place] = max(value, self.floor.get(place, -1))
-                    self.may_be_gone.discard(place)
+                    if value > self.may_be_gone.get(place, value):
+                        del self.may_be_gone[place]
         self._check_owners()
 
     def _look_at_types(self) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from consumer_group_walk import walk
-from millstream.groups.consumer import group, reconcile, regexes
+from millstream.groups.consumer import leaving, reconcile, regexes
 from millstream.groups.consumer.core import Core
 from millstream.groups.consumer.member import ConsumerMember
 from millstream.groups.consumer.state import GroupState
@@ -45,7 +45,7 @@ def accepts_commits_of_old_epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(group.leaving, "fence_late", lambda *_: False)
+    patch.setattr(leaving, "fence_late", lambda *_: False)
 
 
 def never_looks_for_new_topics(patch: pytest.MonkeyPatch) -> None:

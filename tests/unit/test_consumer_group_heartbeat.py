@@ -154,13 +154,18 @@ def test_a_partition_changes_hands_only_when_its_owner_reports_without_it() -> N
 
 def test_states_on_the_way() -> None:
     world = a_world(consumer_assignment_interval_ms=1_000)
-    assert world.group.state is ConsumerGroupState.EMPTY
+    states = [world.group.state]
     world.join("a", "orders")
     world.join("b", "orders")
-    assert world.group.state is ConsumerGroupState.ASSIGNING
+    states.append(world.group.state)
     world.pass_ms(1_000)
     world.heartbeat("b", 1)
-    assert world.group.state is ConsumerGroupState.RECONCILING
+    states.append(world.group.state)
+    assert states == [
+        ConsumerGroupState.EMPTY,
+        ConsumerGroupState.ASSIGNING,
+        ConsumerGroupState.RECONCILING,
+    ]
 
 
 def test_a_heartbeat_with_nothing_new_writes_nothing_and_tells_nothing() -> None:
@@ -175,7 +180,7 @@ def test_a_heartbeat_with_nothing_new_writes_nothing_and_tells_nothing() -> None
 def test_who_says_everything_is_told_everything() -> None:
     world = a_world()
     two_members(world)
-    full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["orders"]}
+    full: dict[str, Any] = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["orders"]}
     answer = world.heartbeat("a", 2, owned={"orders": [0, 1]}, **full)
     assert world.told(answer) == {"orders": [0, 1]}
 
@@ -269,6 +274,24 @@ def test_a_state_of_a_newer_coordinator_begins_anew() -> None:
     with pytest.raises(FencedMemberEpoch):
         world.heartbeat("a", 1, owned={"orders": [0]})
     assert world.heartbeat("a", 1, owned={}).member_epoch == 2
+
+
+def test_a_log_in_which_two_members_have_a_partition_is_set_right() -> None:
+    """I-27. The one that was given it last has it; the other one must begin anew."""
+    world = a_world()
+    two_members(world)
+    topic_id = world.topics.id_of("orders")
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=1, previous_member_epoch=0, state=0,
+        assigned_partitions=[CurrentTopicPartitions(topic_id=topic_id, partitions=[0, 1, 2])],
+    )  # fmt: skip
+    world.log.append(Entry(keys.CurrentAssignmentKey(GROUP, MemberId("a")), value))
+    world.group = world.reload()
+    world.join("c", "orders")
+    with pytest.raises(FencedMemberEpoch):
+        world.heartbeat("a", 1, owned={"orders": [0, 1, 2]})
+    assert world.told(world.heartbeat("b", 2, owned={"orders": [2, 3]})) == {"orders": [2]}
+    assert world.told(world.join("a", "orders")) == {"orders": [0, 1]}
 
 
 def test_the_record_that_kafka_wrote_before_4_1_is_deleted() -> None:

@@ -179,8 +179,14 @@ def test_next_request_of_who_is_answered_finds_the_machine_at_rest() -> None:
 
     async def story(bench: Bench, log: FakeLog) -> None:
         later: list[Asker] = []
+        ends: list[int] = []
         first = Asker()
-        first.then = lambda: later.append(bench.ask(writing(group_entry("h"), answer="second")))
+
+        def go_on() -> None:
+            ends.append(log.log_end)
+            later.append(bench.ask(writing(group_entry("h"), answer="second")))
+
+        first.then = go_on
 
         def decide(shard: Any, caller: Any, *_: Any) -> None:
             shard.outbox.reply(caller, "first")
@@ -189,7 +195,7 @@ def test_next_request_of_who_is_answered_finds_the_machine_at_rest() -> None:
         bench.coordinator.ask(0, decide, first.caller, None)
         (second,) = later
         assert second.answers == ["second"]
-        # The write of the first request was in the log before the second was decided.
+        assert ends == [1]  # what the first had to write was in the log before
         told = [one for one in bench.shard.told if one[0] == "appended"]
         assert told == [("appended", 0, 1), ("appended", 1, 1)]
 
@@ -364,6 +370,23 @@ def test_new_epoch_of_the_same_leader_keeps_the_groups() -> None:
         assert len(bench.shards) == 1
         log.advance()
         assert asker.answers == ["done"]
+
+    led(story)
+
+
+def test_what_is_said_of_another_log_of_the_partition_is_not_of_this_one() -> None:
+    """A topic deleted and made anew, or a leadership that came back: two logs, one name."""
+
+    async def story(bench: Bench, log: FakeLog) -> None:
+        again = FakeLog()
+        again.put(commit_of("g", 7))
+        again.watch_leadership(bench.coordinator)
+        await settled()
+        assert bench.shard.applied == [(0, 7)]
+        bench.coordinator.leadership_lost(log)
+        bench.coordinator.high_watermark_moved(log)
+        assert bench.ask("still").answers == ["still"]
+        assert bench.coordinator.get(0).log is again
 
     led(story)
 

@@ -44,7 +44,9 @@ def test_what_is_told_is_what_handlers_serve() -> None:
 @pytest.mark.parametrize("version", [3, 4])
 def test_only_the_version_of_groups_is_claimed(version: int) -> None:
     response = ask(version)
-    supported = [(one.name, one.min_version, one.max_version) for one in response.supported_features]
+    supported = [
+        (one.name, one.min_version, one.max_version) for one in response.supported_features
+    ]
     assert supported == [("group.version", 1, 1)]
     finalized = [
         (one.name, one.min_version_level, one.max_version_level)

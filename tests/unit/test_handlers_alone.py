@@ -137,12 +137,12 @@ def test_no_feature_can_be_updated(desk: Desk, version: int) -> None:
     code = ErrorCode.INVALID_UPDATE_VERSION
     found = [one.error_code for one in answer.results] if version < 2 else [answer.error_code]
     assert found == [code]
-    for level, code in ((1, ErrorCode.NONE), (0, code), (2, code)):
+    for level, expected in ((1, ErrorCode.NONE), (0, code), (2, code)):
         wanted = [FeatureUpdateKey(feature="group.version", max_version_level=level)]
         request = UpdateFeaturesRequest(feature_updates=wanted)
         answer = desk.send(update_features, request, UpdateFeaturesResponse, version)
         found = [one.error_code for one in answer.results] if version < 2 else [answer.error_code]
-        assert found == [code]
+        assert found == [expected]
     nothing = UpdateFeaturesRequest()
     assert desk.send(update_features, nothing, UpdateFeaturesResponse, version).error_code == 0
 

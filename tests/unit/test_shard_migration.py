@@ -206,6 +206,21 @@ def test_an_upgrade_and_the_way_back_keep_offsets_and_never_own_twice() -> None:
     assert {ClassicGroupKey, ConsumerGroupKey} <= kinds
 
 
+def test_a_group_that_changes_twice_does_not_give_away_what_a_member_still_reads() -> None:
+    """I-27. The old member has heard of neither change when the new one comes again."""
+    shell = new_shell()
+    old, new = ClassicClient(shell, "g", "old"), ConsumerClient(shell, "g", "new")
+    run(shell, old)
+    assert old.owned == {T0, T1}
+    new.heartbeat()
+    new.leave()
+    assert listed(shell) == ("classic", "PreparingRebalance")
+    new.heartbeat()
+    assert named(shell, new) == set()
+    run(shell, old, new)
+    assert named(shell, old) | named(shell, new) == {T0, T1}
+
+
 def test_an_upgrade_that_the_log_refuses_leaves_the_classic_group_as_it_was() -> None:
     shell = new_shell()
     old = ClassicClient(shell, "g", "old")

@@ -85,9 +85,17 @@ class Handler(NamedTuple):
 
 LOADED_LATER: Final = (
     "millstream.storage.compaction.work",
+    # The group coordinator, in pieces: requests are served between two of them.
     "millstream.groups.records.entries",
+    "millstream.groups.offsets.machine",
+    "millstream.groups.classic.group",
+    "millstream.groups.consumer.target",
+    "millstream.groups.consumer.core",
+    "millstream.groups.consumer.group",
     "millstream.groups.shard",
     "millstream.groups.shell.coordinator",
+    "millstream.broker.group_settings",
+    "millstream.broker.group_topics",
 )
 """No part of a start, and needed when descriptors may be short: modules that are no handlers."""
 

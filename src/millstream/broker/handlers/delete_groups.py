@@ -1,8 +1,8 @@
 """DeleteGroups (key 42), versions 0-2.
 
 Behaviour: groups without members go, with all their offsets; each has its own error,
-NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND. That a group is gone is in the log before it is told. The empty id is a
-group like others, as in Kafka.
+NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND. That a group is gone is in the log before it is told. The
+empty id is a group like others, as in Kafka.
 v2 flexible
 Invariants: I-29.
 """

@@ -195,7 +195,9 @@ def _downgrade(core: Core, step: Step, told: list[Entry]) -> ConsumerMember:
     if not step.needs_epoch:
         target = state.target_of(step.after)
         after = settle(core, step, state.target_epoch, target, told)
-    core.downgrade_rebalances = step.needs_epoch
+    others = (one for one in state.members.values() if one is not step.replaced)
+    is_settled = all(one.is_reconciled_to(state.target_epoch) for one in (*others, after))
+    core.downgrade_rebalances = step.needs_epoch or not is_settled
     told += downgraded(state, core.topics, wall_ms=core.wall_clock_ms(), joining=after)
     return after
 

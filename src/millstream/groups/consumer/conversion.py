@@ -149,6 +149,10 @@ def downgraded(
     """The entries that make a classic group of those members who stay; all of them are classic.
 
     `joining` takes the place of a static member; the entries for that have been written before.
+    Members are written with what they have, also with what they still have to give back, and not
+    (as by Kafka) with what they shall have: if a member of the new protocol comes before they have
+    gathered, the group is converted again, and a partition that one of them still reads must not
+    be free then (I-27).
     """
     replaced = None if joining is None else state.static_member(joining.instance_id)
     gone = {one.member_id for one in leaving}
@@ -159,13 +163,22 @@ def downgraded(
         now = joining if is_replaced and joining is not None else member
         written.append(now.member_id)
         if member.member_id not in gone:
-            staying.append((now, state.targets.get(member.member_id, {})))
+            staying.append((now, _held(now)))
     return [
         *entries.group_tombstones(state.group_id, written, state.regexes),
         Entry(
             keys.ClassicGroupKey(state.group_id), _classic_value(state, staying, topics, wall_ms)
         ),
     ]
+
+
+def _held(member: ConsumerMember) -> Assignment:
+    """All that it may be reading."""
+    held: dict[UUID, frozenset[int]] = {}
+    for owned in (member.assigned, member.revoking):
+        for topic_id, partitions in owned.items():
+            held[topic_id] = held.get(topic_id, frozenset()) | frozenset(partitions)
+    return held
 
 
 def _classic_value(
@@ -181,12 +194,12 @@ def _classic_value(
         protocol=protocol,
         leader=staying[0][0].member_id,
         current_state_timestamp=wall_ms,
-        members=[_classic_member(one, protocol, target, topics) for one, target in staying],
+        members=[_classic_member(one, protocol, held, topics) for one, held in staying],
     )
 
 
 def _classic_member(
-    member: ConsumerMember, protocol: str, target: Assignment, topics: TopicsView
+    member: ConsumerMember, protocol: str, held: Assignment, topics: TopicsView
 ) -> MemberMetadata:
     facts = member.classic or ClassicFacts(session_timeout_ms=0, protocols=())
     subscription = dict(facts.protocols).get(protocol, b"")
@@ -198,7 +211,7 @@ def _classic_member(
         rebalance_timeout=member.rebalance_timeout_ms,
         session_timeout=facts.session_timeout_ms,
         subscription=subscription,
-        assignment=encode_assignment(target, topics, subscription),
+        assignment=encode_assignment(held, topics, subscription),
     )
 
 

@@ -13,7 +13,13 @@ from enum import StrEnum
 from uuid import UUID
 
 from millstream.groups.consumer.entries import ResolvedRegex
-from millstream.groups.consumer.member import NO_ASSIGNMENT, Assignment, ConsumerMember
+from millstream.groups.consumer.member import (
+    NO_ASSIGNMENT,
+    NOTHING_OWNED,
+    Assignment,
+    ConsumerMember,
+    MemberState,
+)
 from millstream.groups.records import keys, values
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import GroupId, InstanceId, MemberId
@@ -234,21 +240,43 @@ class GroupState:
     def became_live(self) -> None:
         """All entries have been read: whatever order they came in, the indexes are right now."""
         self._clear_indexes()
-        self.is_live = True
         members, self.members = self.members, {}
-        for member in members.values():
-            self._replace(None, member)
+        by_epoch = sorted(members.values(), key=lambda one: (-one.member_epoch, one.member_id))
+        for member in by_epoch:
+            self._replace(None, self._unless_taken(member))
+        self.members = {member_id: self.members[member_id] for member_id in members}
+        self.is_live = True
+
+    def _unless_taken(self, member: ConsumerMember) -> ConsumerMember:
+        """No log of ours gives a partition to two members; if one does, the newer one has it.
+
+        The other must give up everything and join anew: nobody can tell what it reads.
+        """
+        is_taken = any(
+            partition in self.owners.get(topic_id, ())
+            for owned in (member.assigned, member.revoking)
+            for topic_id, partitions in owned.items()
+            for partition in partitions
+        )
+        if not is_taken:
+            return member
+        return replace(
+            member, state=MemberState.UNKNOWN, assigned=NOTHING_OWNED, revoking=NOTHING_OWNED
+        )
 
     def _replace(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
+        is_counted = before is not None and after is not None and _counts_alike(before, after)
         if before is not None:
-            self._count(before, -1)
+            if not is_counted:
+                self._count(before, -1)
             self._release(before, after)
             if after is None or before.instance_id != after.instance_id:
                 self._forget_instance(before)
             del self.members[before.member_id]
         if after is not None:
             self.members[after.member_id] = after
-            self._count(after, 1)
+            if not is_counted:
+                self._count(after, 1)
             self._own(before, after)
             if after.instance_id is not None:
                 self.static_ids[after.instance_id] = after.member_id
@@ -311,6 +339,11 @@ class GroupState:
 def _subscribes_alike(before: ConsumerMember, after: ConsumerMember) -> bool:
     is_same = before.topic_names is after.topic_names
     return is_same and before.topic_regex == after.topic_regex
+
+
+def _counts_alike(before: ConsumerMember, after: ConsumerMember) -> bool:
+    is_same = before.server_assignor == after.server_assignor and before.classic is after.classic
+    return is_same and _subscribes_alike(before, after)
 
 
 def _owns_the_same(before: ConsumerMember, after: ConsumerMember) -> bool:

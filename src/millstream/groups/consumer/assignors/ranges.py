@@ -15,23 +15,25 @@ from millstream.model.ids import MemberId
 
 def assign_ranges(group: GroupSpec) -> Targets:
     """One range of each subscribed topic for each member, as long as there are partitions."""
-    ordered = sorted(group.members.items(), key=_place)
-    subscribers: dict[UUID, int] = {}
-    for _, member in ordered:
-        for topic_id in member.topic_ids:
-            subscribers[topic_id] = subscribers.get(topic_id, 0) + 1
-    handed: dict[UUID, int] = dict.fromkeys(subscribers, 0)
-    targets: Targets = {}
-    for member_id, member in ordered:
-        ranges: dict[UUID, frozenset[int]] = {}
-        for topic_id in sorted(member.topic_ids):
-            place = handed[topic_id]
-            handed[topic_id] += 1
-            found = _range(group.partition_counts[topic_id], subscribers[topic_id], place)
-            if found:
-                ranges[topic_id] = frozenset(found)
-        targets[member_id] = _unless_equal(member.assignment, ranges)
-    return targets
+    ordered = [member_id for member_id, _ in sorted(group.members.items(), key=_place)]
+    made: dict[MemberId, dict[UUID, frozenset[int]]] = {member_id: {} for member_id in ordered}
+    for topic_id, subscribers in sorted(_subscribers(group, ordered).items()):
+        count = group.partition_counts[topic_id]
+        for place, member_id in enumerate(subscribers[:count]):
+            made[member_id][topic_id] = frozenset(_range(count, len(subscribers), place))
+    return {one: _unless_equal(group.members[one].assignment, made[one]) for one in ordered}
+
+
+def _subscribers(group: GroupSpec, ordered: list[MemberId]) -> dict[UUID, list[MemberId]]:
+    """Of each topic, in order. Where all subscribe to the same, these are all."""
+    if group.is_homogeneous:
+        topic_ids = next(iter(group.members.values())).topic_ids if ordered else frozenset()
+        return dict.fromkeys(topic_ids, ordered)
+    found: dict[UUID, list[MemberId]] = {}
+    for member_id in ordered:
+        for topic_id in group.members[member_id].topic_ids:
+            found.setdefault(topic_id, []).append(member_id)
+    return found
 
 
 def _place(item: tuple[MemberId, MemberSpec]) -> tuple[bool, str]:
