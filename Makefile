@@ -60,14 +60,14 @@ check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, 
 interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Spark
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m interop tests/interop
 
-# With PROOF=1 bugs are planted in the cluster's code, one by one, and each must be caught.
-sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker, cluster or all
+# With PROOF=1 bugs are planted in the cluster's and the groups' code, one by one, and each must be caught.
+sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker, cluster, groups or all
 	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS) \
 	  $(if $(PROOF),--proof)
 
 # Without ROUNDS 10 of each, but of Spark the whole matrix: every kill once (CELLS='driver / topic'
 # chooses some by name). ENSEMBLE=1 has the cluster on three real ZooKeeper servers.
-chaos: $(KERNELS) ## ROUNDS of real processes killed while they work: PART log, broker, spark, cluster or all
+chaos: $(KERNELS) ## ROUNDS of real processes killed while they work: PART log, broker, spark, cluster, groups or all
 	@$(BIN)/python -m millstream.testing.chaos --part $(PART) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") $(if $(ENSEMBLE),--ensemble)
 
@@ -77,8 +77,8 @@ soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or a
 # For broker and cluster: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1
 # for a short run, CELLS=requests,produce for some groups only. Both reach the program as environment. For
 # Spark the same, with Java and its connector from Maven Central.
-bench: $(KERNELS) ## one PART (kernels, log, broker, cluster, spark) or all, ours and the peer in one run
-	@$(if $(filter all broker cluster,$(PART)),$(BIN)/python -m bench.broker_generators,true)
+bench: $(KERNELS) ## one PART (kernels, log, broker, cluster, spark, groups) or all, ours and the peer in one run
+	@$(if $(filter all broker cluster groups,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 
 # One broker until there are clusters. PORT=0 takes a free port; without PORT it is 9092, or what

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bench.measure import Row, save
 
-PARTS = ("kernels", "log", "broker", "cluster", "spark")
+PARTS = ("kernels", "log", "broker", "cluster", "spark", "groups")
 RESULTS = Path("build/bench")
 
 

@@ -205,9 +205,14 @@ class Systems(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(directory: Path) -> Iterator[Systems]:
-    """Both started, and stopped whatever happens; their data is removed."""
-    systems = Systems(Millstream(directory / "ours"), Kafka(directory / "kafka"))
+def running(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Systems]:
+    """Both started, and stopped whatever happens; their data is removed.
+
+    `settings` are given to both.
+    """
+    systems = Systems(
+        Millstream(directory / "ours", settings), Kafka(directory / "kafka", settings)
+    )
     try:
         for system in systems:
             system.start()

@@ -71,7 +71,7 @@ def test_reader_at_the_end_gets_what_comes_later(
     assert (record.offset, record.value) == (20, b"at last")
 
 
-@for_clients("consume")
+@for_clients("consume", "told_range")
 def test_offset_beyond_the_end_is_told(
     client: ConnectedClient, filled: tuple[str, list[Record]]
 ) -> None:

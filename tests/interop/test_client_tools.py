@@ -153,6 +153,23 @@ def test_console_producer_and_consumer(
     assert whole.text.splitlines() == [f"line {n}" for n in range(10)]
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_console_consumer_goes_on_where_its_group_was(
+    java: ConnectedClient, protocol: str, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic("console-group", partitions=2)
+    java.produce(topic, some_records(10), partition=1)
+    words = ("--topic", topic, "--group", f"{topic}-readers", "--timeout-ms", "20000")
+    words += ("--command-property", f"group.protocol={protocol}")
+    words += ("--formatter-property", "print.offset=true")
+    first = run_script(
+        java, "kafka-console-consumer", *words, "--from-beginning", "--max-messages", "4"
+    )
+    assert re.findall(r"Offset:(\d+)", first.text) == ["0", "1", "2", "3"]
+    rest = run_script(java, "kafka-console-consumer", *words, "--max-messages", "6")
+    assert re.findall(r"Offset:(\d+)", rest.text) == ["4", "5", "6", "7", "8", "9"]
+
+
 def test_get_offsets_tool(java: ConnectedClient, new_topic: Callable[..., str]) -> None:
     topic = new_topic("offsets", partitions=2)
     java.produce(topic, some_records(10))

@@ -1,9 +1,10 @@
 """A real process on a real disk, killed in the middle of its writes; its files damaged on top.
 
-    python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log|broker|spark|cluster]
+    python -m millstream.testing.chaos --rounds 20 [--seed 7] [--part log]
 
-Without a part it runs all of them, one after the other; `chaos_broker.py` has the broker's,
-`chaos_spark.py` that of Spark's queries, and `chaos_cluster.py` that of three brokers.
+Parts are log, broker, spark, cluster and groups; without one all of them run, one after the other.
+`chaos_broker.py` has the broker's, `chaos_spark.py` that of Spark's queries, `chaos_cluster.py`
+that of three brokers, and `group_chaos.py` that of consumer groups on them.
 
 Every round of the log: a writer goes on with the log of the round before and is killed with
 SIGKILL at a random moment, its files may be damaged, then the log is opened and everything in it
@@ -41,7 +42,8 @@ ROUNDS_PER_LOG_MAX: Final = 1_000
 ROUNDS_DEFAULT: Final = 10
 SPARK: Final = "spark"
 CLUSTER: Final = "cluster"
-CHAOS_PARTS: Final = (LOG, BROKER, SPARK, CLUSTER)
+GROUPS: Final = "groups"
+CHAOS_PARTS: Final = (LOG, BROKER, SPARK, CLUSTER, GROUPS)
 SILENCE_MAX_S: Final = 60
 """A writer that tells nothing for so long hangs."""
 
@@ -188,11 +190,15 @@ class Rounds(Protocol):
 def begin(
     directory: str, seed: int, *, part: str, cells: str = "", is_ensemble: bool = False
 ) -> Rounds:
-    """Rounds of a part on an empty directory; `cells` chooses kills of Spark's or the
-    cluster's by their names.
+    """Rounds of a part on an empty directory; `cells` chooses kills of Spark's, the cluster's or
+    the groups' by their names.
 
     With an ensemble the cluster's coordination is three real ZooKeeper servers.
     """
+    if part == GROUPS:
+        from millstream.testing.group_chaos import GroupChaos
+
+        return GroupChaos(directory, seed, is_ensemble=is_ensemble, only=cells)
     if part == CLUSTER:
         from millstream.testing.chaos_cluster import ClusterChaos
 
@@ -253,7 +259,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--part", choices=[ALL, *CHAOS_PARTS], default=ALL)
     parser.add_argument(
-        "--cells", default="", help="kills of Spark's or the cluster's, by a part of their names"
+        "--cells",
+        default="",
+        help="kills of Spark's, the cluster's or the groups', by a part of their names",
     )
     parser.add_argument(
         "--ensemble", action="store_true", help="the cluster's on a real ZooKeeper ensemble"

@@ -71,8 +71,9 @@ class PeerBroker(_SaysInItsLog, BrokerProcess):
 class PeerCast:
     """Makes them; formats their directories first."""
 
-    def __init__(self, jars: Path) -> None:
+    def __init__(self, jars: Path, *, settings: Mapping[str, str] | None = None) -> None:
         self._jars = jars
+        self._own_settings = settings or {}
         self._cluster_id = cluster_id(uuid.uuid4())
         self._voter = ""
 
@@ -99,6 +100,7 @@ class PeerCast:
         properties = directory / "server.properties"
         settings = {
             **_SETTINGS,
+            **self._own_settings,
             "node.id": str(node_id),
             "controller.quorum.voters": self._voter,
             "log.dirs": str(directory / "data"),

@@ -57,8 +57,11 @@ class Cast(Protocol):
 class MillstreamCast:
     """Our brokers, on our keeper or on a real ensemble."""
 
-    def __init__(self, *, is_ensemble: bool = False) -> None:
+    def __init__(
+        self, *, is_ensemble: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
         self._is_ensemble = is_ensemble
+        self._settings = settings or {}
 
     def coordination(self, world: NetWorld, root: Path) -> Coordination:
         if not self._is_ensemble:
@@ -74,7 +77,7 @@ class MillstreamCast:
 
     def broker(self, world: NetWorld, root: Path, broker_id: int, connect: str) -> BrokerProcess:
         node = world.add(f"broker-{broker_id}")
-        settings = {"zookeeper.connect": connect}
+        settings = {**self._settings, "zookeeper.connect": connect}
         return MillstreamBroker(node, root / node.name, settings, broker_id=broker_id)
 
 

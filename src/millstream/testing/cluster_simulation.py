@@ -15,7 +15,7 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from millstream.runtime.randomness import SeededRandomness
@@ -92,14 +92,23 @@ def run_cluster(seed: int, *, steps: int) -> ClusterRun:
 class ClusterPlay:
     """One seed."""
 
-    def __init__(self, seed: int, *, duration_s: float, broker_count: int | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        duration_s: float,
+        broker_count: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.scene = scene = ClusterScene(seed)
         self._duration_s = duration_s
         self._ends_in_the_middle = seed % SAFETY_EVERY == 0
         self._randomness = scene.randomness.fork("play")
         count = broker_count or self._randomness.choice([3, 3, 3, 4, 5])
         self.keeper = KeeperMachine(scene)
-        self.brokers = {one: BrokerMachine(scene, one, {}) for one in range(1, count + 1)}
+        self.brokers = {
+            one: BrokerMachine(scene, one, settings or {}) for one in range(1, count + 1)
+        }
         scene.broker_hosts = {one: machine.host for one, machine in self.brokers.items()}
         atlas = Atlas(
             lambda: scene.committed,

@@ -60,20 +60,26 @@ def planted(bug: Planted) -> Iterator[None]:
         yield
 
 
-def first_catch(bug: Planted, *, seeds: range = SEEDS, steps: int = STEPS) -> Caught | None:
+Run = Callable[..., object]
+"""One seed with `steps`."""
+
+
+def first_catch(
+    bug: Planted, *, seeds: range = SEEDS, steps: int = STEPS, run: Run = run_cluster
+) -> Caught | None:
     """Run seeds until one finds the bug for what it is; None when none does."""
     order = [*range(bug.first_seed, seeds.stop), *range(seeds.start, bug.first_seed)]
     with planted(bug):
         for seed in order:
-            told = _failure(seed, steps)
+            told = _failure(run, seed, steps)
             if told is not None and any(part in told for part in bug.told):
                 return Caught(seed, told)
     return None
 
 
-def _failure(seed: int, steps: int) -> str | None:
+def _failure(run: Run, seed: int, steps: int) -> str | None:
     try:
-        run_cluster(seed, steps=steps)
+        run(seed, steps=steps)
     except KeyboardInterrupt:
         raise
     except BaseExceptionGroup as error:

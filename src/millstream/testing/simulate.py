@@ -3,8 +3,9 @@
     python -m millstream.testing.simulate --seeds 1000 --from 0 [--steps 200] [--part broker]
     python -m millstream.testing.simulate --proof
 
-Parts are log, broker and cluster; without one all of them run, one after the other. With `--proof`
-bugs are planted in the cluster's code one by one, and each must be caught.
+Parts are log, broker, cluster and groups; without one all of them run, one after the other. With
+`--proof` bugs are planted in the code of the cluster and of the groups one by one, and each must be
+caught.
 
 A seed that fails is told with the command that replays it. A run that is long enough to have met
 every operation must have met every one: a simulation that never lost power proves nothing.
@@ -15,7 +16,7 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -23,6 +24,8 @@ from typing import Final, NamedTuple
 from millstream.testing.broker_simulation import INTERESTING, simulate_broker
 from millstream.testing.cluster_simulation import simulate_cluster
 from millstream.testing.cluster_simulation_coverage import never_made as cluster_never_made
+from millstream.testing.group_simulation import never_made as groups_never_made
+from millstream.testing.group_simulation import simulate_groups
 from millstream.testing.log_simulation import ALWAYS, SOMETIMES, simulate_log
 from millstream.testing.reporting import replay_lines
 
@@ -34,10 +37,18 @@ SEEDS_PER_JOB: Final = 5
 LOG: Final = "log"
 BROKER: Final = "broker"
 CLUSTER: Final = "cluster"
-PARTS: Final = (LOG, BROKER, CLUSTER)
+GROUPS: Final = "groups"
+PARTS: Final = (LOG, BROKER, CLUSTER, GROUPS)
 ALL: Final = "all"
 BROKER_SEEDS_TO_MEET_ALL: Final = 150
 """With so many seeds of the usual length every fault and every rare event came up."""
+
+_SIMULATIONS: Final[Mapping[str, Callable[..., Counter[str]]]] = {
+    LOG: simulate_log,
+    BROKER: simulate_broker,
+    CLUSTER: simulate_cluster,
+    GROUPS: simulate_groups,
+}
 
 Progress = Callable[[int], None]
 """Called with the number of seeds just done."""
@@ -64,6 +75,8 @@ class SimulationRun(NamedTuple):
         """What should have happened in a run of this length and did not."""
         if self.part == CLUSTER:
             return cluster_never_made(self.made, self.seeds) if self.steps >= STEPS_DEFAULT else []
+        if self.part == GROUPS:
+            return groups_never_made(self.made, self.seeds) if self.steps >= STEPS_DEFAULT else []
         if self.part == BROKER:
             is_long = self.seeds * self.steps >= BROKER_SEEDS_TO_MEET_ALL * STEPS_DEFAULT
             return sorted(INTERESTING - set(self.made)) if is_long else []
@@ -117,7 +130,7 @@ def _workers() -> Iterator[ProcessPoolExecutor]:
 
 def _run_job(seeds: range, steps: int, part: str) -> tuple[Counter[str], SeedFailure | None]:
     made: Counter[str] = Counter()
-    simulate = {LOG: simulate_log, BROKER: simulate_broker, CLUSTER: simulate_cluster}[part]
+    simulate = _SIMULATIONS[part]
     for seed in seeds:
         try:
             made += simulate(seed, steps=steps)
@@ -141,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--proof", action="store_true", help="plant bugs, each must be caught")
     options = parser.parse_args(arguments)
     if options.proof:
-        return prove()
+        return prove(options.part)
     if options.seeds < 1 or options.steps < 1:
         parser.error("--seeds and --steps must be at least 1")
     for part in PARTS if options.part == ALL else (options.part,):
@@ -154,13 +167,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def prove() -> int:
-    """Plant every bug; 1 when one of them is not caught as what it is."""
-    from millstream.testing.cluster_simulation_bugs import BUGS, first_catch
+def prove(part: str = ALL) -> int:
+    """Plant every bug of a part; 1 when one of them is not caught as what it is."""
+    from millstream.testing.cluster_simulation import run_cluster
+    from millstream.testing.cluster_simulation_bugs import BUGS, Planted, Run, first_catch
+    from millstream.testing.group_simulation import run_groups
+    from millstream.testing.group_simulation_bugs import GROUP_BUGS
 
+    plants: list[tuple[Planted, Run]] = []
+    plants += [(bug, run_cluster) for bug in BUGS if part in (ALL, CLUSTER)]
+    plants += [(bug, run_groups) for bug in GROUP_BUGS if part in (ALL, GROUPS)]
     missed = 0
-    for bug in BUGS:
-        caught = first_catch(bug)
+    for bug, run in plants:
+        caught = first_catch(bug, run=run)
         missed += caught is None
         how = f"seed {caught.seed}: {caught.told[:200]}" if caught is not None else "by no seed"
         sys.stdout.write(f"{'caught' if caught else 'MISSED'}  {bug.name}\n        {how}\n")

@@ -60,6 +60,18 @@ type ask struct {
 	Set         map[string]*string `json:"set"`
 	Remove      []string           `json:"remove"`
 	Before      int64              `json:"before"`
+
+	Member         string   `json:"member"`
+	Log            string   `json:"log"`
+	Group          string   `json:"group"`
+	Protocol       string   `json:"protocol"`
+	Topics         []string `json:"topics"`
+	Pattern        *string  `json:"pattern"`
+	Instance       *string  `json:"instance"`
+	SessionMs      int64    `json:"session_ms"`
+	HeartbeatMs    int64    `json:"heartbeat_ms"`
+	PollIntervalMs int64    `json:"poll_interval_ms"`
+	Ms             int64    `json:"ms"`
 }
 
 type action func(ask) (any, error)

@@ -43,6 +43,9 @@ func main() {
 		"describe_configs": describeConfigs,
 		"alter_configs":    alterConfigs,
 		"delete_records":   deleteRecords,
+		"join":             join,
+		"stall":            stall,
+		"leave":            leave,
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

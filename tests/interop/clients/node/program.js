@@ -1,5 +1,5 @@
-// kafkajs by the contract of the client programs (see the README beside). It produces and
-// administers: its consumer can only subscribe, which needs a group.
+// kafkajs by the contract of the client programs (see the README beside). Its consumer can only
+// subscribe: whatever it reads, it reads as the one member of a group of its own.
 'use strict'
 
 const readline = require('node:readline')
@@ -9,6 +9,7 @@ const SnappyCodec = require('kafkajs-snappy')
 const lz4 = require('lz4-napi')
 const { ZstdCodec } = require('zstd-codec')
 const { version } = require('kafkajs/package.json')
+const groupActions = require('./member')
 
 const CODECS = {
   none: CompressionTypes.None,
@@ -97,9 +98,69 @@ function offsetsOf(ask, results) {
   return ask.records.map((_, n) => (base < 0 ? -1 : base + n))
 }
 
+let readers = 0
+
+async function consume(ask) {
+  const consumer = connect(ask).consumer({
+    groupId: `kafkajs-reader-${process.pid}-${readers++}`,
+    maxWaitTimeInMs: 100,
+  })
+  await consumer.connect()
+  try {
+    await consumer.subscribe({ topics: [ask.topic], fromBeginning: true })
+    return await firstRecords(consumer, ask, await startOf(ask))
+  } finally {
+    await consumer.disconnect()
+  }
+}
+
+async function startOf(ask) {
+  if (ask.from.at === 'beginning') return null
+  if (ask.from.at === 'offset') return ask.from.offset
+  return withAdmin(ask, async admin => {
+    const found = await admin.fetchTopicOffsetsByTimestamp(ask.topic, ask.from.timestamp_ms)
+    return Number(found.find(one => one.partition === ask.partition).offset)
+  })
+}
+
+function firstRecords(consumer, ask, start) {
+  const records = []
+  return new Promise((resolve, reject) => {
+    const tooLate = new Error(`not all of ${ask.count} records came`)
+    const timer = setTimeout(() => reject(tooLate), TIMEOUT_MS)
+    const eachMessage = async ({ partition, message }) => {
+      const isWanted = partition === ask.partition && Number(message.offset) >= (start || 0)
+      if (isWanted && records.length < ask.count) records.push(received(message))
+      if (records.length < ask.count) return
+      clearTimeout(timer)
+      resolve(records)
+    }
+    consumer.on(consumer.events.CRASH, ({ payload }) => reject(payload.error))
+    const running = consumer.run({ autoCommit: false, eachMessage })
+    const seek = { topic: ask.topic, partition: ask.partition, offset: String(start) }
+    running.then(() => start === null || consumer.seek(seek)).catch(reject)
+  })
+}
+
+function received(message) {
+  const asText = data => (data === null || data === undefined ? null : data.toString('base64'))
+  const headers = Object.entries(message.headers || {}).flatMap(([name, value]) =>
+    [value].flat().map(one => [name, asText(one)])
+  )
+  return {
+    offset: Number(message.offset),
+    timestamp_ms: Number(message.timestamp),
+    key: asText(message.key),
+    value: asText(message.value),
+    headers,
+  }
+}
+
 const actions = {
+  ...groupActions(connect),
   hello: async () => ({ client: 'kafkajs', version }),
   produce,
+  consume,
   create_topic: ask =>
     withAdmin(ask, async admin => {
       const configEntries = Object.entries(ask.configs).map(([name, value]) => ({ name, value }))

@@ -10,6 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import for_code
+from aiokafka_group import AiokafkaMember
 from client_contract import (
     TIMEOUT_S,
     Action,
@@ -20,6 +21,7 @@ from client_contract import (
     headers_of,
     serve,
 )
+from client_group import group_actions
 
 KINDS: Final = {"topic": ConfigResourceType.TOPIC, "broker": ConfigResourceType.BROKER}
 ACKS: Final[dict[str, Any]] = {"0": 0, "1": 1, "all": "all"}
@@ -217,21 +219,24 @@ def run(action: Callable[[Ask], Awaitable[Any]]) -> Action:
 if __name__ == "__main__":
     serve(
         {
-            action.__name__: run(action)
-            for action in (
-                hello,
-                create_topic,
-                delete_topic,
-                add_partitions,
-                list_topics,
-                describe_topic,
-                describe_cluster,
-                produce,
-                consume,
-                offsets,
-                describe_configs,
-                alter_configs,
-                delete_records,
-            )
+            **group_actions(AiokafkaMember),
+            **{
+                action.__name__: run(action)
+                for action in (
+                    hello,
+                    create_topic,
+                    delete_topic,
+                    add_partitions,
+                    list_topics,
+                    describe_topic,
+                    describe_cluster,
+                    produce,
+                    consume,
+                    offsets,
+                    describe_configs,
+                    alter_configs,
+                    delete_records,
+                )
+            },
         }
     )

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import confluent_kafka
 from client_contract import TIMEOUT_S, Ask, RefusedError, as_bytes, consumed, headers_of, serve
+from client_group import group_actions
+from confluent_group import ConfluentMember
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
@@ -228,21 +230,24 @@ def delete_records(ask: Ask) -> int:
 if __name__ == "__main__":
     serve(
         {
-            action.__name__: action
-            for action in (
-                hello,
-                create_topic,
-                delete_topic,
-                add_partitions,
-                list_topics,
-                describe_topic,
-                describe_cluster,
-                produce,
-                consume,
-                offsets,
-                describe_configs,
-                alter_configs,
-                delete_records,
-            )
+            **group_actions(ConfluentMember),
+            **{
+                action.__name__: action
+                for action in (
+                    hello,
+                    create_topic,
+                    delete_topic,
+                    add_partitions,
+                    list_topics,
+                    describe_topic,
+                    describe_cluster,
+                    produce,
+                    consume,
+                    offsets,
+                    describe_configs,
+                    alter_configs,
+                    delete_records,
+                )
+            },
         }
     )

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import kafka
 from client_contract import TIMEOUT_S, Ask, RefusedError, as_bytes, consumed, headers_of, serve
+from client_group import group_actions
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType
 from kafka.errors import for_code
+from kafka_python_group import KafkaPythonMember
 
 KINDS: Final = {"topic": ConfigResourceType.TOPIC, "broker": ConfigResourceType.BROKER}
 CODECS: Final = {"none": None}
@@ -190,21 +192,24 @@ def delete_records(ask: Ask) -> int:
 if __name__ == "__main__":
     serve(
         {
-            action.__name__: action
-            for action in (
-                hello,
-                create_topic,
-                delete_topic,
-                add_partitions,
-                list_topics,
-                describe_topic,
-                describe_cluster,
-                produce,
-                consume,
-                offsets,
-                describe_configs,
-                alter_configs,
-                delete_records,
-            )
+            **group_actions(KafkaPythonMember),
+            **{
+                action.__name__: action
+                for action in (
+                    hello,
+                    create_topic,
+                    delete_topic,
+                    add_partitions,
+                    list_topics,
+                    describe_topic,
+                    describe_cluster,
+                    produce,
+                    consume,
+                    offsets,
+                    describe_configs,
+                    alter_configs,
+                    delete_records,
+                )
+            },
         }
     )

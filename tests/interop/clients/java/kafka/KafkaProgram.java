@@ -33,6 +33,7 @@ public final class KafkaProgram {
         actions.put("hello", ask -> Map.of("client", "java", "version", AppInfoParser.getVersion()));
         actions.put("produce", KafkaProgram::produce);
         actions.put("consume", KafkaProgram::consume);
+        actions.putAll(KafkaMember.actions());
         actions.put("tool", new KafkaTools()::run);
         Contract.serve(actions, KafkaProgram::codeOf);
     }

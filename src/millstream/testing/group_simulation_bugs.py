@@ -1,0 +1,88 @@
+"""Bugs of a group coordinator that the simulation of groups must find."""
+
+from typing import Any, Final
+
+from millstream.groups.errors import NotCoordinator
+from millstream.groups.shell.held_shard import Phase
+from millstream.testing.cluster_simulation_bugs import Patch, Planted
+from millstream.testing.group_history import (
+    BEGAN_BEFORE,
+    TOO_EARLY,
+    TWO_OWNERS,
+    UNPROCESSED,
+    WENT_BACK,
+)
+
+
+def _any_commit(_: Any) -> Any:
+    return lambda *_, **__: None
+
+
+def _any_commit_of_any_partition(_: Any) -> Any:
+    return lambda *_, **__: lambda *_, **__: None
+
+
+def _everything_is_free(_: Any) -> Any:
+    return lambda *_: True
+
+
+def _serves_while_it_loads(_: Any) -> Any:
+    def check_active(held: Any) -> None:
+        if held.phase is Phase.DROPPED:
+            raise NotCoordinator
+
+    return check_active
+
+
+def _answers_when_appended(original: Any) -> Any:
+    """Before anybody else has it: a failover takes back what was promised."""
+
+    def wait(held: Any, write: Any, end: Any, moment: Any) -> None:
+        for reply in write.replies:
+            held._home.answer(reply)  # noqa: SLF001
+        original(held, write._replace(replies=()), end, moment)
+
+    return wait
+
+
+def _never_late(_: Any) -> Any:
+    return lambda *_, **__: None
+
+
+_HELD: Final = "millstream.groups.shell.held_shard:HeldShard"
+
+GROUP_BUGS: Final = (
+    Planted(
+        "a classic commit of an old generation is accepted",
+        (Patch("millstream.groups.classic.commits:check_commit", _any_commit),),
+        (WENT_BACK,),
+        first_seed=13,
+    ),
+    Planted(
+        "a next-generation commit of an old epoch is accepted",
+        (Patch("millstream.groups.consumer.group:check_commit", _any_commit_of_any_partition),),
+        (WENT_BACK,),
+        first_seed=26,
+    ),
+    Planted(
+        "a partition is handed over before its release",
+        (Patch("millstream.groups.consumer.state:GroupState.is_free", _everything_is_free),),
+        (TOO_EARLY, TWO_OWNERS, "I-27"),
+    ),
+    Planted(
+        "offsets are answered empty while they are loaded",
+        (Patch(f"{_HELD}.check_active", _serves_while_it_loads),),
+        (WENT_BACK, BEGAN_BEFORE),
+        first_seed=4,
+    ),
+    Planted(
+        "a commit is acknowledged before it counts",
+        (Patch(f"{_HELD}._await", _answers_when_appended),),
+        (WENT_BACK, BEGAN_BEFORE, UNPROCESSED, TWO_OWNERS, TOO_EARLY),
+    ),
+    Planted(
+        "a dead member of a classic group is never removed",
+        (Patch("millstream.groups.classic.group:ClassicGroup.tick", _never_late),),
+        ("I-31",),
+    ),
+)
