@@ -371,6 +371,14 @@ def test_a_group_with_an_open_transaction_is_not_done(shard: Shard) -> None:
     assert expire_at(shard, WALL_MS + 100, None) == Expiry((), False)
 
 
+def test_a_group_that_has_just_committed_elsewhere_is_not_done(shard: Shard) -> None:
+    """Its first offset there is on its way: the group must not go with the old ones."""
+    rule = ExpiryRule(None, nothing_subscribed)
+    shard.write(Entry(KEY, offset(10)))
+    shard.write(Entry(OTHER, offset(11)), is_seen=False)
+    assert expire_at(shard, WALL_MS + 100, rule) == Expiry((Entry(KEY, None),), False)
+
+
 # -- topics ------------------------------------------------------------------------------------
 
 
