@@ -73,12 +73,17 @@ def test_member_that_stops_to_poll_is_replaced_and_comes_back(story: Story) -> N
 
 
 def test_static_members_restart_without_a_rebalance(story: Story) -> None:
-    """In good order or by a kill: whoever is back before his session ends has what he had."""
+    """In good order or by a kill: whoever is back before his session ends has what he had.
+
+    In the next protocol only in good order: the name of a killed member is taken until its
+    session ends, and clients give up when they are told so.
+    """
     with story.chapter("static") as scene:
         groups = [scene.groups["static"], scene.groups["static-server-side"]]
         before = [_others(group.history) for group in groups]
-        for group, member in story.members(STAYS):
-            if member.instance is not None:
+        for group, member in [*story.members(STAYS), *story.members(STATIC)]:
+            is_static = member.instance is not None
+            if is_static and (member.kind.protocol == CONSUMER or member.kind.client == "java"):
                 group.leave(member)
         for client in ("confluent-kafka", "aiokafka"):
             scene.kill_program(scene.program(client, STATIC))
