@@ -14,7 +14,7 @@ from client_targets import TARGET_NAMES
 from group_story import GOES, ORDERS, PAYMENTS, STATIC, STAYS, Part, Story, story_on
 
 from millstream.testing.group_history import GroupHistory
-from millstream.testing.group_programs import CONSUMER, COOPERATIVE
+from millstream.testing.group_programs import CONSUMER, EAGER
 from millstream.testing.net_world import require_networks
 from millstream.testing.peers.client_programs import RUNTIMES
 from millstream.testing.peers.runtimes import require_runtime
@@ -109,7 +109,7 @@ def test_group_moves_to_the_next_protocol_and_back_while_it_works(story: Story) 
         for member in classic:
             group.leave(member)
             scene.wait_settled("new members take over", [group])
-        back = story.join_one(group, Part("java", COOPERATIVE))
+        back = story.join_one(group, Part("java", EAGER))
         scene.wait_settled("a classic member is back", [group])
         for member in modern:
             group.leave(member)
