@@ -78,7 +78,9 @@ PLANS: Final[Mapping[str, Plan]] = {
             Part("confluent-kafka", CONSUMER, STATIC, "confluent-1"),
         )
     ),
-    "migrating": Plan((Part("java", COOPERATIVE), Part("confluent-kafka", COOPERATIVE))),
+    # Not cooperative: librdkafka's assignor leaves user data in assignments, with which a group
+    # cannot move.
+    "migrating": Plan((Part("java", EAGER), Part("confluent-kafka", EAGER))),
 }
 
 

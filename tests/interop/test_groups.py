@@ -14,7 +14,7 @@ from client_targets import TARGET_NAMES
 from group_story import GOES, ORDERS, PAYMENTS, STATIC, STAYS, Part, Story, story_on
 
 from millstream.testing.group_history import GroupHistory
-from millstream.testing.group_programs import CONSUMER, COOPERATIVE
+from millstream.testing.group_programs import CONSUMER, EAGER
 from millstream.testing.net_world import require_networks
 from millstream.testing.peers.client_programs import RUNTIMES
 from millstream.testing.peers.runtimes import require_runtime
@@ -73,12 +73,17 @@ def test_member_that_stops_to_poll_is_replaced_and_comes_back(story: Story) -> N
 
 
 def test_static_members_restart_without_a_rebalance(story: Story) -> None:
-    """In good order or by a kill: whoever is back before his session ends has what he had."""
+    """In good order or by a kill: whoever is back before his session ends has what he had.
+
+    In the next protocol only in good order: the name of a killed member is taken until its
+    session ends, and clients give up when they are told so.
+    """
     with story.chapter("static") as scene:
         groups = [scene.groups["static"], scene.groups["static-server-side"]]
         before = [_others(group.history) for group in groups]
-        for group, member in story.members(STAYS):
-            if member.instance is not None:
+        for group, member in [*story.members(STAYS), *story.members(STATIC)]:
+            is_static = member.instance is not None
+            if is_static and (member.kind.protocol == CONSUMER or member.kind.client == "java"):
                 group.leave(member)
         for client in ("confluent-kafka", "aiokafka"):
             scene.kill_program(scene.program(client, STATIC))
@@ -104,7 +109,7 @@ def test_group_moves_to_the_next_protocol_and_back_while_it_works(story: Story) 
         for member in classic:
             group.leave(member)
             scene.wait_settled("new members take over", [group])
-        back = story.join_one(group, Part("java", COOPERATIVE))
+        back = story.join_one(group, Part("java", EAGER))
         scene.wait_settled("a classic member is back", [group])
         for member in modern:
             group.leave(member)
@@ -148,6 +153,6 @@ def test_every_record_was_processed_and_nothing_was_owned_twice(story: Story) ->
             assert figures["records produced"] > 500, name
             assert figures["commits"] > 50, name
             assert figures["looks at committed offsets"] > 50, name
-            assert figures["generations"] > 3, name
+            assert figures["generations"] >= 2, name
             # At least once, not over and over.
             assert figures["records processed again"] < figures["records produced"], name

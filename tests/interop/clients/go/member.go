@@ -198,12 +198,8 @@ func (m *member) poll() error {
 	defer cancel()
 	fetches := m.client.PollRecords(ctx, pollRecordsMax)
 	defer m.client.AllowRebalance()
-	for _, one := range fetches.Errors() {
-		var broker *kerr.Error
-		isTransient := errors.As(one.Err, &broker) && broker.Retriable
-		if !isTransient && !errors.Is(one.Err, context.DeadlineExceeded) {
-			return one.Err
-		}
+	if fetches.IsClientClosed() { // whatever else it tells, it tries again by itself
+		return kgo.ErrClientClosed
 	}
 	m.waitWhileStalled()
 	offsets := map[string]map[int32]kgo.EpochOffset{}
