@@ -4,6 +4,7 @@
 """
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -52,8 +53,12 @@ def with_diagrams(page: str) -> str:
         place = re.compile(f"(<!-- {name} diagram -->\n\n```mermaid\n).*?(```)", re.DOTALL)
         if not place.search(page):
             raise ValueError(f"no place for the {name} diagram")
-        page = place.sub(lambda found, text=text: found[1] + text + found[2], page)
+        page = place.sub(partial(_filled, text), page)
     return page
+
+
+def _filled(text: str, found: re.Match[str]) -> str:
+    return f"{found[1]}{text}{found[2]}"
 
 
 if __name__ == "__main__":

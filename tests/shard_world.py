@@ -383,8 +383,9 @@ class World:
         return {(client.group, named[topic_id], n) for topic_id, n in client.owned}
 
     def _credentials(self, client: Client) -> Credentials:
-        is_classic = isinstance(client, ClassicClient)
-        return Credentials(client.member, client.generation if is_classic else client.epoch)
+        if isinstance(client, ClassicClient):
+            return Credentials(client.member, client.generation)
+        return Credentials(client.member, client.epoch)
 
     def _remember(self, number: int) -> None:
         now = self._credentials(self.clients[number])
@@ -428,7 +429,8 @@ class World:
         return 0 if facts is None else facts.partition_count
 
     def list(self) -> list[Any]:
-        return self.shell.answer("list_groups", ListGroupsRequest())
+        found: list[Any] = self.shell.answer("list_groups", ListGroupsRequest())
+        return found
 
     def check_reload(self) -> None:
         """What is known is what the next coordinator reads."""
@@ -442,9 +444,9 @@ class World:
             raise Broken(f"I-29 read again it is another state: {before} {after}")
 
 
-def picture(shell: Shell) -> dict[str, Any]:
+def picture(shell: Shell) -> dict[tuple[str, str], Any]:
     """What is durable of a shard: offsets, and groups that are not in a rebalance in memory."""
-    shown: dict[str, Any] = {}
+    shown: dict[tuple[str, str], Any] = {}
     for one in shell.answer("list_groups", ListGroupsRequest()):
         offsets = shell.answer("offset_fetch", fetch(one.group_id), is_stable=False)
         shown["offsets", one.group_id] = sorted(

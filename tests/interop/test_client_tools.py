@@ -159,9 +159,11 @@ def test_console_consumer_goes_on_where_its_group_was(
 ) -> None:
     topic = new_topic("console-group", partitions=2)
     java.produce(topic, some_records(10), partition=1)
-    words = ("--topic", topic, "--group", f"{topic}-readers", "--timeout-ms", "20000")
-    words += ("--command-property", f"group.protocol={protocol}")
-    words += ("--formatter-property", "print.offset=true")
+    words = [
+        *("--topic", topic, "--group", f"{topic}-readers", "--timeout-ms", "20000"),
+        *("--command-property", f"group.protocol={protocol}"),
+        *("--formatter-property", "print.offset=true"),
+    ]
     first = run_script(
         java, "kafka-console-consumer", *words, "--from-beginning", "--max-messages", "4"
     )

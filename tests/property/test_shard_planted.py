@@ -48,7 +48,7 @@ def a_commit_of_an_old_epoch_is_accepted(patch: pytest.MonkeyPatch) -> None:
 
 def a_tombstone_of_an_offset_is_lost_on_delete(patch: pytest.MonkeyPatch) -> None:
     real = requests.delete_all
-    patch.setattr(admin.requests, "delete_all", lambda *given: real(*given)[1:])
+    patch.setattr(requests, "delete_all", lambda *given: real(*given)[1:])
 
 
 def the_tombstone_of_the_group_is_lost_on_delete(patch: pytest.MonkeyPatch) -> None:

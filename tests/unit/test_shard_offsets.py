@@ -60,7 +60,8 @@ def groups(shell: Shell, states: Any = (), types: Any = ()) -> list[Any]:
     from millstream.wire.messages.list_groups import ListGroupsRequest
 
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-    return shell.answer("list_groups", request)
+    found: list[Any] = shell.answer("list_groups", request)
+    return found
 
 
 def test_a_group_that_nobody_knows_has_no_offsets_which_is_no_error() -> None:
