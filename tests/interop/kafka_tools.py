@@ -19,6 +19,7 @@ MAIN_CLASSES: Final[Mapping[str, str]] = {
     "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
 """By the name of the script that starts them."""
 
