@@ -13,7 +13,11 @@ from millstream.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from millstream.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+)
 from up_kit import Cluster
+from waiting_for import until
 from wire_client import WireClient
 
 TOPIC = "moved"
@@ -68,8 +72,17 @@ def seconds_to_move(cluster: Cluster, *replicas: int) -> float:
     """Until those, and only those, are in sync."""
     began_s = time.monotonic()
     move(cluster, *replicas)
+    until(lambda: not is_moving(cluster), "the move is over", timeout_s=60)
     cluster.wait(lambda parts: set(parts[0].isrs) == {*replicas}, TOPIC, "it has moved")
     return time.monotonic() - began_s
+
+
+def is_moving(cluster: Cluster) -> bool:
+    """As the controller has it: what other brokers know may be older."""
+    with WireClient(cluster.places.split(",")[0]) as client:
+        answer = client.send(ListPartitionReassignmentsRequest(topics=None, timeout_ms=10_000), 0)
+    assert not answer.error_code
+    return bool(answer.topics)
 
 
 def slowest_ack_s(cluster: Cluster, count: int = 10) -> float:

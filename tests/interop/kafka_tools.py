@@ -20,6 +20,7 @@ MAIN_CLASSES: Final[Mapping[str, str]] = {
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-features": "org.apache.kafka.tools.FeatureCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
 """By the name of the script that starts them."""
 

@@ -41,7 +41,11 @@ READ_AT_START = {"listeners", "listener.security.protocol.map", "log.cleaner.ded
 SET_BY_KAFKA = {"min.insync.replicas"}
 """Kafka gives itself a dynamic default of it, for a feature that comes with its controllers."""
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-SHOWN_ONCE_SET = {MOVE_RATE}
+SHOWN_ONCE_SET = {
+    MOVE_RATE,
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+}
 """Kafka has no static setting of it, and describes it only where somebody changed it."""
 ZOOKEEPER = {name for name in BROKER_KEYS if name.startswith("zookeeper.")}
 """Of Kafka before 4.0."""

@@ -383,7 +383,7 @@ def _broker_values(sources: Sources) -> Values:
 def _topic_defaults(broker_values: Values) -> Values:
     """What topics without own settings have; raises InvalidConfig."""
     defaults: Values = {
-        name: broker_values[key.synonyms[0]] if key.synonyms else None
+        name: broker_values[key.synonyms[0]] if key.synonyms else _own_default(key)
         for name, key in TOPIC_KEYS.items()
     }
     retention_ms = defaults["retention.ms"]
@@ -391,6 +391,11 @@ def _topic_defaults(broker_values: Values) -> Values:
         defaults["retention.ms"] = -1
     check_together(defaults)
     return defaults
+
+
+def _own_default(key: ConfigKey) -> Value | None:
+    """Of a topic's key that no broker has."""
+    return None if key.default is None else key.parse(key.default)
 
 
 def _log_config(values: Values, producer_expiration_ms: int) -> LogConfig:

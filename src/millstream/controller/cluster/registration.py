@@ -265,10 +265,15 @@ class Membership:
 
 async def make_base_nodes(session: Session) -> None:
     """The nodes that all others hang on, where they are not there yet."""
-    for path in nodes.PERSISTENT:
-        if await read_surely(session, path) is None:
-            with suppress(NodeExists):
-                await create_surely(session, path)
+    missing = [one for one in nodes.PERSISTENT if await read_surely(session, one) is None]
+    if len(missing) > 1:
+        # Together, for one sync instead of many; unless somebody else makes them, too.
+        with suppress(MultiFailed, MultiUnproved):
+            await multi_surely(session, [Create(path=one) for one in missing])
+            return
+    for path in missing:
+        with suppress(NodeExists):
+            await create_surely(session, path)
 
 
 async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
