@@ -38,7 +38,11 @@ def tables() -> dict[str, str]:
         "topic keys": table(
             ["Key", "Type", "Default", "Allowed", "Broker's default", "What it does"],
             [
-                [*_common(key), code(key.synonyms[0]), key.documentation]
+                [
+                    *_common(key),
+                    code(key.synonyms[0]) if key.synonyms else "none",
+                    key.documentation,
+                ]
                 for key in TOPIC_KEYS.values()
                 if not key.is_internal
             ],

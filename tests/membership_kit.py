@@ -41,6 +41,7 @@ class Member:
         loss: float = 0.0,
         known_cluster: str | None = None,
         previous_epoch: BrokerEpoch = NO_BROKER_EPOCH,
+        seen_epoch: BrokerEpoch = NO_BROKER_EPOCH,
         while_registered: Callable[[Registered], Awaitable[None]] | None = None,
     ) -> None:
         self.world = world
@@ -63,7 +64,7 @@ class Member:
             self.registration,
             clock=node.clock,
             events=self,
-            cluster_ids=ClusterIds(known_cluster, CLUSTER),
+            cluster_ids=ClusterIds(known_cluster, CLUSTER, seen_epoch),
             session_timeout_ms=SHORT_SESSION_MS,
             randomness=node.randomness,
             while_registered=while_registered,

@@ -5,7 +5,7 @@ propose is decided by `Decider`: the partition epoch and the incarnations must b
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +38,7 @@ from millstream.replication.fetching import FetchSeams, ReplicaFetchers
 from millstream.replication.isr_port import IsrAnswer, IsrProposal, IsrState
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
+from millstream.replication.throttle import UNLIMITED, ReplicaThrottle
 from millstream.rpc.connection import connect
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
@@ -172,6 +173,7 @@ class ReplicaBroker:
                 spawn=self.tasks.spawn,
                 limits=lambda: FetchLimits(wait_max_ms=WAIT_MAX_MS),
                 poke=exchange.poke,
+                throttle=ReplicaThrottle(lambda: self._cluster.follower_rate),
             )
         )
         partitions.fetching = self.fetchers
@@ -179,6 +181,7 @@ class ReplicaBroker:
         cluster.proposals = self._cluster.decider
         cluster.may_propose = lambda: not self.is_suspended
         cluster.lag_max_s = lambda: LAG_S
+        cluster.leader_throttle = ReplicaThrottle(lambda: self._cluster.leader_rate)
         cluster.epoch_of = self._cluster.epoch_of
 
     def _check_lag(self) -> None:
@@ -288,6 +291,8 @@ class Cluster:
         self.config = config
         self.min_in_sync = min_in_sync
         self._epochs = 100
+        self.leader_rate = self.follower_rate = UNLIMITED
+        """Bytes in a second, of every broker, for partitions that `configure` throttles."""
         self.decider = Decider(self)
         ids = tuple(BrokerId(number) for number in range(1, brokers + 1))
         self.brokers = {one: ReplicaBroker(self, one) for one in ids}
@@ -350,6 +355,13 @@ class Cluster:
         topic = topic._replace(partitions=tuple(ones))
         self.image = self.image.changed(put=[topic])
         self.tell(self.up() if tell is None else tell, index)
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Change the topic's settings."""
+        topic = self.image.topics[TOPIC]._replace(configs=dict(configs))
+        self.image = self.image.changed(put=[topic])
+        for broker in self.up():
+            broker.apply(ImageChange(reconfigured=[topic]), self.image)
 
     def tell(self, brokers: Iterable[ReplicaBroker], index: int = 0) -> None:
         """Let brokers hear of a partition as it is now."""

@@ -2,10 +2,22 @@
 
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from throttled_move import (
+    BROKER_OF_SIDE,
+    FOLLOWER,
+    LEADER,
+    alter,
+    fill,
+    move,
+    seconds_to_move,
+    slowest_ack_s,
+)
+from throttled_move import TOPIC as MOVED
 from topic_keys_kit import effect_of
 from up_kit import Cluster, cluster_up
 
@@ -43,3 +55,24 @@ def test_replica_out_of_sync_leads_only_where_the_topic_allows_it(tmp_path: Path
             cluster.wait(lambda parts: parts[0].leader == -1, TOPIC, "it may miss something")
             allow_unclean(cluster)
             cluster.wait(lambda parts: parts[0].leader == 3, TOPIC, "3 leads")
+
+
+@effect_of("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+@pytest.mark.parametrize("side", [LEADER, FOLLOWER])
+def test_only_replicas_that_are_named_are_slowed(tmp_path: Path, side: str) -> None:
+    """A rate at which the move would never end: it counts for no replica that is not named."""
+    key = f"{side}.replicas".replace(".", "_")
+    broker = BROKER_OF_SIDE[side]
+    with cluster_up(tmp_path / "data", "--brokers", "3", "--port", "0") as (_, cluster):
+        fill(cluster)
+        rate = f"{side}.rate".replace(".", "_")
+        alter(cluster, ResourceType.BROKER, str(broker), **{rate: "1000"})
+        alter(cluster, ResourceType.TOPIC, MOVED, **{key: f"0:2,1:{broker}"})
+        seconds_to_move(cluster, 1, 3)
+        seconds_to_move(cluster, 1, 2)
+        alter(cluster, ResourceType.TOPIC, MOVED, **{key: f"0:{broker}"})
+        move(cluster, 1, 3)
+        assert slowest_ack_s(cluster) < 2.0
+        assert 3 not in cluster.partitions(MOVED)[0].isrs
+        alter(cluster, ResourceType.TOPIC, MOVED, **{key: None})
+        cluster.wait(lambda parts: set(parts[0].isrs) == {1, 3}, MOVED, "it has moved")

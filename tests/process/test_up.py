@@ -254,3 +254,43 @@ def test_the_order_of_log_directories_does_not_matter(tmp_path: Path) -> None:
         assert told["retention.ms"] == "12345678"
         assert client.fetch("events", 0).responses[0].partitions[0].high_watermark == 1
     assert not (tmp_path / "two" / "metadata").exists()
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_brokers_stop_in_order_when_up_is_killed(tmp_path: Path, count: str) -> None:
+    """Nobody would stop them, or run their keeper, any more."""
+    data = tmp_path / "data"
+    with running("up", "--port", "0", "--brokers", count, "--data-dir", data) as (process, place):
+        with WireClient(place.split(",")[0]) as client:
+            client.create_topic("events", 1)
+        brokers = [data / f"broker-{number + 1}" for number in range(int(count))]
+        pids = [int((one / "millstream.pid").read_text()) for one in brokers]
+        process.kill()
+        process.wait(20)
+        until(lambda: not any(map(is_alive, pids)), "the brokers are gone", timeout_s=15)
+    for one in brokers:
+        assert not (one / "millstream.pid").exists()
+        assert (one / "data" / ".kafka_cleanshutdown").exists()
+    with running("up", "--data-dir", data) as (_, again), WireClient(again.split(",")[0]) as client:
+        assert client.fetch("events", 0).responses[0].partitions[0].error_code in (0, 6)
+
+
+def test_a_broker_stops_when_its_lifeline_ends_and_not_before(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    settings.write_text(f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\n")
+    process = subprocess.Popen(
+        [*MILLSTREAM, "broker", "--lifeline", "0", "--config", str(settings)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"ready: ")
+    process.stdin.write(b"words mean nothing")
+    process.stdin.flush()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    _, errors = process.communicate(timeout=20)  # which closes it
+    assert process.returncode == 0
+    assert b"whoever started this broker is gone" in errors

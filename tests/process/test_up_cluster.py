@@ -1,10 +1,10 @@
 """`millstream up --brokers 3`: a keeper and three brokers, real clients, kills and restarts."""
 
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
-import pytest
 from confluent_kafka.cimpl import NewTopic
 
 from up_kit import MILLSTREAM, cluster_up
@@ -57,46 +57,31 @@ def test_killed_broker_that_is_started_again_is_in_sync_again(tmp_path: Path) ->
             assert len(cluster.consume("events", 180)) == 180
 
 
-def test_data_directory_stays_what_it_is(tmp_path: Path) -> None:
-    """One broker's own does not become a cluster's, and a cluster is not cut down."""
-
-    def refusal(*options: str) -> str:
-        done = subprocess.run(
-            [*MILLSTREAM, "up", "--port", "0", *options],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 2
-        assert len(done.stderr.splitlines()) == 1
-        return done.stderr
-
-    alone, several = tmp_path / "alone", tmp_path / "several"
-    with cluster_up(alone, "--port", "0"):
+def test_a_cluster_is_not_cut_down(tmp_path: Path) -> None:
+    data = tmp_path / "several"
+    with cluster_up(data, "--port", "0", "--brokers", "2"):
         pass
-    assert "belongs to one broker" in refusal("--data-dir", str(alone), "--brokers", "3")
-    with cluster_up(several, "--port", "0", "--brokers", "2"):
-        pass
-    assert "belongs to 2 brokers" in refusal("--data-dir", str(several), "--brokers", "1")
+    done = subprocess.run(
+        [*MILLSTREAM, "up", "--port", "0", "--data-dir", str(data), "--brokers", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "belongs to 2 brokers" in done.stderr
 
 
-@pytest.mark.parametrize("was_in_cluster", [True, False])
-def test_broker_does_not_take_directories_of_the_other_kind(
-    tmp_path: Path, was_in_cluster: bool
-) -> None:
+def test_broker_alone_does_not_take_directories_of_a_cluster(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    options = ["--brokers", "2"] if was_in_cluster else []
-    with cluster_up(data, "--port", "0", *options) as (_, cluster):
+    with cluster_up(data, "--port", "0") as (_, cluster):
         cluster.admin.create_topics([NewTopic("t", num_partitions=1, replication_factor=1)])[
             "t"
         ].result(20)
         keeper = (data / "broker-1" / "server.properties").read_text()
-        other = tmp_path / "other.properties"
-        lines = [one for one in keeper.splitlines() if "zookeeper" not in one]
-    if not was_in_cluster:
-        lines.append("zookeeper.connect=127.0.0.1:1")
-    other.write_text("\n".join(lines))
+    other = tmp_path / "other.properties"
+    other.write_text("\n".join(one for one in keeper.splitlines() if "zookeeper" not in one))
     done = subprocess.run(
         [*MILLSTREAM, "broker", "--config", str(other)],
         capture_output=True,
@@ -106,3 +91,31 @@ def test_broker_does_not_take_directories_of_the_other_kind(
     )
     assert done.returncode == 1
     assert "zookeeper.connect" in done.stderr
+
+
+def test_a_keeper_from_an_older_backup_is_refused_and_the_logs_stay(tmp_path: Path) -> None:
+    """Its brokers would take topics that were made since for strays, and delete them."""
+    data = tmp_path / "data"
+    with cluster_up(data, "--port", "0") as (_, cluster):
+        cluster.admin.create_topics([NewTopic("old", 1, 1)])["old"].result(20)
+    shutil.copytree(data / "keeper", tmp_path / "backup")
+    with cluster_up(data) as (_, cluster):
+        cluster.admin.create_topics([NewTopic("new", 1, 1)])["new"].result(20)
+        cluster.kill(1)  # without the proof of a clean stop
+    shutil.rmtree(data / "keeper")
+    shutil.copytree(tmp_path / "backup", data / "keeper")
+    for _ in range(2):
+        done = subprocess.run(
+            [*MILLSTREAM, "up", "--data-dir", str(data)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "knows less than it did" in done.stderr
+        assert (data / "broker-1" / "data" / "new-0").is_dir()
+    for name in ("cluster.epoch", ".kafka_cleanshutdown"):
+        (data / "broker-1" / "data" / name).unlink(missing_ok=True)
+    with cluster_up(data) as (_, cluster):
+        assert set(cluster.admin.list_topics(timeout=5).topics) == {"old"}

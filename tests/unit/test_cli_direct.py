@@ -17,6 +17,7 @@ PLAIN = [
     ["broker", "--config", "server.properties"],
     ["broker", "--config=a=b.toml"],
     ["broker", "--zookeeper", "a:1,b:2", "--config", "server.properties"],
+    ["broker", "--lifeline", "0", "--config", "server.properties"],
     ["up"],
     ["up", "--port", "0"],
     ["up", "--data-dir=/tmp/x y", "--host", "0.0.0.0", "--port=19092", "--brokers", "1"],
@@ -36,6 +37,7 @@ LEFT_TO_THE_LIBRARY = [
     ["broker", "--config", "--help"],
     ["broker", "--config", "a", "--config", "b"],
     ["broker", "--conf", "a"],
+    ["broker", "--config", "a", "--lifeline", "me"],
     ["broker", "a"],
     ["broker", "--", "--config", "a"],
     ["up", "--port", "many"],
@@ -125,4 +127,4 @@ def test_what_is_taken_means_the_same_in_the_library(command: str, words: list[s
 
 def test_a_settings_path_is_a_path(calls: Calls) -> None:
     found = calls.directly(["broker", "--config", "a/b"])
-    assert found == [(Path("a/b"), {"zookeeper": None})]
+    assert found == [(Path("a/b"), {"zookeeper": None, "lifeline": None})]

@@ -24,7 +24,7 @@ from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.plans import Plan, Policy
 from millstream.controller.errors import InvalidRequest
 from millstream.controller.image import NO_LEADER, ClusterImage, PartitionImage
-from millstream.model.ids import BrokerId, TopicPartition
+from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 
 ALL = [registration(one, epoch=10 + one) for one in (1, 2, 3)]
 
@@ -121,6 +121,18 @@ def test_an_unproved_broker_leaves_isr_and_elr_before_it_counts_as_alive() -> No
     found = only(plan.image)
     assert (found.leader, found.isr, found.elr) == (2, (2,), ())
     assert plan.result == BrokerNews(restarted=ids(1), unproved=ids(1))
+
+
+def test_two_sessions_lost_between_two_looks_are_proved_by_the_older_epoch() -> None:
+    """The same process: what it had under the epoch that is known is still on its disk."""
+    before = cluster(partition(1, 2, 3, isr=[1], elr=[2]))
+    told = registration(2, epoch=30, previous=20)
+    plan = look(before, ALL[0], told._replace(earlier_epochs=(BrokerEpoch(12),)), ALL[2])
+    assert plan.result.unproved == ()
+    assert only(plan.image).elr == (2,)
+    plan = look(before, ALL[0], told._replace(earlier_epochs=(BrokerEpoch(11),)), ALL[2])
+    assert plan.result.unproved == (2,)
+    assert only(plan.image).elr == ()
 
 
 def test_an_unproved_broker_does_not_stay_eligible() -> None:

@@ -5,8 +5,9 @@ import pytest
 from controller_kit import ROOT
 from millstream.broker.cluster_identity import ClusterIdentity
 from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster, OfACluster
+from millstream.controller.identity import EPOCH_FILE
 from millstream.controller.local import LocalController
-from millstream.model.ids import BrokerId
+from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.runtime.disk import write_atomically
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.sim_background import InlineBackground
@@ -54,13 +55,15 @@ def test_logs_that_came_from_elsewhere_are_not_taken() -> None:
         fresh.check_logs(3)
 
 
-def test_metadata_of_a_broker_alone_keeps_its_directory_out_of_a_cluster() -> None:
+def test_metadata_of_a_broker_alone_is_noticed_until_it_is_a_members() -> None:
     disk = SimDisk(directories=DIRECTORIES)
     controller = alone(disk)
     controller.start()
     controller.close()
-    with pytest.raises(NotOfThisCluster, match="broker alone"):
-        identity(disk)
+    lone = identity(disk)
+    assert lone.was_alone
+    lone.complete(controller.image.cluster_id)
+    assert not identity(disk).was_alone
 
 
 def test_directory_of_a_cluster_is_not_for_a_broker_alone() -> None:
@@ -78,3 +81,20 @@ def test_directories_of_two_clusters_are_refused() -> None:
     write_atomically(disk, path, text)
     with pytest.raises(InconsistentClusterId):
         identity(disk)
+
+
+def test_the_epoch_that_was_seen_is_kept_in_every_directory() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    first = identity(disk)
+    assert first.seen_epoch == NO_BROKER_EPOCH
+    first.complete("the cluster")
+    first.keep_epoch(BrokerEpoch(77))
+    disk.remove(f"{ROOT}/{EPOCH_FILE}")
+    assert identity(disk).seen_epoch == 77
+
+
+def test_an_epoch_that_cannot_be_read_says_nothing() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    for text in (b"", b"-5\n", b"seven", b"9" * 40):
+        write_atomically(disk, f"{ROOT}/{EPOCH_FILE}", text)
+        assert identity(disk).seen_epoch == NO_BROKER_EPOCH

@@ -33,6 +33,10 @@ class Membership:
 
     def __init__(self) -> None:
         self.current: Incarnation | None = None
+        self.seen: list[BrokerEpoch] = []
+
+    def note_seen(self, epoch: BrokerEpoch) -> None:
+        self.seen.append(epoch)
 
 
 class NotedPartitions:

@@ -104,6 +104,7 @@ def test_a_registration_comes_back_as_it_was() -> None:
         BrokerEpoch(5),
         BrokerEpoch(4),
         UUID(int=77),
+        (BrokerEpoch(2), BrokerEpoch(3)),
     )
     data = nodes.encode_registration(told, timestamp_ms=17)
     assert nodes.decode_registration(BrokerId(1), data, epoch=BrokerEpoch(5)) == told

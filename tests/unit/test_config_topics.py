@@ -45,6 +45,8 @@ OTHER_EFFECTS = {
     "compression.lz4.level",
     "compression.type",
     "compression.zstd.level",
+    "follower.replication.throttled.replicas",
+    "leader.replication.throttled.replicas",
     "min.insync.replicas",
     "unclean.leader.election.enable",
 }
@@ -179,3 +181,13 @@ def test_stored_setting_that_cannot_be_is_passed_over() -> None:
     entries = {one.key.name: one for one in configs.describe_topic(stored, None)}
     assert entries["retention.ms"].value == "604800000"
     assert entries["retention.ms"].source.name == "DEFAULT"
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_throttled_replicas_are_named_or_all(side: str) -> None:
+    key = f"{side}.replication.throttled.replicas"
+    for text in ("", "*", "0:1", "0:1, 12:345"):
+        validate_topic_configs({key: text})
+    for text in ("*,0:1", "1", "0:1:2", "a:b", "-1:2", "0:1,"):
+        with pytest.raises(InvalidValue, match="partition:broker"):
+            validate_topic_configs({key: text})

@@ -36,7 +36,9 @@ from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
+    AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from millstream.wire.messages.metadata import MetadataRequest
 from rpc_server import PORT, Asked, Server, Session, frame_of
@@ -85,6 +87,32 @@ class Controllers:
             answer = EnvelopeResponse(response_data=None, error_code=code)
             if code is ErrorCode.NONE:
                 answer = EnvelopeResponse(response_data=_answer_to(request, name))
+            session.transport.write(frame_of(asked, answer.encode(asked.version)))
+
+        return Server(on_request)
+
+    def configuring(self, name: str) -> Server:
+        """Refuses every second resource."""
+
+        def on_request(session: Session, asked: Asked) -> None:
+            request = EnvelopeRequest.decode(asked.body, asked.version)
+            self.opened.append((name, request))
+            header, begin = decode_request_header(request.request_data)
+            inner = IncrementalAlterConfigsRequest.decode(
+                memoryview(request.request_data)[begin:], header.api_version
+            )
+            responses = [
+                AlterConfigsResourceResponse(
+                    error_code=ErrorCode.INVALID_CONFIG if number % 2 else 0,
+                    error_message=f"by {name}",
+                    resource_type=one.resource_type,
+                    resource_name=one.resource_name,
+                )
+                for number, one in enumerate(inner.resources)
+            ]
+            top = encode_response_header(header.api_key, header.api_version, header.correlation_id)
+            body = IncrementalAlterConfigsResponse(responses=responses).encode(header.api_version)
+            answer = EnvelopeResponse(response_data=top + body)
             session.transport.write(frame_of(asked, answer.encode(asked.version)))
 
         return Server(on_request)
@@ -346,6 +374,75 @@ def opened(world: World, request: EnvelopeRequest) -> EnvelopeResponse:
 
     world.play(story)
     return found[0]
+
+
+def mixed(*names: str) -> IncrementalAlterConfigsRequest:
+    """Loggers of broker 1 for names that are numbers, topics for the others."""
+    level = AlterableConfig(name="root", config_operation=0, value="INFO")
+    retention = AlterableConfig(name="retention.ms", config_operation=0, value="5")
+    resources = [
+        AlterConfigsResource(
+            resource_type=8 if name.isdigit() else 2,
+            resource_name=name,
+            configs=[level if name.isdigit() else retention],
+        )
+        for name in names
+    ]
+    return IncrementalAlterConfigsRequest(resources=resources, validate_only=True)
+
+
+async def altered(peer: Noted, version: int) -> list[tuple[str, int, str | None]]:
+    data = await peer.answered
+    await asyncio.sleep(0)
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    correlation_id, begin = decode_response_header(data, key, version)
+    assert correlation_id == CORRELATION
+    answer = IncrementalAlterConfigsResponse.decode(memoryview(data)[begin:], version)
+    return [(one.resource_name, one.error_code, one.error_message) for one in answer.responses]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("filler", [0, 300])
+def test_levels_beside_other_settings_are_set_here_and_the_rest_is_passed_on(
+    version: int, filler: int
+) -> None:
+    """One answer, in the order of the request; also of one that is large."""
+    world = World()
+    world.servers["c1"] = world.controllers.configuring("c1")
+    world.route = at("c1")
+    names = ["a", "1", "b", *(f"t{number}" for number in range(filler)), "2"]
+
+    async def story() -> None:
+        found = await altered(world.send(mixed(*names), version), version)
+        assert [name for name, *_ in found] == names
+        by_name = {name: rest for name, *rest in found}
+        assert by_name["1"] == [0, None]
+        assert by_name["2"][0] == ErrorCode.INVALID_REQUEST, "another broker's loggers"
+        assert by_name["a"] == [0, "by c1"]
+        assert by_name["b"] == [ErrorCode.INVALID_CONFIG, "by c1"]
+        ((_, request),) = world.controllers.opened
+        header, begin = decode_request_header(request.request_data)
+        body = memoryview(request.request_data)[begin:]
+        inner = IncrementalAlterConfigsRequest.decode(body, header.api_version)
+        assert [one.resource_name for one in inner.resources] == [
+            one for one in names if not one.isdigit()
+        ]
+        assert inner.validate_only
+
+    world.play(story)
+
+
+def test_levels_are_told_as_set_though_no_controller_is_found() -> None:
+    world = World()
+
+    async def story() -> None:
+        found = await altered(world.send(mixed("a", "1"), 1), 1)
+        assert [(name, code) for name, code, _ in found] == [
+            ("a", ErrorCode.NOT_CONTROLLER),
+            ("1", 0),
+        ]
+
+    world.play(story)
 
 
 def test_envelope_is_opened_and_its_request_served() -> None:

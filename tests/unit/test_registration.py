@@ -8,8 +8,12 @@ import pytest
 from coordination_kit import KEEPER, SHORT_SESSION_MS, SimulatedWorld
 from membership_kit import CLUSTER, Member, happens, played
 from millstream.controller.cluster import nodes
-from millstream.controller.cluster.nodes import Registration
-from millstream.controller.cluster.registration import BrokerIdTaken, Registered
+from millstream.controller.cluster.nodes import KnownBroker, Registration
+from millstream.controller.cluster.registration import (
+    BrokerIdTaken,
+    CoordinationIsOlder,
+    Registered,
+)
 from millstream.controller.errors import InconsistentClusterId
 from millstream.coordination.port import Session, SessionState
 from millstream.model.ids import BrokerEpoch, BrokerId
@@ -130,6 +134,32 @@ def test_a_lost_session_is_told_at_once_and_the_broker_comes_again_with_its_proo
     played(6, story)
 
 
+def test_epochs_that_a_controller_may_have_seen_last_are_told_until_it_has_seen_a_newer() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        operator = await world.open("operator")
+        one = await Member(world, 1, previous_epoch=BrokerEpoch(1)).start().is_member()
+        epochs = [BrokerEpoch(1), one.epoch]
+
+        async def come_again() -> Registration:
+            count = len(one.events) + 2
+            await operator.delete(nodes.broker_path(one.broker_id), version=-1)
+            await happens(lambda: len(one.events) == count, "it came again")
+            epochs.append(one.epoch)
+            return await registered_as(operator, 1)
+
+        told = await come_again()
+        assert (told.previous_epoch, told.earlier_epochs) == (epochs[1], (epochs[0],))
+        told = await come_again()
+        assert (told.previous_epoch, told.earlier_epochs) == (epochs[2], tuple(epochs[:2]))
+        assert all(told.is_proof_of(epoch) for epoch in epochs[:3])
+        one.membership.note_seen(epochs[2])
+        told = await come_again()
+        assert (told.previous_epoch, told.earlier_epochs) == (epochs[3], (epochs[2],))
+        await one.stop()
+
+    played(15, story)
+
+
 def test_a_registration_that_somebody_deletes_is_made_anew() -> None:
     async def story(world: SimulatedWorld) -> None:
         operator = await world.open("operator")
@@ -142,6 +172,72 @@ def test_a_registration_that_somebody_deletes_is_made_anew() -> None:
         await one.stop()
 
     played(7, story)
+
+
+def test_a_service_that_numbers_from_lower_on_is_refused_in_a_sentence() -> None:
+    """I-17. Restored from an older backup, or emptied: the broker's logs would be unknown."""
+
+    async def story(world: SimulatedWorld) -> None:
+        reader = await world.open("reader")
+        one = Member(world, 1, previous_epoch=BrokerEpoch(10_000)).start()
+        assert one.task is not None
+        with pytest.raises(CoordinationIsOlder, match=r"epoch 10000 before.*older backup.*remove"):
+            await one.task
+        assert one.events == []
+        assert await reader.exists(nodes.broker_path(one.broker_id)) is None
+
+    played(11, story)
+
+
+async def remember(session: Session, broker_id: int, epoch: int) -> None:
+    """As a controller does it."""
+    for path in ("/millstream", nodes.KNOWN_BROKERS):
+        if await session.exists(path) is None:
+            await session.create(path)
+    data = nodes.encode_known_broker(KnownBroker(BrokerEpoch(epoch)))
+    await session.create(nodes.known_broker_path(BrokerId(broker_id)), data)
+
+
+def test_a_service_that_forgot_an_epoch_is_refused_though_its_numbers_are_higher() -> None:
+    """An ensemble begins a new range of numbers at every start, a restored one too."""
+
+    async def story(world: SimulatedWorld) -> None:
+        reader = await world.open("reader")
+        await remember(reader, 1, 3)
+        one = Member(world, 1, seen_epoch=BrokerEpoch(4)).start()
+        assert one.task is not None
+        with pytest.raises(CoordinationIsOlder, match="epoch 4 before, there it is 3"):
+            await one.task
+        assert one.events == []
+        same = await Member(world, 1, name="same", seen_epoch=BrokerEpoch(3)).start().is_member()
+        await same.stop()
+
+    played(12, story)
+
+
+def test_a_broker_that_was_forgotten_on_purpose_may_come_again() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        one = await Member(world, 1, seen_epoch=BrokerEpoch(1)).start().is_member()
+        await one.stop()
+
+    played(13, story)
+
+
+def test_what_a_controller_has_seen_is_asked_for_after_a_lost_session() -> None:
+    """The service was exchanged for an older one while the broker ran."""
+
+    async def story(world: SimulatedWorld) -> None:
+        operator = await world.open("operator")
+        one = await Member(world, 1).start().is_member()
+        one.membership.note_seen(one.epoch)
+        await remember(operator, 1, one.epoch - 1)
+        await operator.delete(nodes.broker_path(one.broker_id), version=-1)
+        assert one.task is not None
+        with pytest.raises(CoordinationIsOlder):
+            await one.task
+        assert [event for event, _ in one.events] == ["registered", "lost"]
+
+    played(14, story)
 
 
 def test_what_runs_beside_a_registration_ends_with_it() -> None:

@@ -198,6 +198,7 @@ class Broker:
             configs=self._configs,
             coordination=seams.coordination,
             disk=seams.disk,
+            background=self._background,
             network=seams.network or LoopNetwork(),
             clock=seams.clock,
             randomness=seams.randomness,
@@ -422,10 +423,13 @@ class Broker:
 
     # -- stop ------------------------------------------------------------------------------
 
-    async def stop(self, *, is_clean: bool = True) -> None:
-        """End connections and work, flush, leave the mark of a clean stop."""
+    async def stop(self, *, is_clean: bool = True, hands_over: bool = True) -> None:
+        """End connections and work, flush, leave the mark of a clean stop.
+
+        Without `hands_over` nobody is asked to take the leaderships: there is nobody left.
+        """
         self._not_ready = "the broker is stopping"
-        if self.cluster is not None and is_clean:
+        if self.cluster is not None and is_clean and hands_over:
             await self.cluster.hand_over()
         self._upkeep.stop()
         if self._warming is not None:

@@ -1,10 +1,12 @@
 """Whose log directories these are, for a broker of a cluster: nothing in them is touched before.
 
 The metadata is the cluster's, so a broker deletes logs that the cluster knows nothing of. That must
-never be the logs of a broker that was alone, or Apache Kafka's: a mark in every directory says that
-its logs came from a cluster, and a broker that is alone does not take such a directory either.
+never be Apache Kafka's logs, or those of a broker that was alone and has not brought its metadata
+along: a mark in every directory says that its logs came from a cluster, and a broker that is alone
+does not take such a directory either.
 """
 
+import re
 from collections.abc import Container, Sequence
 from contextlib import suppress
 from typing import Final
@@ -12,14 +14,15 @@ from uuid import UUID
 
 from millstream.controller import identity
 from millstream.controller.errors import NotOfThisCluster
-from millstream.controller.identity import CLUSTER_MEMBER, MetaProperties
+from millstream.controller.identity import CLUSTER_MEMBER, EPOCH_FILE, MetaProperties
 from millstream.controller.local import METADATA_DIRECTORY
 from millstream.controller.store import BROKER
-from millstream.model.ids import BrokerId
-from millstream.runtime.disk import Disk, write_atomically
+from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
+from millstream.runtime.disk import Disk, read_whole, write_atomically
 from millstream.runtime.randomness import Randomness
 
 _MARK: Final = b"the metadata of these logs is in the coordination service of their cluster\n"
+_EPOCH: Final = re.compile(rb"([0-9]{1,18})\n?")
 
 
 class ClusterIdentity:
@@ -39,11 +42,13 @@ class ClusterIdentity:
         """For a cluster that has none."""
         self._directory_ids: dict[str, UUID] = {}
         self._is_marked = False
+        self.was_alone = False
+        """Whether there is the metadata of a broker alone, which is no member yet."""
+        self.seen_epoch = NO_BROKER_EPOCH
+        """The broker's newest epoch that the coordination service is known to have had."""
 
     def read(self) -> None:
-        """Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, DamagedMetadata, and
-        NotOfThisCluster for a directory with the metadata of a broker that was alone.
-        """
+        """Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, DamagedMetadata."""
         self._found = identity.read_meta_properties(self._disk, self._directories)
         identity.check_broker_id(self._found, self._broker_id)
         identity.check_directory_ids(self._found)
@@ -52,9 +57,21 @@ class ClusterIdentity:
         for directory in self._found:
             with suppress(OSError):
                 if self._disk.exists(f"{directory}/{METADATA_DIRECTORY}/{BROKER}"):
-                    raise NotOfThisCluster(directory, "it has the metadata of a broker alone")
+                    self.was_alone = True
                 if self._disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
                     self._is_marked = True
+                self.seen_epoch = max(self.seen_epoch, self._read_epoch(directory))
+        # What a member had when it was alone is of no concern: the cluster has it, and newer.
+        self.was_alone = self.was_alone and not self._is_marked
+
+    def _read_epoch(self, directory: str) -> BrokerEpoch:
+        """What cannot be understood says nothing: it is a second look, not the first."""
+        try:
+            text = read_whole(self._disk, f"{directory}/{EPOCH_FILE}")
+        except FileNotFoundError:
+            return NO_BROKER_EPOCH
+        match = _EPOCH.fullmatch(text)
+        return BrokerEpoch(int(match[1])) if match is not None else NO_BROKER_EPOCH
 
     def check_logs(self, log_count: int) -> None:
         """Raise NotOfThisCluster for logs that did not come from a cluster."""
@@ -86,3 +103,9 @@ class ClusterIdentity:
             if not self._disk.exists(path):
                 write_atomically(self._disk, path, _MARK)
         self.cluster_id, self._is_marked = cluster_id, True
+
+    def keep_epoch(self, epoch: BrokerEpoch) -> None:
+        """A controller has written it down: whoever knows less later is older; raises OSError."""
+        for directory in self._found:
+            write_atomically(self._disk, f"{directory}/{EPOCH_FILE}", b"%d\n" % epoch)
+        self.seen_epoch = epoch

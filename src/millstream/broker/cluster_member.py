@@ -76,6 +76,7 @@ class ClusterMember:
 
     def __init__(self, parts: MemberParts) -> None:
         self._parts = parts
+        self.coordination = parts.coordination
         self._settings = settings = parts.settings
         self._listener = ""
         self.tally = Tally()
@@ -123,6 +124,8 @@ class ClusterMember:
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
         """Of the newest registration; proof, with a clean stop, that nothing was lost."""
+        self.seen_epoch = NO_BROKER_EPOCH
+        """The newest one that an image had."""
         self.found_logs = 0
         """When this broker was started."""
         self._is_closing = False
@@ -345,9 +348,16 @@ class ClusterMember:
         if not self._taken.is_set():
             yield from self._forgetting_strays(image)
         yield from partitions.taking(image)
+        self._note_seen(epoch)
         if self.broker_epoch == epoch:
             self._taken_epoch = epoch
             self._taken.set()
+
+    def _note_seen(self, epoch: BrokerEpoch) -> None:
+        """An image has it: so a controller has written it down before."""
+        self.seen_epoch = epoch
+        if self._membership is not None:
+            self._membership.note_seen(epoch)
 
     def _is_shown(self, image: ClusterImage, epoch: BrokerEpoch) -> bool:
         mine = image.brokers.get(self._parts.broker_id)

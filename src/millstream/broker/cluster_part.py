@@ -1,9 +1,10 @@
 """What a broker of a cluster has beside one that is alone: made, started and stopped with it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.cluster_identity import ClusterIdentity
 from millstream.broker.cluster_member import ClusterMember, MemberParts
@@ -25,18 +26,27 @@ from millstream.broker.upkeep import Duty
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.racing import until
 from millstream.controller.cluster.registration import ClusterIds
+from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster
 from millstream.controller.image import Endpoint, ImageChange
 from millstream.coordination.port import Coordination
 from millstream.model.config.cluster_keys import RACK_AWARE
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.errors import OperatingError, StorageFailed
-from millstream.model.ids import BrokerEpoch, BrokerId, Offset, TopicPartition
+from millstream.model.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    Offset,
+    TopicPartition,
+)
 from millstream.observe.logs import get_logger
 from millstream.replication.fetch_wire import FetchLimits
 from millstream.replication.fetching import FetchSeams, ReplicaFetchers
 from millstream.replication.partitions import Partitions
+from millstream.replication.throttle import ReplicaThrottle
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
+from millstream.runtime.background import Background
 from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk
 from millstream.runtime.network import Network
@@ -44,7 +54,14 @@ from millstream.runtime.randomness import Randomness
 from millstream.runtime.turns import Steps, Turns
 from millstream.storage.manager import LogManager, StartReport
 
+if TYPE_CHECKING:
+    from millstream.broker.lone_past import LonePast
+    from millstream.controller.cluster.founding import LoneState
+
 log = get_logger("millstream.broker.cluster")
+
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +73,7 @@ class PartSeams:
     coordination: Coordination | None
     """None: that of `zookeeper.connect`."""
     disk: Disk
+    background: Background
     network: Network
     clock: Clock
     randomness: Randomness
@@ -108,6 +126,8 @@ class ClusterPart:
             )
         )
         self.metadata = ClusterMetadata(self.member, lambda: configured_defaults(configs))
+        self._past: LonePast | None = None
+        """Of a broker that was alone until now."""
         self._forward(dispatch)
         self._fetchers = self._replicate()
         self.unclean_truncations = 0
@@ -135,6 +155,7 @@ class ClusterPart:
         cluster.epoch_of = member.epoch_of
         cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
         cluster.on_unclean = self._note_unclean
+        cluster.leader_throttle = ReplicaThrottle(lambda: configs.throttle_bytes_per_s(LEADER_RATE))
         cluster.is_rack_aware = lambda: configs.get_text("replica.selector.class") == RACK_AWARE
         fetchers = ReplicaFetchers(
             FetchSeams(
@@ -145,6 +166,7 @@ class ClusterPart:
                 limits=self._fetch_limits,
                 back_off_max_s=lambda: configs.get_int("replica.fetch.backoff.ms") / 1000,
                 poke=seams.poke,
+                throttle=ReplicaThrottle(lambda: configs.throttle_bytes_per_s(FOLLOWER_RATE)),
             )
         )
         seams.partitions.fetching = fetchers
@@ -175,6 +197,8 @@ class ClusterPart:
         """Look whose the directories are, lock them and open their logs."""
         seams = self._seams
         self._identity.read()
+        if self._identity.was_alone:
+            return self._load_lone()
         seams.logs.prepare([])
         # The topics' own settings are not known yet; nothing is removed by these.
         report = seams.logs.start(lambda *_: seams.configs.log_config({}))
@@ -183,6 +207,56 @@ class ClusterPart:
         self.member.last_epoch = report.last_broker_epoch
         self.member.found_logs = len(report.loaded)
         return report
+
+    def _load_lone(self) -> StartReport:
+        """Directories of a broker that was alone: it brings what it knows, all of it or nothing."""
+        # Only here: it happens once in a broker's life.
+        from millstream.broker.lone_past import LonePast
+        from millstream.controller.cluster.founding import LONE_EPOCH
+
+        seams = self._seams
+        past = LonePast(
+            seams.disk,
+            seams.configs.get_list("log.dirs"),
+            broker_id=seams.broker_id,
+            background=seams.background,
+            randomness=seams.randomness,
+        )
+        past.read()
+        seams.logs.prepare([], past.deleted)
+        report = seams.logs.start(
+            lambda partition, _: seams.configs.log_config(past.topic_configs(partition.topic))
+        )
+        past.check(seams.logs, report)
+        self._identity.leave_out(())
+        self.member.last_epoch = LONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
+        self.member.found_logs = len(report.loaded)
+        self._past = past
+        return report
+
+    async def _found_cluster(self, state: "LoneState") -> None:
+        """Write what is known to the coordination service, then say so in the directories."""
+        from millstream.controller.cluster.founding import ClusterIsThere, found_cluster
+
+        settings = self._settings
+        session = await self.member.coordination.connect(
+            timeout_ms=settings.session_timeout_ms, wait_s=settings.connection_timeout_s
+        )
+        try:
+            await found_cluster(session, state)
+        except (ClusterIsThere, InconsistentClusterId) as error:
+            first = self._seams.configs.get_list("log.dirs")[0]
+            reason = f"it has the metadata of a broker alone, and {error}"
+            raise NotOfThisCluster(first, reason) from error
+        finally:
+            await session.close()
+        with _told_as_storage():
+            self._identity.complete(state.cluster_id)
+        log.info(
+            "a broker that was alone founds a cluster",
+            topics=len(state.topics),
+            cluster=state.cluster_id,
+        )
 
     def listener_among(self, bound: list[ListenerAddress], protocols: dict[str, str]) -> str:
         """The one that other brokers come to; raises InvalidConfig without one."""
@@ -206,6 +280,9 @@ class ClusterPart:
                     " and clients reach this one; it listens on all"
                 )
         member = self.member
+        if self._past is not None:
+            await self._found_cluster(self._past.state)
+            self._past = None
         member.following.subscribe(on_change)
         rack = self._seams.configs.get_text("broker.rack") or None
         registration = Registration(
@@ -215,14 +292,15 @@ class ClusterPart:
             previous_epoch=member.last_epoch,
             directory_id=self._identity.directory_id,
         )
-        ids = ClusterIds(self._identity.cluster_id, self._identity.new_cluster_id)
+        identity = self._identity
+        ids = ClusterIds(identity.cluster_id, identity.new_cluster_id, identity.seen_epoch)
         member.begin(registration, ids, listener=listener)
         await member.registered_once()
-        try:
-            self._identity.complete(member.cluster_id)
-        except OSError as error:
-            raise StorageFailed(str(error.filename), error.strerror or str(error)) from error
+        with _told_as_storage():
+            identity.complete(member.cluster_id)
         await member.ready()
+        with _told_as_storage():
+            identity.keep_epoch(member.seen_epoch)
 
     # -- while it runs ---------------------------------------------------------------------
 
@@ -277,6 +355,14 @@ class ClusterPart:
     @property
     def failure(self) -> OperatingError | None:
         return self.member.failure
+
+
+@contextmanager
+def _told_as_storage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(str(error.filename), error.strerror or str(error)) from error
 
 
 def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:

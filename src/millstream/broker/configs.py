@@ -135,6 +135,11 @@ class BrokerConfigs:
         rate = self.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
         return math.inf if rate >= int(LONG_MAX) else rate
 
+    def throttle_bytes_per_s(self, name: str) -> float:
+        """For copies to replicas that catch up; it can change while the broker runs."""
+        rate = self.get_int(name)
+        return math.inf if rate >= int(LONG_MAX) else rate
+
     # -- a topic's values ------------------------------------------------------------------
 
     def topic_text(self, topic_configs: Mapping[str, str], name: str) -> str:

@@ -1,8 +1,9 @@
-"""Requests that are answered later: a fetch until there is enough, a produce until it counts.
+"""Requests that are answered later: a fetch until there is enough, a produce until it counts, a
+deletion until followers have done it, too.
 
-Neither is a task or a future. A fetch leaves itself with the partitions it reads and is called
-when one of them moves; a produce counts the callbacks of its partitions; one timer for all of them
-ends what takes too long.
+None is a task or a future. A fetch and a deletion leave themselves with their partitions and are
+called when one of them moves; a produce counts the callbacks of its partitions; one timer for all
+of them ends what takes too long.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from millstream.kernels.batches import HEADER_BYTES
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset
 from millstream.observe.logs import get_logger
+from millstream.replication.partition import Partition
 from millstream.replication.readable import ReadableReplica
 
 log = get_logger("millstream.broker.delayed")
@@ -23,6 +25,14 @@ AnswerFetch = Callable[[Context, FetchReader], None]
 
 ANY_RECORDS_BYTES: Final = HEADER_BYTES
 """A client that waits for no more than this waits for any batch: none is smaller."""
+
+
+def is_start_news(cursor: Cursor, log_start: int) -> bool:
+    """Whether a follower has records that its leader deleted, and has not been told so.
+
+    Somebody may wait for that: DeleteRecords is answered when they are gone everywhere.
+    """
+    return 0 <= cursor.log_start < log_start != cursor.sent_log_start
 
 
 class DelayedFetch:
@@ -90,6 +100,11 @@ class DelayedFetch:
         leader = cursor.leader
         if leader is None or not leader.is_usable:
             return True
+        if self._reader.is_follower:
+            if is_start_news(cursor, leader.slot.log_start):
+                return True
+            if leader.is_throttled and self._reader.is_held_back(leader):
+                return False
         isolation = self._reader.isolation
         if leader.visible_end(isolation) <= cursor.fetch_offset:
             return False
@@ -166,3 +181,71 @@ class DelayedProduce:
 
     def is_over(self) -> bool:
         return self._is_over
+
+
+class DelayedDeletion:
+    """A DeleteRecords request of which followers still have some of the records."""
+
+    __slots__ = ("_context", "_deadlines", "_finish", "_is_over", "_on_reached", "_wanted")
+
+    def __init__(
+        self,
+        context: Context,
+        wanted: dict[Partition, Offset],
+        *,
+        on_reached: Callable[[Partition], None],
+        finish: Callable[[], None],
+    ) -> None:
+        """`on_reached` is told each partition that is done, or is led here no longer."""
+        self._context = context
+        self._wanted = wanted
+        self._on_reached = on_reached
+        self._finish = finish
+        self._is_over = False
+        services = context.services
+        self._deadlines = services.partitions.deadlines(services.timers)
+
+    def start(self, *, timeout_ms: int) -> None:
+        """Wait for the followers' fetches."""
+        for leader in self._wanted:
+            leader.low_waiters[self] = None
+        self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
+
+    def low_watermark_moved(self, leader: Partition) -> None:
+        if not self._take(leader) or self._wanted:
+            return
+        self._is_over = True
+        self._deadlines.note_over()
+        self._answer()
+
+    def _take(self, leader: Partition) -> bool:
+        """Whether this one need not be waited for any more."""
+        wanted = self._wanted.get(leader)
+        if wanted is None or (leader.is_usable and leader.low_watermark < wanted):
+            return False
+        del self._wanted[leader]
+        leader.low_waiters.pop(self, None)
+        self._on_reached(leader)
+        return True
+
+    def expire(self) -> None:
+        """Who was waited for may have died without a word; then answer as it is."""
+        for leader in list(self._wanted):
+            self._take(leader)
+        self._leave()
+        self._answer()
+
+    def is_over(self) -> bool:
+        if not self._is_over and not self._context.peer.is_open:
+            self._leave()
+        return self._is_over
+
+    def _leave(self) -> None:
+        self._is_over = True
+        for leader in self._wanted:
+            leader.low_waiters.pop(self, None)
+        self._wanted.clear()
+
+    def _answer(self) -> None:
+        if self._context.peer.is_open:
+            self._finish()

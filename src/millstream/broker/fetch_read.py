@@ -53,6 +53,7 @@ class FetchReader:
         "_select",
         "bytes_max",
         "has_older_segment",
+        "held_back_s",
         "is_follower",
         "isolation",
         "round",
@@ -82,6 +83,8 @@ class FetchReader:
         self._is_modern = ask.version >= _FIRST_WITH_ZSTD and not self.is_follower
         self.has_older_segment = False
         """Whether records end with their segment: waiting for more would bring none."""
+        self.held_back_s = 0.0
+        """For how long a follower that catches up must wait for records that are there."""
 
     def read(self) -> list[Found]:
         """What there is to tell, without the cursors that certainly have nothing new."""
@@ -284,6 +287,10 @@ class FetchReader:
                 Offset(cursor.log_start),
             )
         )
+        if leader.is_throttled and self.is_held_back(leader):
+            cursor.visible_end = UNKNOWN
+            high = slot.high_watermark
+            return Found(cursor, 0, high, high, slot.log_start, None, EMPTY_SLICE)
         if leader.is_usable:
             fresh = leader.end_tail(offset, size_max)
             if fresh is not None:
@@ -300,6 +307,28 @@ class FetchReader:
                 self.has_older_segment = True
         high, start = result.high_watermark, result.log_start
         return Found(cursor, 0, high, result.last_stable_offset, start, None, data)
+
+    def is_held_back(self, leader: ReadableReplica) -> bool:
+        """Whether a follower has had as much as it may, for now (KIP-73)."""
+        if not self._is_limited(leader):
+            return False
+        cluster = self._partitions.cluster
+        self.held_back_s = cluster.leader_throttle.wait_s(cluster.monotonic_s())
+        return self.held_back_s > 0
+
+    def _is_limited(self, leader: ReadableReplica) -> bool:
+        return (
+            leader.is_throttled
+            and isinstance(leader, Partition)
+            and self._ask.replica_id not in leader.state.isr
+        )
+
+    def count_out(self, leader: ReadableReplica, size_bytes: int) -> None:
+        """Records are on their way."""
+        leader.count_out(size_bytes, is_follower=self.is_follower)
+        if self.is_follower and self._is_limited(leader):
+            cluster = self._partitions.cluster
+            cluster.leader_throttle.record(size_bytes, cluster.monotonic_s())
 
     def pin(self, found: Sequence[Found]) -> Sequence[Found]:
         """Keep the files of all records open; where that cannot be, there is an error instead.

@@ -11,24 +11,26 @@ deposed in between passes their requests on.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from millstream.broker import registry
 from millstream.broker.collecting import CollectingPeer, RequestRefused
+from millstream.broker.config_split import split
 from millstream.broker.context import Context, Peer, RequestFacts
 from millstream.broker.dispatch import SMALL_BODY_BYTES, Dispatch, Spawn
 from millstream.broker.registry import Handler
 from millstream.broker.services import Services
 from millstream.controller.cluster.errors import NotController
-from millstream.model.config.resources import ResourceType
 from millstream.observe.logs import get_logger
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.errors import RpcError
 from millstream.runtime.turns import Computation, Turns
 from millstream.wire.api_keys import ApiKey
+from millstream.wire.catalogue import response_type
 from millstream.wire.errors import ErrorCode
-from millstream.wire.headers import encode_request_header
+from millstream.wire.headers import decode_response_header, encode_request_header
 from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.primitives import MalformedFrame
 
@@ -61,6 +63,8 @@ Settled = Callable[[Any, bytes, int], Awaitable[None]]
 
 _SIZE: Final = Struct(">i")
 
+T = TypeVar("T")
+
 
 class Route(NamedTuple):
     """Where the controller is, as far as this broker knows."""
@@ -72,6 +76,24 @@ class Route(NamedTuple):
 
 class _Failed(Exception):
     """This attempt came to nothing; the next may not."""
+
+
+class _Passed(NamedTuple):
+    """What the controller is asked: the client's request, or what of it is not this broker's."""
+
+    request: Any
+    body: bytes
+    join: Callable[[Any], Any] | None = None
+    """Makes the controller's part of an answer the whole."""
+
+    def completed(self, context: Context, data: bytes) -> bytes:
+        """The answer for the client, with its header."""
+        if self.join is None:
+            return data
+        key, version = ApiKey(context.facts.api_key), context.version
+        begin = decode_response_header(data, key, version)[1]
+        answer = response_type(key).decode(memoryview(data)[begin:], version)
+        return data[:begin] + bytes(self.join(answer).encode(version))
 
 
 class Forwarding:
@@ -131,16 +153,31 @@ class Forwarding:
             name = ApiKey(facts.api_key).name
             context.peer.close(f"malformed {name} request of version {facts.version}: {error}")
             return
-        if _is_for_this_broker(request):
+        change = split(request)
+        if change is None:
+            await self._repeat(context, handler, _Passed(request, body))
+        elif change.elsewhere is None:
             self._dispatch.serve(context.peer, facts, memoryview(body))
-            return
-        deadline_s = self._now_s() + self._limit_s(request)
+        else:
+            try:
+                done = await handler.handle(context, change.here)
+            except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+                await self._dispatch.refuse(context, handler, request, error)
+                return
+            rest = change.elsewhere
+            body = await self._computed(partial(rest.encode, facts.version), len(body))
+            passed = _Passed(rest, body, partial(change.joined, done))
+            await self._repeat(context, handler, passed)
+
+    async def _repeat(self, context: Context, handler: Handler, passed: "_Passed") -> None:
+        """Until it is answered, or the request's time is over."""
+        deadline_s = self._now_s() + self._limit_s(passed.request)
         while True:
             try:
-                await self._attempt(context, request, body, deadline_s)
+                await self._attempt(context, passed, deadline_s)
             except (NotController, RpcError, _Failed):
                 if self._now_s() + LOOK_S >= deadline_s:
-                    await self._dispatch.refuse(context, handler, request, NotController())
+                    await self._refuse(context, handler, passed)
                     return
                 await asyncio.sleep(LOOK_S)
             except RequestRefused as error:
@@ -149,11 +186,22 @@ class Forwarding:
             else:
                 return
 
+    async def _refuse(self, context: Context, handler: Handler, passed: "_Passed") -> None:
+        if passed.join is None:
+            await self._dispatch.refuse(context, handler, passed.request, NotController())
+            return
+        refused = handler.failed(passed.request, ErrorCode.NOT_CONTROLLER, context.version)
+        context.answer(passed.join(refused))
+
     async def _decoded(self, context: Context, handler: Handler, body: bytes) -> Any:
-        read = Computation(handler.decode, memoryview(body), context.version)
-        if len(body) <= SMALL_BODY_BYTES or self._turns is None:
-            return read()
-        return await self._turns.elsewhere(read, name="decode a request to be forwarded")
+        read = partial(handler.decode, memoryview(body), context.version)
+        return await self._computed(read, len(body))
+
+    async def _computed(self, compute: Callable[[], T], size_bytes: int) -> T:
+        """In another thread where it takes long."""
+        if size_bytes <= SMALL_BODY_BYTES or self._turns is None:
+            return compute()
+        return await self._turns.elsewhere(Computation(compute), name="forward a large request")
 
     def _limit_s(self, request: Any) -> float:
         timeout_ms: int | None = getattr(request, "timeout_ms", None)
@@ -163,21 +211,21 @@ class Forwarding:
 
     # -- one attempt -----------------------------------------------------------------------
 
-    async def _attempt(
-        self, context: Context, request: Any, body: bytes, deadline_s: float
-    ) -> None:
+    async def _attempt(self, context: Context, passed: "_Passed", deadline_s: float) -> None:
         """Answer, or raise NotController, RpcError, _Failed, RequestRefused."""
         route = self._route()
         if route.is_here:
-            data = await serve_here(self._dispatch, context, memoryview(body))
-            await self._show(context, request, data)
+            data = await serve_here(self._dispatch, context, memoryview(passed.body))
+            await self._show(context, passed.request, data)
+            data = await self._computed(partial(passed.completed, context, data), len(data))
             # It was counted when it was served.
             context.peer.send_answer(context.facts.number, [_SIZE.pack(len(data)), data])
         elif route.address is None:
             raise _Failed
         else:
-            data = await self._passed_on(context, route, route.address, body, deadline_s)
-            await self._show(context, request, data)
+            data = await self._passed_on(context, route, route.address, passed.body, deadline_s)
+            await self._show(context, passed.request, data)
+            data = await self._computed(partial(passed.completed, context, data), len(data))
             context.answer_frame([_SIZE.pack(len(data)), data], len(data))
 
     async def _show(self, context: Context, request: Any, data: bytes) -> None:
@@ -236,9 +284,3 @@ async def serve_here(dispatch: Dispatch, context: Context, body: memoryview) -> 
     )
     dispatch.serve(collecting, context.facts, body)
     return await collecting.answered
-
-
-def _is_for_this_broker(request: Any) -> bool:
-    """The levels of loggers are each broker's own, and end with its process."""
-    kinds = (getattr(one, "resource_type", None) for one in getattr(request, "resources", ()))
-    return any(kind == ResourceType.BROKER_LOGGER for kind in kinds)

@@ -20,6 +20,7 @@ from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.first_start import check_first_start
 from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
+from millstream.controller.errors import NotOfThisCluster
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings
 from millstream.model.errors import OperatingError
@@ -34,6 +35,8 @@ _SERVERS: Final = "zookeeper.connect"
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_STAYS_ALONE: Final = 3
+"""The log directories are not for this cluster; a broker alone can use them."""
 
 log = logs.get_logger("millstream.broker.process")
 
@@ -46,8 +49,11 @@ def main(arguments: Sequence[str]) -> int:
     return run(Path(arguments[1]))
 
 
-def run(config_file: Path, *, zookeeper: str | None = None) -> int:
-    """Run the broker that the file describes, in the cluster of these servers if any are given."""
+def run(config_file: Path, *, zookeeper: str | None = None, lifeline: int | None = None) -> int:
+    """Run the broker that the file describes, in the cluster of these servers if any are given.
+
+    `lifeline`: a descriptor that ends with whoever started the broker, and the broker with it.
+    """
     try:
         configs = read_configs(config_file, zookeeper=zookeeper)
     except (InvalidConfig, OSError) as error:
@@ -56,7 +62,7 @@ def run(config_file: Path, *, zookeeper: str | None = None) -> int:
     logs.configure(level=configs.get_text("log.level"))
     with asyncio.Runner(loop_factory=DirectLoop) as runner:
         fatal.install(runner.get_loop())
-        return runner.run(_serve(configs))
+        return runner.run(_serve(configs, lifeline))
 
 
 def read_configs(config_file: Path, *, zookeeper: str | None = None) -> BrokerConfigs:
@@ -71,11 +77,28 @@ def read_configs(config_file: Path, *, zookeeper: str | None = None) -> BrokerCo
     return configs
 
 
-async def _serve(configs: BrokerConfigs) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+class _End:
+    """Why, and that, the broker shall stop."""
+
+    def __init__(self, lifeline: int | None) -> None:
+        self.told = asyncio.Event()
+        self.is_orphan = False
+        """Whoever started it is gone, and with it all the others, and the keeper if it had one."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.told.set)
+        if lifeline is not None:
+            loop.add_reader(lifeline, self._read, lifeline)
+
+    def _read(self, lifeline: int) -> None:
+        if not os.read(lifeline, 64):
+            asyncio.get_running_loop().remove_reader(lifeline)
+            self.is_orphan = True
+            self.told.set()
+
+
+async def _serve(configs: BrokerConfigs, lifeline: int | None) -> int:
+    end = _End(lifeline)
     try:
         check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
         files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
@@ -83,12 +106,12 @@ async def _serve(configs: BrokerConfigs) -> int:
             process=LinuxProcess(), host_name=socket.gethostname(), open_files_max=files
         )
         broker = Broker(configs, seams)
-        if not await _started(broker, stop):
+        if not await _started(broker, end.told):
             return EXIT_OK
     except (OperatingError, OSError) as error:
         logs.flush()
         sys.stderr.write(f"millstream: the broker cannot start: {error}\n")
-        return EXIT_FAILED
+        return EXIT_STAYS_ALONE if isinstance(error, NotOfThisCluster) else EXIT_FAILED
     # What a start left stays for ever: the collector, off until now, need not look at it.
     gc.freeze()
     gc.enable()
@@ -96,9 +119,11 @@ async def _serve(configs: BrokerConfigs) -> int:
         try:
             say_ready(broker.endpoints)
             _settle_down()
-            await broker.serve_until(stop)
+            await broker.serve_until(end.told)
         finally:
-            await broker.stop()
+            if end.is_orphan:
+                log.warning("whoever started this broker is gone: it stops")
+            await broker.stop(hands_over=not end.is_orphan)
             logs.flush()
     if broker.failure is not None:
         sys.stderr.write(f"millstream: the broker cannot go on: {broker.failure}\n")

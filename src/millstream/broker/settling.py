@@ -1,14 +1,15 @@
-"""A client that has changed topics asks for them next: its broker should know them by then.
+"""A client that has changed topics or settings uses them next: its broker should know them then.
 
 The controller answers when a change is written; brokers hear of it a moment later. The broker that
 passes the answer on waits for that moment. Others may be later still, as in Kafka.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millstream.controller.image import ClusterImage
+from millstream.model.config.resources import ResourceType
 from millstream.model.ids import TopicId
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.catalogue import response_type
@@ -16,6 +17,9 @@ from millstream.wire.headers import decode_response_header
 
 WAIT_S: Final = 1.0
 """Then the answer leaves all the same."""
+
+_SET, _DELETE = 0, 1
+"""Of IncrementalAlterConfigs."""
 
 Condition = Callable[[ClusterImage], bool]
 
@@ -70,8 +74,55 @@ def _grown(request: Any, answer: Any) -> Condition:
     return is_so
 
 
+def _altered(request: Any, answer: Any) -> Condition:
+    """Single settings; what is added to a list, or taken from one, is not looked for."""
+    wanted = [
+        (one.resource_type, one.resource_name, config.name, _value(config))
+        for one in _done(request, answer)
+        for config in one.configs
+        if config.config_operation in (_SET, _DELETE)
+    ]
+    return lambda image: all(
+        _configs(image, kind, name).get(key) == value for kind, name, key, value in wanted
+    )
+
+
+def _replaced(request: Any, answer: Any) -> Condition:
+    """All settings of a resource."""
+    wanted = [
+        (
+            one.resource_type,
+            one.resource_name,
+            {config.name: config.value for config in one.configs},
+        )
+        for one in _done(request, answer)
+    ]
+    return lambda image: all(_configs(image, kind, name) == all_ for kind, name, all_ in wanted)
+
+
+def _done(request: Any, answer: Any) -> list[Any]:
+    return [
+        one
+        for one, told in zip(request.resources, answer.responses, strict=True)
+        if not told.error_code and one.resource_type in (ResourceType.TOPIC, ResourceType.BROKER)
+    ]
+
+
+def _value(config: Any) -> str | None:
+    return config.value if config.config_operation == _SET else None
+
+
+def _configs(image: ClusterImage, kind: int, name: str) -> Mapping[str, str]:
+    if kind == ResourceType.BROKER:
+        return image.broker_configs.get(name, {})
+    topic = image.topics.get(name)
+    return topic.configs if topic is not None else {}
+
+
 _CONDITIONS: Final[dict[ApiKey, Callable[[Any, Any], Condition]]] = {
     ApiKey.CREATE_TOPICS: _created,
     ApiKey.DELETE_TOPICS: _deleted,
     ApiKey.CREATE_PARTITIONS: _grown,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _altered,
+    ApiKey.ALTER_CONFIGS: _replaced,
 }

@@ -18,8 +18,14 @@ def broker(
             metavar="SERVERS",
         ),
     ] = None,
+    lifeline: Annotated[
+        int | None,
+        typer.Option(
+            help="A descriptor to read from; its end stops the broker.", metavar="FD", min=0
+        ),
+    ] = None,
 ) -> None:
     """Run one broker until SIGTERM or Ctrl-C; prints `ready: host:port` when clients can come."""
     from millstream.broker.process import run  # only here: the other commands need no broker
 
-    sys.exit(run(config, zookeeper=zookeeper))
+    sys.exit(run(config, zookeeper=zookeeper, lifeline=lifeline))

@@ -1,7 +1,7 @@
 """The data directory of `millstream up`: one folder per broker with its settings and pid file.
 
-A directory is one broker's alone, which keeps its metadata in its own files, or a cluster's, with
-the keeper's folder beside the brokers'. It stays what it was when it was made.
+A directory is a cluster's, be it of one broker, with the keeper's folder beside the brokers'. One
+that was made by a broker alone, which kept its metadata in its own files, becomes one if it can.
 """
 
 import os

@@ -1,5 +1,6 @@
 """What `millstream up` does, apart from the reading of its options."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 DATA_DIR_DEFAULT: Final = "millstream-data"
 EXIT_FAILED: Final = 1
+EXIT_STAYS_ALONE: Final = 3
+"""Of a broker whose log directories are not for this cluster; as `broker/process.py` has it."""
 BROKERS_MAX: Final = 64
 """On one machine, each with a process of its own; more is a mistyped number."""
 
@@ -36,44 +39,84 @@ class Wanted(NamedTuple):
     host: str | None
 
 
+class Place(NamedTuple):
+    """A data directory as it was found."""
+
+    path: Path
+    brokers: Sequence[BrokerDirectory]
+    """Those with settings."""
+
+    @property
+    def keeper(self) -> Path:
+        return self.path / KEEPER_FOLDER
+
+    @property
+    def is_cluster(self) -> bool:
+        return self.keeper.exists()
+
+    @property
+    def has_servers(self) -> bool:
+        """Whether its broker has a coordination service that is not ours."""
+        return not self.is_cluster and any(one.keeper_place for one in self.brokers)
+
+
 def run(wanted: Wanted) -> int:
     """Start brokers and keep them until a signal; the exit code."""
     if wanted.port is not None and not 0 <= wanted.port <= 65535:
         refuse(f"--port {wanted.port}: a port is between 0 and 65535")
     data_dir = wanted.data_dir.resolve()
     found = [one for one in brokers_of(data_dir) if one.settings_file.exists()]
-    count = _count(wanted, found, is_cluster=(data_dir / KEEPER_FOLDER).exists())
+    place = Place(data_dir, found)
+    count = _count(wanted, place)
     directories = [BrokerDirectory(data_dir, number + 1) for number in range(count)]
-    is_cluster = count > 1
+    if not _is_prepared(wanted, directories, cluster_size=count):
+        return EXIT_FAILED
+    if place.has_servers:
+        return _keep(directories, Supervisor(data_dir, complain))
+    was_cluster = place.is_cluster
+    code = _keep_with_keeper(place, directories)
+    if code != EXIT_STAYS_ALONE or was_cluster:
+        return code
+    shutil.rmtree(place.keeper, ignore_errors=True)
+    if count > 1:
+        return EXIT_FAILED
+    complain(f"{wanted.data_dir} stays one broker's alone")
+    if not _is_prepared(wanted, directories, cluster_size=None):
+        return EXIT_FAILED
+    return _keep(directories, Supervisor(data_dir, complain))
+
+
+def _is_prepared(
+    wanted: Wanted, directories: Sequence[BrokerDirectory], *, cluster_size: int | None
+) -> bool:
+    """Write the settings of all; says what hinders it."""
     try:
         for number, one in enumerate(directories):
             port = _port_of(wanted, number, directories)
-            one.prepare(host=wanted.host, port=port, cluster_size=count if is_cluster else None)
+            one.prepare(host=wanted.host, port=port, cluster_size=cluster_size)
     except BrokerRunning as error:
         complain(str(error))
-        return EXIT_FAILED
     except OSError as error:
         complain(f"{error.filename or wanted.data_dir}: {error.strerror or error}")
-        return EXIT_FAILED
-    supervisor = Supervisor(data_dir, complain)
-    if not is_cluster:
-        return _keep(directories, supervisor)
-    return _keep_with_keeper(data_dir / KEEPER_FOLDER, directories, supervisor)
+    else:
+        return True
+    return False
 
 
-def _count(wanted: Wanted, found: Sequence[BrokerDirectory], *, is_cluster: bool) -> int:
+def _count(wanted: Wanted, place: Place) -> int:
     """How many brokers there shall be; refuses what the data directory cannot become."""
-    count = wanted.brokers if wanted.brokers is not None else max(1, len(found))
+    found = len(place.brokers)
+    count = wanted.brokers if wanted.brokers is not None else max(1, found)
     if not 1 <= count <= BROKERS_MAX:
         refuse(f"--brokers {count}: between 1 and {BROKERS_MAX} are possible")
-    if found and not is_cluster and count > 1:
+    if place.has_servers and count > found:
         refuse(
-            f"--brokers {count}: {wanted.data_dir} belongs to one broker, which keeps its metadata"
-            " in its own files; a cluster begins with a data directory of its own"
+            f"--brokers {count}: the brokers of {wanted.data_dir} have a coordination service of"
+            " their own; add one with `millstream broker`"
         )
-    if is_cluster and count < len(found):
+    if count < found:
         refuse(
-            f"--brokers {count}: {wanted.data_dir} belongs to {len(found)} brokers; all of them are"
+            f"--brokers {count}: {wanted.data_dir} belongs to {found} brokers; all of them are"
             " needed to have every partition"
         )
     return count
@@ -90,10 +133,13 @@ def _port_of(wanted: Wanted, number: int, directories: Sequence[BrokerDirectory]
     return known + number if known else 0
 
 
-def _keep(directories: Sequence[BrokerDirectory], supervisor: Supervisor) -> int:
-    """Serve until told to stop."""
+def _keep(
+    directories: Sequence[BrokerDirectory], supervisor: Supervisor, *, first_alone: bool = False
+) -> int:
+    """Serve until told to stop; with `first_alone` the others start when the first one serves."""
+    groups = [directories[:1], directories[1:]] if first_alone else [directories]
     try:
-        places = supervisor.start(directories)
+        places = [place for group in groups for place in supervisor.start(group)]
         sys.stdout.write(f"ready: {','.join(places)}\n")
         sys.stdout.flush()
         supervisor.wait()
@@ -101,19 +147,20 @@ def _keep(directories: Sequence[BrokerDirectory], supervisor: Supervisor) -> int
         complain(str(error))
         for one in directories:
             one.undo()
-        return EXIT_FAILED
+        return EXIT_STAYS_ALONE if error.exit_code == EXIT_STAYS_ALONE else EXIT_FAILED
     finally:
         supervisor.stop()
     return 0
 
 
-def _keep_with_keeper(
-    folder: Path, directories: Sequence[BrokerDirectory], supervisor: Supervisor
-) -> int:
-    # Only here: one broker alone needs none of it.
+def _keep_with_keeper(place: Place, directories: Sequence[BrokerDirectory]) -> int:
+    # Only here: a broker with servers of its own needs none of it.
     from millstream.cli.keeper_thread import HOST, KeeperThread
 
-    keeper = KeeperThread(folder)
+    # A broker that was alone founds the cluster: nobody else may come first.
+    first_alone = not place.is_cluster and bool(place.brokers)
+    supervisor = Supervisor(place.path, complain)
+    keeper = KeeperThread(place.keeper)
     failures: list[BaseException] = []
 
     def failed(error: BaseException) -> None:
@@ -132,7 +179,7 @@ def _keep_with_keeper(
     for one in directories:
         one.set_keeper(f"{HOST}:{port}")
     try:
-        code = _keep(directories, supervisor)
+        code = _keep(directories, supervisor, first_alone=first_alone)
     finally:
         _stop_keeper(keeper)
     for failure in failures:

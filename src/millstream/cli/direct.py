@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 _OPTIONS: Final = {
-    "broker": frozenset({"--config", "--zookeeper"}),
+    "broker": frozenset({"--config", "--lifeline", "--zookeeper"}),
     "up": frozenset({"--brokers", "--port", "--data-dir", "--host"}),
 }
 _NUMBER_DIGITS_MAX: Final = 9
@@ -42,7 +42,8 @@ def _options(arguments: Sequence[str], known: frozenset[str]) -> dict[str, str] 
 
 
 def _broker(given: dict[str, str]) -> Callable[[], int] | None:
-    if "--config" not in given:
+    lifeline = given.get("--lifeline", "0")
+    if "--config" not in given or not _is_number(lifeline):
         return None
 
     def run_broker() -> int:
@@ -50,16 +51,24 @@ def _broker(given: dict[str, str]) -> Callable[[], int] | None:
         gc.disable()
         from millstream.broker.process import run
 
-        return run(Path(given["--config"]), zookeeper=given.get("--zookeeper"))
+        return run(
+            Path(given["--config"]),
+            zookeeper=given.get("--zookeeper"),
+            lifeline=int(lifeline) if "--lifeline" in given else None,
+        )
 
     return run_broker
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX
 
 
 def _up(given: dict[str, str]) -> Callable[[], int] | None:
     numbers: dict[str, int] = {}
     for name in ("--brokers", "--port"):
         text = given.get(name, "1")
-        if not (text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX):
+        if not _is_number(text):
             return None
         numbers[name] = int(text)
 

@@ -1,4 +1,4 @@
-"""The keeper of `millstream up`: in `up`'s own process, on a loop of its own.
+"""The keeper of `millstream up`, and of a test's broker: in this process, on a loop of its own.
 
 Never in a broker's: a broker that hangs must lose its session, and one that is killed must not take
 the cluster's metadata along.
@@ -12,6 +12,7 @@ from typing import Final
 
 from millstream.coordination.keeper.process import system_seams
 from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.coordination.keeper.sessions import SessionRules
 from millstream.runtime import fatal
 from millstream.runtime.loop_thread import LoopThread
 
@@ -24,8 +25,13 @@ STOP_TIMEOUT_S: Final = 15.0
 class KeeperThread:
     """`start` once, then `stop` once; from the main thread."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, *, rules: SessionRules | None = None, is_guest: bool = False
+    ) -> None:
+        """`is_guest`: the process is somebody else's, which a bug of ours must not end."""
         self._directory = directory
+        self._rules = rules or SessionRules()
+        self._is_guest = is_guest
         self._thread = LoopThread("keeper")
         self._server: KeeperServer | None = None
         self._seams: KeeperSeams | None = None
@@ -50,9 +56,12 @@ class KeeperThread:
         self._thread.stop()
 
     async def _start(self, port: int, on_failure: Callable[[BaseException], None]) -> int:
-        fatal.install(asyncio.get_running_loop())
+        if not self._is_guest:
+            fatal.install(asyncio.get_running_loop())
         seams = system_seams()
-        settings = KeeperSettings(directory=str(self._directory), host=HOST, port=port)
+        settings = KeeperSettings(
+            directory=str(self._directory), host=HOST, port=port, rules=self._rules
+        )
         server = KeeperServer(seams, settings)
         try:
             await server.start()

@@ -2,6 +2,10 @@
 
 It neither restarts a broker nor stops the others when one dies: whoever runs it decides. A broker
 that was started again by hand is found by its pid file and stopped with the rest.
+
+If this process is killed its brokers stop by themselves: their standard input is a pipe whose other
+end only this process has, and the system closes that. A signal at the parent's death
+(PR_SET_PDEATHSIG) would come when the thread ends that started them, whatever the process does.
 """
 
 import os
@@ -21,6 +25,7 @@ from millstream.runtime.clock import SystemClock
 START_TIMEOUT_S: Final = 120.0
 """Recovery of a large log after a crash takes its time."""
 STOP_TIMEOUT_S: Final = 30.0
+EXIT_WAIT_S: Final = 1.0
 POLL_S: Final = 0.05
 _READY: Final = b"ready: "
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
@@ -28,6 +33,11 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 class StartFailed(Exception):
     """A broker did not become ready; it has said why on standard error."""
+
+    def __init__(self, broker_id: int, exit_code: int | None) -> None:
+        self.exit_code = exit_code
+        """None: it did not end in time."""
+        super().__init__(f"broker {broker_id} did not start")
 
 
 class Supervisor:
@@ -46,6 +56,8 @@ class Supervisor:
         for number in _SIGNALS:
             signal.signal(number, lambda *_: None)
         self._is_told = False
+        self._lifeline, self._alive = os.pipe()
+        """The brokers' end, and ours, which nobody inherits."""
 
     def start(self, directories: Sequence[BrokerDirectory]) -> list[str]:
         """Start the brokers and wait for all; where clients find them. Raises StartFailed."""
@@ -53,9 +65,9 @@ class Supervisor:
             self._children[one.broker_id] = subprocess.Popen(  # noqa: S603 - our own module
                 [
                     *(sys.executable, "-m", "millstream", "broker"),
-                    *("--config", str(one.settings_file)),
+                    *("--lifeline", "0", "--config", str(one.settings_file)),
                 ],
-                stdin=subprocess.DEVNULL,
+                stdin=self._lifeline,
                 stdout=subprocess.PIPE,
                 # Ctrl-C reaches the whole group of a terminal: the brokers are ours to stop.
                 start_new_session=True,
@@ -101,7 +113,7 @@ class Supervisor:
         child = self._children[directory.broker_id]
         line = self._first_line(child)
         if not line.startswith(_READY):
-            raise StartFailed(f"broker {directory.broker_id} did not start")
+            raise StartFailed(directory.broker_id, _exit_code(child))
         places = line.removeprefix(_READY).decode().strip().split(",")
         directory.keep_port(places[0])
         return places
@@ -164,6 +176,16 @@ class Supervisor:
         signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()
+        for descriptor in (self._lifeline, self._alive):
+            os.close(descriptor)
+
+
+def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
+    """Its output has ended, so it will, too."""
+    try:
+        return child.wait(EXIT_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _send(pid: int, number: int) -> None:

@@ -119,8 +119,9 @@ class NotOfThisCluster(OperatingError):
     def __init__(self, directory: str, reason: str) -> None:
         self.directory = directory
         super().__init__(
-            f"{directory} cannot be used in a cluster: {reason}. Without zookeeper.connect its"
-            " broker is alone, as before; a broker of a cluster begins with directories of its own"
+            f"{directory} cannot be used in this cluster: {reason}. Without zookeeper.connect its"
+            " broker is alone, as before; a broker of a cluster begins with directories of its own,"
+            " or with those of a broker that was alone if the cluster is a new one"
         )
 
 

@@ -34,6 +34,8 @@ METADATA_HOME: Final = "metadata.home"
 """In log directories without the metadata: where that is."""
 CLUSTER_MEMBER: Final = "cluster.member"
 """In log directories of a broker in a cluster, whose metadata is in no directory."""
+EPOCH_FILE: Final = "cluster.epoch"
+"""Beside it: the broker's newest epoch that a controller has written down."""
 
 _RESERVED_DIRECTORY_IDS: Final = 100
 """Kafka keeps the first ones for "unassigned", "lost" and "migrating"."""

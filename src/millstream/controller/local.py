@@ -235,6 +235,11 @@ class LocalController:
         return self.image
 
     @property
+    def next_producer_id(self) -> int:
+        """The first that was never handed out."""
+        return self._next_producer_id
+
+    @property
     def is_first_start(self) -> bool:
         """Whether there was nothing of this broker before."""
         return self._starts == 1

@@ -1,10 +1,11 @@
 """What replication needs of the rest of a broker in a cluster. A broker alone needs none of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Offset, TopicPartition
 from millstream.replication.isr_port import IsrProposals
+from millstream.replication.throttle import ReplicaThrottle
 
 
 @dataclass(slots=True)
@@ -27,6 +28,8 @@ class ClusterSeams:
     """Whether `replica.selector.class` is Kafka's RackAwareReplicaSelector (KIP-392)."""
     on_unclean: Callable[[TopicPartition, Offset, Offset], None] = lambda *_: None
     """Told when records that counted are cut off: the high watermark, and the new end below it."""
+    leader_throttle: ReplicaThrottle = field(default_factory=ReplicaThrottle)
+    """For what leaders send to followers that are not in sync."""
     isr_shrinks: int = 0
     isr_growths: int = 0
 

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from millstream.model.invariant import invariant
 from millstream.replication.fetch_wire import FetchAnswer, FollowedKey
 from millstream.replication.follower import Asked, Follower, Next
+from millstream.replication.throttle import ReplicaThrottle
 from millstream.wire.errors import ErrorCode
 
 NO_SESSION: Final = 0
@@ -47,7 +48,8 @@ def key_of(follower: Follower) -> FollowedKey:
 class FetchPlan:
     """The partitions that are followed from one leader. `request`, then `answered`, in turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, throttle: ReplicaThrottle | None = None) -> None:
+        self._throttle = throttle or ReplicaThrottle()
         self._followers: dict[FollowedKey, Follower] = {}
         self._session_id = NO_SESSION
         self._session_epoch = FIRST_REQUEST
@@ -130,6 +132,7 @@ class FetchPlan:
             self._changed[key] = None
         if self._flushing:
             return None
+        self._hold_back(now_s)
         asked, forgotten = self._differences()
         if not self._known:
             self._session_id, self._session_epoch = NO_SESSION, FIRST_REQUEST
@@ -138,6 +141,16 @@ class FetchPlan:
         if self._session_epoch == FIRST_REQUEST:
             return FetchNeed(session, sorted(self._known.items()), [])
         return FetchNeed(session, sorted(asked), sorted(forgotten))
+
+    def _hold_back(self, now_s: float) -> None:
+        """Leave those out that catch up, while they have had as much as they may (KIP-73)."""
+        if not self._throttle.is_exceeded(now_s):
+            return
+        until_s = now_s + self._throttle.wait_s(now_s)
+        for key in self._changed:
+            follower = self._followers.get(key)
+            if follower is not None and follower.is_limited:
+                self._resting[key] = max(until_s, self._resting.get(key, until_s))
 
     def _differences(self) -> tuple[list[tuple[FollowedKey, Asked]], list[FollowedKey]]:
         """Let `_known` be what is wanted now."""
@@ -181,6 +194,8 @@ class FetchPlan:
             if follower is None or asked is None:
                 continue
             following = follower.take(asked, part)
+            if follower.is_limited:
+                self._throttle.record(len(part.records), now_s)
             is_void = is_void or following is Next.VOID
             if following is Next.OUT_OF_RANGE:
                 lost.append(follower)

@@ -6,7 +6,7 @@ task and no future for it. Only connecting, and finding out where a leader's log
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from millstream.replication import fetch_wire
 from millstream.replication.fetch_plan import FOREVER_S, FetchPlan
 from millstream.replication.fetch_wire import FetchLimits
 from millstream.replication.follower import NO_LEADER, Follower, Next
+from millstream.replication.throttle import ReplicaThrottle
 from millstream.rpc.connection import Connection
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.errors import RpcError
@@ -56,6 +57,8 @@ class FetchSeams:
     """`replica.fetch.backoff.ms`."""
     poke: Callable[[], None] = lambda: None
     """Lets answers leave that became ready here."""
+    throttle: ReplicaThrottle = field(default_factory=ReplicaThrottle)
+    """For all that is fetched of partitions in which this broker is not in sync."""
 
 
 class ReplicaFetchers:
@@ -108,7 +111,7 @@ class LeaderFetcher:
     def __init__(self, seams: FetchSeams, leader: BrokerId) -> None:
         self._seams = seams
         self.leader = leader
-        self._plan = FetchPlan()
+        self._plan = FetchPlan(seams.throttle)
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._is_connecting = False

@@ -36,6 +36,8 @@ class FollowerState(NamedTuple):
     partition_epoch: int
     leader: BrokerId
     """NO_LEADER where nobody can lead it."""
+    is_in_sync: bool = True
+    """Whether this broker is."""
 
 
 class Asked(NamedTuple):
@@ -125,6 +127,11 @@ class Follower(ReadableReplica):
 
     def __repr__(self) -> str:
         return f"Follower({self.partition}, {self.state})"
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether what it gets counts for the throttle, and waits for it."""
+        return self.is_throttled and not self.state.is_in_sync
 
     @property
     def is_open(self) -> bool:

@@ -254,6 +254,20 @@ class LeaderReplicas:
             lowest = min(lowest, self._followers[one].end)
         return lowest
 
+    def low_watermark(self, own_start: Offset) -> Offset:
+        """Where the log of everybody who is alive begins at the latest, as Kafka counts it.
+
+        Nobody can read below it any more. NO_OFFSET while one of them has not been heard of.
+        """
+        return min(
+            (
+                progress.log_start
+                for one, progress in self._followers.items()
+                if self._epoch_of(one) is not None and progress.log_start < own_start
+            ),
+            default=own_start,
+        )
+
     def holders(self, offset: Offset) -> list[tuple[Offset, BrokerId]]:
         """Followers in sync that have the record at the offset, by their ends (KIP-392)."""
         return [

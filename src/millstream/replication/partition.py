@@ -8,7 +8,7 @@ Where this broker is the only replica the second follows from the first at once.
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import (
@@ -43,6 +43,13 @@ ACKS_NONE: Final = 0
 
 Flush = Callable[[Log, FlushDone], None]
 Waiter = tuple[Offset, Callable[[OperatingError | None], None]]
+
+
+class LowWaiter(Protocol):
+    """Waits until nobody has the records any more that were deleted."""
+
+    def low_watermark_moved(self, leader: "Partition") -> None:
+        """It may have; or this broker leads the partition no longer. Called often."""
 
 
 class LeaderFacts(NamedTuple):
@@ -91,6 +98,7 @@ class Partition(ReadableReplica):
         "_settled",
         "_state",
         "broker_id",
+        "low_waiters",
     )
 
     def __init__(self, log: Log, facts: LeaderFacts, home: LeaderHome) -> None:
@@ -103,6 +111,7 @@ class Partition(ReadableReplica):
         """Appends whose flush is not done."""
         self._acknowledged: deque[Waiter] = deque()
         self._replicated: deque[Waiter] = deque()
+        self.low_waiters: dict[LowWaiter, None] = {}
         self._listeners: list[LeadershipListener] = []
         self._others: LeaderReplicas | None = None
         """None: this broker is the only replica."""
@@ -170,6 +179,7 @@ class Partition(ReadableReplica):
             _fail(self._replicated, None, error)
             if self.slot.fail_waiting(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
                 self._home.wake(self)
+        self._tell_low_waiters()  # one of those that were waited for may be dead
         self._replicate()
 
     def _wake_all(self) -> None:
@@ -326,10 +336,26 @@ class Partition(ReadableReplica):
         now_s = cluster.monotonic_s()
         if not others.fetched(fetched, leader_end=slot.log_end, now_s=now_s):
             return
+        self._tell_low_waiters()
         if fetched.broker_id not in others.maximal_isr:
             others.look(own_end=slot.log_end, now_s=now_s, lag_s=cluster.lag_max_s())
             self._propose(now_s)
         self._replicate()
+
+    @property
+    def low_watermark(self) -> Offset:
+        """Below it no replica that is alive has anything."""
+        others, start = self._others, self.log.log_start
+        return start if others is None else others.low_watermark(start)
+
+    def start_moved(self) -> None:
+        """Records were deleted: followers are told without waiting for new ones."""
+        if self.follower_readers:
+            self._home.wake(self)
+
+    def _tell_low_waiters(self) -> None:
+        for waiter in list(self.low_waiters):
+            waiter.low_watermark_moved(self)
 
     def check_lag(self) -> None:
         """By the clock: ask for those to be taken out who have been behind for too long."""
@@ -392,6 +418,7 @@ class Partition(ReadableReplica):
         self.has_news = True
         for waiting in (self._acknowledged, self._replicated):
             _fail(waiting, None, reason)
+        self._tell_low_waiters()
         for listener in self._listeners:
             listener.leadership_lost(self)
         self._listeners.clear()

@@ -18,6 +18,11 @@ from millstream.replication.metadata import (
     TopicSettings,
 )
 from millstream.replication.roles import Planned, Roles
+from millstream.replication.throttle import (
+    FOLLOWER_REPLICAS,
+    LEADER_REPLICAS,
+    listed_partitions,
+)
 from millstream.runtime.turns import Steps, in_parts, run_whole
 from millstream.storage.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
@@ -131,11 +136,16 @@ class Partitions(Roles):
     def _planned(self, topic: TopicFacts, partitions: Sequence[PartitionFacts]) -> list[Planned]:
         config = self._settings.log_config(topic.configs)
         in_sync_min = self._in_sync_min(topic)
+        leading, following = (
+            listed_partitions(topic.configs.get(key), self._broker_id)
+            for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
+        )
         return [
             Planned(
                 NewPartition(TopicPartition(topic.name, one.index), topic.topic_id, config),
                 one,
                 in_sync_min,
+                (one.index in leading, one.index in following),
             )
             for one in partitions
             if self._is_replica(one)
@@ -165,6 +175,7 @@ class Partitions(Roles):
             for part in in_parts(list(zip(group, logs, strict=True)), LOGS_PER_TURN):
                 for one, log in part:
                     self._take(one, log)
+                    self._throttle(one)
                 if len(planned) > LOGS_PER_TURN:
                     yield None
 
@@ -182,6 +193,7 @@ class Partitions(Roles):
             )
             return
         self._take(planned, logs[0])
+        self._throttle(planned)
 
     def _in_sync_min(self, topic: TopicFacts) -> int:
         return int(self._settings.topic_text(topic.configs, MIN_IN_SYNC))
@@ -241,6 +253,7 @@ class Partitions(Roles):
                 held = self._leaders.get(name) or self._followers.get(name)
                 if held is not None:
                     self._take(planned, held.log)
+                    self._throttle(planned)
                 done += 1
                 if not done % LOGS_PER_TURN:
                     yield None

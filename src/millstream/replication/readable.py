@@ -27,6 +27,7 @@ class ReadableReplica:
         "bytes_to_followers",
         "follower_readers",
         "has_news",
+        "is_throttled",
         "leader_epoch",
         "log",
         "partition",
@@ -51,6 +52,8 @@ class ReadableReplica:
         self.bytes_out = 0
         """Record bytes handed to consumers."""
         self.bytes_to_followers = 0
+        self.is_throttled = False
+        """Whether copies of it to replicas that are not in sync are limited (KIP-73)."""
         self._is_closed = False
 
     def count_out(self, size_bytes: int, *, is_follower: bool) -> None:

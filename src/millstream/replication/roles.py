@@ -58,6 +58,8 @@ class Planned(NamedTuple):
     wanted: NewPartition
     partition: PartitionFacts
     in_sync_min: int
+    throttled: tuple[bool, bool] = (False, False)
+    """Whether it is while it is led here, and while it is followed."""
 
 
 def _number(partition: PartitionFacts) -> StateNumber:
@@ -223,6 +225,14 @@ class Roles(Waking):
         elif known is None or _number(partition) > known:
             self._follow(planned, log)
 
+    def _throttle(self, planned: Planned) -> None:
+        name = planned.wanted.partition
+        leader, follower = self._leaders.get(name), self._followers.get(name)
+        if leader is not None:
+            leader.is_throttled = planned.throttled[0]
+        if follower is not None:
+            follower.is_throttled = planned.throttled[1]
+
     def _lead(self, planned: Planned, log: Log) -> None:
         follower = self._followers.get(log.partition)
         if follower is not None:
@@ -242,11 +252,17 @@ class Roles(Waking):
         if leader is not None:
             self._stop_leading(leader, NotLeader(leader.partition))
         self._given_up.pop(log.partition, None)
-        state = FollowerState(partition.leader_epoch, partition.partition_epoch, partition.leader)
+        state = FollowerState(
+            partition.leader_epoch,
+            partition.partition_epoch,
+            partition.leader,
+            is_in_sync=self._broker_id in partition.isr,
+        )
         follower = self._followers.get(log.partition)
         if follower is None:
             follower = Follower(log, planned.wanted.topic_id, state, self._follower_home)
             self._followers[log.partition] = follower
+            self._throttle(planned)  # before it is asked for
         else:
             follower.follow(state)
         self._changes += 1

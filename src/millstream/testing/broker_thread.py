@@ -1,4 +1,8 @@
-"""A real broker on a real socket for tests, in a background thread with a loop of its own."""
+"""A real broker on a real socket for tests, in a background thread with a loop of its own.
+
+It is a cluster of one: a keeper runs beside it, in a thread of its own, and the broker is elected
+as in any cluster. Sessions live for minutes: a test that is stopped in a debugger is not dead.
+"""
 
 import asyncio
 import tempfile
@@ -9,13 +13,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from millstream.broker.broker import Broker
+from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
+from millstream.cli.keeper_thread import HOST as KEEPER_HOST
+from millstream.cli.keeper_thread import KeeperThread
+from millstream.controller.local import METADATA_DIRECTORY
+from millstream.controller.store import BROKER
+from millstream.coordination.keeper.sessions import SessionRules
 from millstream.model.config.properties import check_settings
 from millstream.runtime.loop import DirectLoop
+from millstream.runtime.network import LoopNetwork
+from millstream.testing.wire_session import WireCoordination
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0
+
+SESSION_TICK_MS: Final = 30_000
+SESSION_MS: Final = 20 * SESSION_TICK_MS
+SERVERS: Final = "zookeeper.connect"
+KEEPER_FOLDER: Final = "keeper"
 
 
 class BrokerThread:
@@ -25,9 +41,17 @@ class BrokerThread:
     """
 
     def __init__(
-        self, settings: Mapping[str, object] | None = None, *, directory: Path | None = None
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        directory: Path | None = None,
+        is_alone: bool = False,
     ) -> None:
         """`settings` are a broker's, with Kafka's names; numbers and truth values may be such.
+
+        With `is_alone` there is no keeper, and the broker keeps its metadata in its own files; so
+        it is with settings that name servers or log directories, and with a directory in which
+        a broker alone has done that.
 
         A name that no broker knows, or that has no effect here, is a Python warning, as it is a
         line on standard error of a broker's process. Raises InvalidConfig for a bad value.
@@ -36,6 +60,9 @@ class BrokerThread:
         for told in check_settings(self._settings, "settings"):
             warnings.warn(told, stacklevel=2)
         self._directory = directory
+        self._is_alone = is_alone or not {SERVERS, "log.dirs"}.isdisjoint(self._settings)
+        self._keeper: KeeperThread | None = None
+        self._keeper_port = 0
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -57,7 +84,7 @@ class BrokerThread:
             return self._directory
         if self._scratch is None:
             raise RuntimeError("the broker was not started")
-        return Path(self._scratch.name)
+        return Path(self._scratch.name) / "data"
 
     def start(self) -> Self:
         """Returns when clients can connect; raises what kept the broker from starting."""
@@ -65,6 +92,11 @@ class BrokerThread:
             self._scratch = tempfile.TemporaryDirectory(prefix="millstream-")
         self._is_ready.clear()
         self._failure = None
+        try:
+            self._start_keeper()
+        except BaseException:
+            self.stop()
+            raise
         self._thread = threading.Thread(target=self._run, name="millstream broker", daemon=True)
         self._thread.start()
         if not self._is_ready.wait(START_TIMEOUT_S):
@@ -75,6 +107,15 @@ class BrokerThread:
             raise failure
         return self
 
+    def _start_keeper(self) -> None:
+        data = self.data_directory
+        if self._is_alone or (data / METADATA_DIRECTORY / BROKER).exists():
+            return
+        self._keeper = KeeperThread(
+            data / KEEPER_FOLDER, rules=SessionRules(tick_ms=SESSION_TICK_MS), is_guest=True
+        )
+        self._keeper_port = self._keeper.start(0, on_failure=lambda _: None)
+
     def stop(self) -> None:
         """A clean stop; another `start` with the same directory finds everything."""
         thread, self._thread = self._thread, None
@@ -84,6 +125,9 @@ class BrokerThread:
             thread.join(STOP_TIMEOUT_S)
             if thread.is_alive():
                 raise TimeoutError(f"the broker did not stop in {STOP_TIMEOUT_S:.0f} s")
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.stop()
         if self._scratch is not None:
             self._scratch.cleanup()
             self._scratch = None
@@ -117,7 +161,13 @@ class BrokerThread:
             "log.dirs": str(self.data_directory),
             **self._settings,
         }
-        broker = Broker(BrokerConfigs(settings))
+        seams = BrokerSeams()
+        if self._keeper is not None:
+            place = (KEEPER_HOST, self._keeper_port)
+            seams.coordination = WireCoordination(LoopNetwork(), seams.clock, [place])
+            settings["zookeeper.session.timeout.ms"] = str(SESSION_MS)
+            settings[SERVERS] = f"{KEEPER_HOST}:{self._keeper_port}"
+        broker = Broker(BrokerConfigs(settings), seams)
         await broker.start()
         self.port = broker.endpoints[0].port
         self._is_ready.set()

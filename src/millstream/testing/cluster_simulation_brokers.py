@@ -7,12 +7,15 @@ from typing import Any, Final
 
 from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.configs import BrokerConfigs
+from millstream.controller.cluster.registration import CoordinationIsOlder
 from millstream.model.errors import OperatingError
 from millstream.runtime.randomness import SeededRandomness
+from millstream.storage.manager import StartReport
 from millstream.testing.broker_simulation_process import SimProcess
 from millstream.testing.broker_simulation_scene import PORT
 from millstream.testing.broker_simulation_watch import AnswerWatch, require
 from millstream.testing.cluster_simulation_keeper import KEEPER, KEEPER_PORT, LossyCoordination
+from millstream.testing.cluster_simulation_recovery import RecoveryWatch
 from millstream.testing.cluster_simulation_scene import SESSION_MS, ClusterScene, host_of
 from millstream.testing.cluster_simulation_views import view_of
 from millstream.testing.cluster_views import BrokerView
@@ -68,6 +71,9 @@ class BrokerMachine:
         self.is_wanted = True
         """It is to be up; a start that failed is tried again."""
         self._starting: asyncio.Task[Broker] | None = None
+        self._recovery = RecoveryWatch()
+        self._loaded: Broker | None = None
+        """The broker whose logs are loaded, be it still starting."""
 
     @property
     def is_up(self) -> bool:
@@ -106,10 +112,26 @@ class BrokerMachine:
             "coordination": coordination,
         }
         broker = Broker(BrokerConfigs(self._settings), BrokerSeams(**seams))
+        self._watch_loading(broker, process, node)
         report = await broker.start()
         unusable = report.unusable_partitions
         require(not unusable, "a broker could not open partitions", unusable=unusable)
         return broker
+
+    def _watch_loading(self, broker: Broker, process: SimProcess, node: SimNode) -> None:
+        """I-11: compare the logs with what the last process left, before anything is done."""
+        load = broker.logs.start
+
+        def watched(config_of: Any) -> StartReport:
+            report = load(config_of)
+            if self.process is process:
+                self._loaded = broker
+                self._scene.fail_for(self._recovery.compare(broker, node.disk))
+                self._scene.made["recoveries"] += self._recovery.compared > 0
+                self._recovery.compared = 0
+            return report
+
+        broker.logs.start = watched  # type: ignore[method-assign]
 
     def _started(self, task: asyncio.Task[Broker]) -> None:
         if task is not self._starting:
@@ -122,7 +144,9 @@ class BrokerMachine:
             self.broker = task.result()
             self._scene.made["starts"] += 1
             return
-        if error is not None and not isinstance(error, OperatingError | OSError):
+        # The simulated service forgets nothing.
+        is_refusal = isinstance(error, OperatingError | OSError)
+        if error is not None and (not is_refusal or isinstance(error, CoordinationIsOlder)):
             self._scene.world.loop.fail(error)
             return
         self._scene.made["starts that failed"] += 1
@@ -136,6 +160,7 @@ class BrokerMachine:
             self.begin()
 
     def _give_up(self) -> None:
+        self._note_logs(loses_power=False)
         self._end()
         self.node.kill()
         self.node = self.node.restart()
@@ -148,6 +173,7 @@ class BrokerMachine:
     def lose_power(self) -> None:
         """The machine stops; what was not synced meets its fate."""
         self.is_wanted = False
+        self._note_logs(loses_power=True)
         self._end()
         self.node.lose_power()
 
@@ -157,6 +183,11 @@ class BrokerMachine:
     def _fates(self) -> FateChooser:
         randomness = self._randomness
         return randomness.choice([keep_none, random_fates(randomness.fork("fates"))])
+
+    def _note_logs(self, *, loses_power: bool) -> None:
+        if self._loaded is not None:
+            self._recovery.note(self._loaded, self.node.disk, loses_power=loses_power)
+        self._loaded = None
 
     def _end(self) -> None:
         self._starting = None

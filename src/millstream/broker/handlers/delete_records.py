@@ -1,23 +1,28 @@
 """DeleteRecords (key 21), versions 0-2.
 
 Behaviour: the log's start moves up to the asked offset, -1 meaning the high watermark, durably
-before the answer; the answer has the start of then. An offset at or below it changes nothing.
-Above the high watermark, or below -1: OFFSET_OUT_OF_RANGE. Topics that are compacted and not
-deleted from: POLICY_VIOLATION. Internal topics: INVALID_TOPIC_EXCEPTION.
+before the answer. Followers take the new start from their next fetch; the answer comes when those
+that are alive have it, with the low watermark of then, or after `timeout_ms` with REQUEST_TIMED_OUT
+and the low watermark of before: the records are gone on the leader all the same. An offset at or
+below the start changes nothing. Above the high watermark, or below -1: OFFSET_OUT_OF_RANGE. Topics
+that are compacted and not deleted from: POLICY_VIOLATION. Internal topics:
+INVALID_TOPIC_EXCEPTION. A leadership that is lost meanwhile: NOT_LEADER_OR_FOLLOWER.
 v2 flexible.
 
-Where it differs from Kafka: there are no followers yet whose log start would be waited for, so
-`timeout_ms` has nothing to limit; Kafka's answer comes before its new start is on disk.
+Where it differs from Kafka: its answer comes before its new start is on disk; here a follower's
+waiting fetch is answered at once with the new start, and one that dies is not waited for.
 Invariants: I-05, I-11.
 """
 
 from typing import Final
 
 from millstream.broker.context import Context
+from millstream.broker.delayed import DelayedDeletion
 from millstream.broker.error_codes import code_of
 from millstream.controller.topics import INTERNAL_TOPICS
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset, TopicPartition
+from millstream.replication.partition import Partition
 from millstream.runtime.turns import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_records import (
@@ -33,11 +38,13 @@ _HIGH_WATERMARK: Final = -1
 _NO_LOW_WATERMARK: Final = -1
 _UNANSWERED: Final = DeleteRecordsPartitionResult()
 
+Results = dict[str, dict[int, DeleteRecordsPartitionResult]]
 
-def handle(context: Context, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse]:
+
+def handle(context: Context, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse | None]:
     """Move the starts. Of a partition that is named twice the last wish counts."""
     wanted: dict[TopicPartition, int] = {}
-    results: dict[str, dict[int, DeleteRecordsPartitionResult]] = {}
+    results: Results = {}
     pace = Pace()
     for topic in request.topics:
         results.setdefault(topic.name, {})
@@ -56,10 +63,42 @@ def handle(context: Context, request: DeleteRecordsRequest) -> Steps[DeleteRecor
         if pace.is_due():
             yield None
     outcomes = yield from context.services.logs.deleting_records(allowed)
+    late: dict[Partition, Offset] = {}
     for partition, outcome in outcomes.items():
-        results[partition.topic][partition.partition] = _result(partition, outcome)
+        result = _result(context, partition, outcome)
+        results[partition.topic][partition.partition] = result
+        if not result.error_code and result.low_watermark < allowed[partition]:
+            late[context.services.partitions.get(partition)] = allowed[partition]
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT  # unless they do it in time
         if pace.is_due():
             yield None
+    if not late:
+        return _response(results)
+    _wait(context, late, results, timeout_ms=request.timeout_ms)
+    return None
+
+
+def _wait(
+    context: Context, late: dict[Partition, Offset], results: Results, *, timeout_ms: int
+) -> None:
+    """Answer when the followers have done it, too."""
+
+    def reached(leader: Partition) -> None:
+        partition = leader.partition
+        done = _refused(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if leader.is_usable:
+            done = DeleteRecordsPartitionResult(
+                partition_index=partition.partition, low_watermark=leader.low_watermark
+            )
+        results[partition.topic][partition.partition] = done
+
+    delayed = DelayedDeletion(
+        context, late, on_reached=reached, finish=lambda: context.answer(_response(results))
+    )
+    delayed.start(timeout_ms=timeout_ms)
+
+
+def _response(results: Results) -> DeleteRecordsResponse:
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(name=name, partitions=list(found.values()))
@@ -102,11 +141,18 @@ def _checked(context: Context, partition: TopicPartition, offset: int) -> Offset
 
 
 def _result(
-    partition: TopicPartition, outcome: Offset | OperatingError
+    context: Context, partition: TopicPartition, outcome: Offset | OperatingError
 ) -> DeleteRecordsPartitionResult:
     if isinstance(outcome, OperatingError):
         return _refused(partition, code_of(outcome))
-    return DeleteRecordsPartitionResult(partition_index=partition.partition, low_watermark=outcome)
+    try:
+        leader = context.services.partitions.get(partition)
+    except OperatingError as error:  # it was led here when the request came
+        return _refused(partition, code_of(error))
+    leader.start_moved()
+    return DeleteRecordsPartitionResult(
+        partition_index=partition.partition, low_watermark=leader.low_watermark
+    )
 
 
 def _refused(partition: TopicPartition, error: ErrorCode) -> DeleteRecordsPartitionResult:

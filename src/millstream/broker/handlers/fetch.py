@@ -12,8 +12,10 @@ epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17
 followers, read and not used.
 
 A follower's fetch (a replica id, with its broker epoch since version 15) reads up to the log's end
-and waits for that; what it asks for says what it has, which moves the high watermark. A broker that
-is no replica is told UNKNOWN_LEADER_EPOCH, or without an epoch NOT_LEADER_OR_FOLLOWER.
+and waits for that, or for a log start above its own; what it asks for says what it has, which moves
+the high watermark. A broker that is no replica is told UNKNOWN_LEADER_EPOCH, or without an epoch
+NOT_LEADER_OR_FOLLOWER. One that is not in sync gets no records of throttled partitions while
+`leader.replication.throttled.rate` is exceeded (KIP-73).
 
 Where it differs from Kafka: a consumer without a rack reads from leaders only; an isolation level
 other than 0 and 1 is an INVALID_REQUEST, a negative byte limit counts as 0 (Kafka:
@@ -21,11 +23,12 @@ UNKNOWN_SERVER_ERROR for both).
 Invariants: I-07, I-09, I-15, I-23, I-36, I-37.
 """
 
+import math
 from typing import Final
 
 from millstream.broker.closest_replica import selection
 from millstream.broker.context import Context
-from millstream.broker.delayed import DelayedFetch
+from millstream.broker.delayed import DelayedFetch, is_start_news
 from millstream.broker.fetch_read import FetchReader
 from millstream.broker.fetch_request import FIRST_WITH_TOPIC_IDS, FetchAsk
 from millstream.broker.fetch_request import decode as decode
@@ -41,6 +44,9 @@ FETCH_MAX_BYTES: Final = "fetch.max.bytes"
 
 SIZE_BYTES: Final = 4
 """In front of a frame, and not counted in it."""
+
+HELD_BACK_MS_MIN: Final = 20
+"""A follower that catches up, and has had as much as it may, is not answered more often."""
 
 _ISOLATION_LEVELS: Final = (0, 1)
 _FIRST_WITH_HINTS: Final = 16
@@ -59,8 +65,11 @@ def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
     found = reader.read()
     min_bytes = min(request.min_bytes, reader.bytes_max)
     if _may_wait(request, reader, found, min_bytes):
+        wait_ms = request.max_wait_ms
+        if reader.held_back_s:
+            wait_ms = min(wait_ms, max(HELD_BACK_MS_MIN, math.ceil(reader.held_back_s * 1000)))
         delayed = DelayedFetch(context, reader, answer_late, min_bytes=min_bytes)
-        delayed.start(found, max_wait_ms=request.max_wait_ms)
+        delayed.start(found, max_wait_ms=wait_ms)
     else:
         answer(context, reader, found)
     return None
@@ -74,6 +83,8 @@ def _may_wait(ask: FetchAsk, reader: FetchReader, found: list[Found], min_bytes:
         if one.is_unknown:
             unknown_count += 1
         elif one.error or one.diverging is not None or one.preferred_replica >= 0:
+            return False
+        if reader.is_follower and is_start_news(one.cursor, one.log_start):
             return False
         size += one.data.size_bytes
     # Partitions that do not exist are no reason to wait either, if there is nothing else.
@@ -104,7 +115,7 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
         if one.error:
             error_count += 1
         elif one.cursor.leader is not None:
-            one.cursor.leader.count_out(one.data.size_bytes, is_follower=reader.is_follower)
+            reader.count_out(one.cursor.leader, one.data.size_bytes)
     facts = context.facts
     hints = NO_HINTS
     if error_count and facts.version >= _FIRST_WITH_HINTS:

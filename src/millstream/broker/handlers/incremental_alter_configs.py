@@ -5,7 +5,8 @@ other keys stay. Resources succeed or fail one by one, a resource as a whole. A 
 that is there twice is INVALID_REQUEST, an unknown key INVALID_CONFIG. Topics: a value that cannot
 be is INVALID_CONFIG. Brokers (this one, or "" for all): a key that cannot change while the broker
 runs and a value that cannot be are INVALID_REQUEST. Loggers: levels of this process, not kept over
-a restart. `validate_only` checks everything and changes nothing.
+a restart; in a cluster they are set by the broker that was asked, and the rest of the request is
+the controller's (`config_split.py`). `validate_only` checks everything and changes nothing.
 v1 flexible
 Differs from Kafka: a key that would have no effect here is refused, which for brokers includes
 keys that nobody knows; an unknown operation is INVALID_REQUEST, not UNKNOWN_SERVER_ERROR; settings

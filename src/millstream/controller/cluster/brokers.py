@@ -31,7 +31,7 @@ from millstream.controller.cluster.plans import Plan, Policy
 from millstream.controller.errors import InvalidRequest
 from millstream.controller.image import NO_LEADER, BrokerImage, ClusterImage
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
-from millstream.model.ids import NO_BROKER_EPOCH, BrokerId
+from millstream.model.ids import BrokerId
 from millstream.runtime.turns import Pace, Steps, run_whole
 
 Registrations = Mapping[BrokerId, Registration]
@@ -70,9 +70,7 @@ class _Looks(NamedTuple):
     def is_proved(self, broker_id: BrokerId) -> bool:
         """Whether what it had under the epoch that is known is all still there."""
         known = self.before.get(broker_id)
-        if known is None or known.epoch == NO_BROKER_EPOCH:
-            return False
-        return self.now[broker_id].previous_epoch == known.epoch
+        return known is not None and self.now[broker_id].is_proof_of(known.epoch)
 
     def news(self) -> BrokerNews:
         was_there = {one for one, known in self.before.items() if not known.is_fenced}

@@ -98,6 +98,8 @@ class Following:
             version=-1,
         )
         """Empty until the first answer; see `is_known`."""
+        self._taken = self.image
+        """The last one that everybody was told of: what it says is led here is led."""
 
     @property
     def is_known(self) -> bool:
@@ -113,8 +115,12 @@ class Following:
         self._moved_controller.set()
 
     async def wait_for(self, condition: Callable[[ClusterImage], bool]) -> None:
-        """Return once the image is like that; a time-out is the caller's."""
-        while not condition(self.image):
+        """Return once the image is like that, and everybody here knows it.
+
+        Whoever creates a topic and writes to it at once should find its leader. A time-out is the
+        caller's.
+        """
+        while not condition(self._taken):
             await self._moved.wait()
 
     # -- asking ----------------------------------------------------------------------------
@@ -205,9 +211,10 @@ class Following:
         failure = yield from self._subscribers.preparing(change)
         invariant(self.image is before, "two images are taken over at once")
         self.image, self.position = news.image, news.position
+        second = yield from self._subscribers.telling(change)
+        self._taken = news.image
         self._moved.set()
         self._moved = asyncio.Event()
-        second = yield from self._subscribers.telling(change)
         if failure is not None or second is not None:
             # The change stands: it is so in the cluster, whatever somebody here makes of it.
             log.error("a change of metadata was not taken by all", error=failure or second)

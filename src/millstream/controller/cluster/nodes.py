@@ -279,6 +279,13 @@ class Registration(NamedTuple):
     """Under which it stopped cleanly, or had a session that it lost."""
     directory_id: UUID | None = None
     """Of its data; whoever has the same one, and its lock, is the same broker."""
+    earlier_epochs: tuple[BrokerEpoch, ...] = ()
+    """Of the same process, before the previous one, that a controller may have seen last: it lost
+    its session more than once between two looks, and nothing on its disk."""
+
+    def is_proof_of(self, epoch: BrokerEpoch) -> bool:
+        """Whether what was on its disk under that epoch is all still there."""
+        return epoch != NO_BROKER_EPOCH and epoch in (self.previous_epoch, *self.earlier_epochs)
 
 
 def encode_registration(broker: Registration, *, timestamp_ms: int) -> bytes:
@@ -297,6 +304,8 @@ def encode_registration(broker: Registration, *, timestamp_ms: int) -> bytes:
         "timestamp": str(timestamp_ms),
         "previous_epoch": broker.previous_epoch,
     }
+    if broker.earlier_epochs:
+        fields["earlier_epochs"] = list(broker.earlier_epochs)
     if broker.rack is not None:
         fields["rack"] = broker.rack
     if broker.directory_id is not None:
@@ -330,9 +339,17 @@ def decode_registration(broker_id: BrokerId, data: bytes, *, epoch: BrokerEpoch)
             epoch,
             BrokerEpoch(_int(fields, "previous_epoch", NO_BROKER_EPOCH)),
             directory_id,
+            _epochs(fields, "earlier_epochs"),
         )
 
     return _read(broker_path(broker_id), data, read)
+
+
+def _epochs(fields: Mapping[str, Any], name: str) -> tuple[BrokerEpoch, ...]:
+    value = fields.get(name, [])
+    if not isinstance(value, list) or any(type(one) is not int for one in value):
+        raise _WrongField(f"{name} is {value!r}, not a list of numbers")
+    return tuple(map(BrokerEpoch, value))
 
 
 def _endpoint(told: object, protocols: Mapping[str, Any]) -> Endpoint:

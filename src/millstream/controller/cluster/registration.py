@@ -7,7 +7,7 @@ again, saying which epoch it had, which is the proof that nothing on its disk wa
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -16,6 +16,7 @@ from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import CLUSTER_ID, Registration
 from millstream.controller.cluster.racing import Wake, first_of, until
 from millstream.controller.errors import InconsistentClusterId
+from millstream.controller.identity import EPOCH_FILE
 from millstream.coordination.errors import (
     CannotConnect,
     ConnectionLost,
@@ -37,12 +38,13 @@ from millstream.coordination.port import (
 )
 from millstream.coordination.proofs import create_surely, multi_surely, read_surely
 from millstream.model.errors import OperatingError
-from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.model.invariant import invariant
 from millstream.observe.logs import get_logger
 from millstream.rpc.backoff import Backoff
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
+from millstream.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
 
 log = get_logger("millstream.controller.registration")
 
@@ -50,6 +52,9 @@ CONNECT_WAIT_S: Final = 10.0
 """For one attempt to open a session; attempts follow each other until `close`."""
 
 CONNECT_BACKOFF: Final = Backoff(initial_s=0.1, max_s=2.0)
+
+EARLIER_EPOCHS_MAX: Final = 50
+"""Sessions that a broker may lose between two looks of a controller without losing its proof."""
 
 EXPIRY_SHARE: Final = 1.5
 """Of the session timeout: how long a dead session's node may stay. A service rounds expiry up to
@@ -64,6 +69,20 @@ class BrokerIdTaken(OperatingError):
         super().__init__(
             f"another broker is registered with id {broker_id} ({path}) and stays so: every broker"
             " of a cluster needs an id of its own"
+        )
+
+
+class CoordinationIsOlder(OperatingError):
+    """The coordination service does not know what it knew when this broker was last a member."""
+
+    def __init__(self, *, had: BrokerEpoch, has: BrokerEpoch) -> None:
+        self.had, self.has = had, has
+        super().__init__(
+            f"the coordination service knows less than it did: this broker had epoch {had} before,"
+            f" there it is {has} now, so its data was lost or restored from an older backup, and"
+            " logs of topics that were made since would be deleted as unknown; restore newer data,"
+            f" or, to go on with what it knows, remove {EPOCH_FILE} and {CLEAN_SHUTDOWN_FILE} from"
+            " every log directory of every broker"
         )
 
 
@@ -85,12 +104,14 @@ class MembershipEvents(Protocol):
 
 
 class ClusterIds(NamedTuple):
-    """What is known of the cluster's id before anybody was asked."""
+    """What is known of the cluster before anybody was asked."""
 
     known: str | None
     """What the broker's own directories say."""
     new: str
     """For a cluster that has none yet."""
+    seen_epoch: BrokerEpoch = NO_BROKER_EPOCH
+    """Of this broker, the newest one that a controller has written down as seen."""
 
 
 class Membership:
@@ -130,12 +151,29 @@ class Membership:
         return nodes.broker_path(self._registration.broker_id)
 
     async def run(self) -> None:
-        """Be a member until `close`; raises BrokerIdTaken, InconsistentClusterId."""
+        """Be a member until `close`; raises what keeps this broker out.
+
+        BrokerIdTaken, InconsistentClusterId, CoordinationIsOlder.
+        """
         await until(self._closing, self._be_member())
 
     def close(self) -> None:
         """`run` ends the session and returns; whatever was led must be given up before."""
         self._closing.set()
+
+    def note_seen(self, epoch: BrokerEpoch) -> None:
+        """A controller has written this epoch of ours down; less is never known from here on."""
+        seen = max(epoch, self._cluster_ids.seen_epoch)
+        self._cluster_ids = self._cluster_ids._replace(seen_epoch=seen)
+        self._remember(self._registration.earlier_epochs)
+
+    def _remember(self, epochs: Iterable[BrokerEpoch]) -> None:
+        """Of those that were, the ones that may be the last a controller has written down."""
+        seen = self._cluster_ids.seen_epoch
+        kept = [one for one in epochs if one != NO_BROKER_EPOCH and one >= seen]
+        self._registration = self._registration._replace(
+            earlier_epochs=tuple(kept[-EARLIER_EPOCHS_MAX:])
+        )
 
     async def _be_member(self) -> None:
         failures = 0
@@ -171,13 +209,16 @@ class Membership:
         await make_base_nodes(session)
         cluster_id = await agree_on_cluster_id(session, self._cluster_ids)
         self._cluster_ids = self._cluster_ids._replace(known=cluster_id)
+        await check_memory(
+            session, self._registration.broker_id, seen_epoch=self._cluster_ids.seen_epoch
+        )
         stat = await register(session, self._registration, now_ms=self._clock.wall_ms())
         epoch, previous = BrokerEpoch(stat.czxid), self._registration.previous_epoch
-        invariant(
-            epoch > previous, "I-17 a broker epoch does not grow", epoch=epoch, previous=previous
-        )
+        if epoch <= previous:
+            raise CoordinationIsOlder(had=previous, has=epoch)
         if session.state is SessionState.LOST:
             return
+        self._remember((*self._registration.earlier_epochs, previous))
         self._registration = self._registration._replace(previous_epoch=epoch)
         self.current = incarnation = Registered(session, epoch, cluster_id)
         log.info("registered", broker=self._registration.broker_id, epoch=epoch)
@@ -224,10 +265,15 @@ class Membership:
 
 async def make_base_nodes(session: Session) -> None:
     """The nodes that all others hang on, where they are not there yet."""
-    for path in nodes.PERSISTENT:
-        if await read_surely(session, path) is None:
-            with suppress(NodeExists):
-                await create_surely(session, path)
+    missing = [one for one in nodes.PERSISTENT if await read_surely(session, one) is None]
+    if len(missing) > 1:
+        # Together, for one sync instead of many; unless somebody else makes them, too.
+        with suppress(MultiFailed, MultiUnproved):
+            await multi_surely(session, [Create(path=one) for one in missing])
+            return
+    for path in missing:
+        with suppress(NodeExists):
+            await create_surely(session, path)
 
 
 async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
@@ -242,6 +288,21 @@ async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
     if ids.known is not None and theirs != ids.known:
         raise InconsistentClusterId(path=CLUSTER_ID, ours=ids.known, theirs=theirs)
     return theirs
+
+
+async def check_memory(session: Session, broker_id: BrokerId, *, seen_epoch: BrokerEpoch) -> None:
+    """Raise CoordinationIsOlder where an epoch was seen that nobody knows of any more.
+
+    Epochs alone do not tell: an ensemble that was restored numbers its changes from higher on.
+    Nothing at all is a broker that was forgotten on purpose, or a service that is empty, whose
+    numbers begin anew.
+    """
+    path = nodes.known_broker_path(broker_id)
+    found = await read_surely(session, path)
+    if found is not None:
+        known = nodes.decode_known_broker(broker_id, found.data)
+        if known.epoch < seen_epoch:
+            raise CoordinationIsOlder(had=seen_epoch, has=known.epoch)
 
 
 async def register(session: Session, registration: Registration, *, now_ms: int) -> NodeStat:

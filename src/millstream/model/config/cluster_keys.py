@@ -5,7 +5,8 @@ A broker without `zookeeper.connect` is alone, and only its topics' settings cou
 
 from typing import Final
 
-from millstream.model.config.definition import ConfigKey, ConfigType, at_least, one_of
+from millstream.model.config.definition import ConfigKey, ConfigType, Mode, at_least, one_of
+from millstream.model.config.topic_keys import LONG_MAX
 
 RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
@@ -26,6 +27,15 @@ CLUSTER_ROWS: Final = (
         "Whether a broker that stops hands its leaderships over first.",
     ),
     ConfigKey(
+        "follower.replication.throttled.rate",
+        _LONG,
+        LONG_MAX,
+        "The most bytes in a second that this broker fetches of replicas in the topics'"
+        " follower.replication.throttled.replicas while they are not in sync; 0 holds them back.",
+        at_least(0),
+        mode=Mode.CLUSTER_WIDE,
+    ),
+    ConfigKey(
         "inter.broker.listener.name",
         _STRING,
         None,
@@ -38,6 +48,15 @@ CLUSTER_ROWS: Final = (
         "300",
         "How often the controller looks for leaderships to give back.",
         at_least(1),
+    ),
+    ConfigKey(
+        "leader.replication.throttled.rate",
+        _LONG,
+        LONG_MAX,
+        "The most bytes in a second that this broker sends of replicas in the topics'"
+        " leader.replication.throttled.replicas to followers that are not in sync; 0 sends none.",
+        at_least(0),
+        mode=Mode.CLUSTER_WIDE,
     ),
     ConfigKey(
         "replica.fetch.backoff.ms",

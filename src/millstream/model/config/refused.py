@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Final
 
 _TIERED: Final = "there is no tiered storage"
-_THROTTLED: Final = "replication is not throttled"
 _ONE_LOOP: Final = "one event loop serves all connections"
 _TLS: Final = "only PLAINTEXT listeners are there"
 _LOGIN: Final = "clients do not log in"
@@ -22,8 +21,6 @@ _STREAMS: Final = "there are no streams groups"
 _TOKENS: Final = "there are no delegation tokens"
 
 REFUSED_TOPIC_KEYS: Final[Mapping[str, str]] = {
-    "follower.replication.throttled.replicas": _THROTTLED,
-    "leader.replication.throttled.replicas": _THROTTLED,
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
     "preallocate": "segment files grow as they are written",
@@ -51,9 +48,7 @@ REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
     "early.start.listeners": "all listeners open together, when the broker is ready",
     "fetch.purgatory.purge.interval.requests": _PURGATORY,
     "follower.fetch.last.tiered.offset.enable": _TIERED,
-    "follower.replication.throttled.rate": _THROTTLED,
     "initial.broker.registration.timeout.ms": _QUORUM,
-    "leader.replication.throttled.rate": _THROTTLED,
     "log.cleaner.io.buffer.load.factor": "the cleaner's map of keys has a fill of its own",
     "log.cleaner.io.buffer.size": "the cleaner reads batch by batch",
     "log.cleaner.threads": "one log is cleaned at a time",
@@ -109,7 +104,7 @@ REFUSED_BROKER_PREFIXES: Final[Mapping[str, str]] = {
     "metrics.sample.": _METRICS,
     "quota.window.": _QUOTAS,
     "remote.": _TIERED,
-    "replication.quota.": _QUOTAS,
+    "replication.quota.": "throttled replication is measured without windows",
     "sasl.": _LOGIN,
     "share.": _SHARE,
     "socket.connection.setup.timeout.max.": "every attempt to connect has the same time",

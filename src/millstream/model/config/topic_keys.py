@@ -3,6 +3,7 @@
 Kafka's other topic keys are in `refused.py`: each key of Kafka is in one of the two.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -31,6 +32,11 @@ MAX_COMPACTION_LAG: Final = "max.compaction.lag.ms"
 _GZIP_LEVELS: Final = Rule(
     "between 1 and 9, or -1 for the codec's own default",
     lambda level: 1 <= level <= 9 or level == GZIP_DEFAULT_LEVEL,
+)
+_REPLICA: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
+_REPLICAS: Final = Rule(
+    "* or a list of partition:broker",
+    lambda values: values == ["*"] or all(_REPLICA.fullmatch(one) for one in values),
 )
 _INT, _LONG = ConfigType.INT, ConfigType.LONG
 
@@ -111,6 +117,14 @@ _ROWS: Final = (
         ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     ),
     ConfigKey(
+        "follower.replication.throttled.replicas",
+        ConfigType.LIST,
+        "",
+        "Replicas, as partition:broker, that get their records no faster than their broker's"
+        " follower.replication.throttled.rate while they are not in sync; * is all of them.",
+        _REPLICAS,
+    ),
+    ConfigKey(
         "index.interval.bytes",
         _INT,
         "4096",
@@ -126,6 +140,14 @@ _ROWS: Final = (
         "Size of a segment file without the lower bound of segment.bytes, for tests.",
         at_least(1),
         is_internal=True,
+    ),
+    ConfigKey(
+        "leader.replication.throttled.replicas",
+        ConfigType.LIST,
+        "",
+        "Replicas, as partition:broker, that send records to those which are not in sync no faster"
+        " than their broker's leader.replication.throttled.rate while they lead; * is all of them.",
+        _REPLICAS,
     ),
     ConfigKey(
         MAX_COMPACTION_LAG,
