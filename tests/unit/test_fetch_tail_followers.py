@@ -12,6 +12,8 @@ from kernel_twins import needs_compiled
 from log_stories import batch_of
 from millstream.controller.image import ImageChange, PartitionImage, TopicImage
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId
+from millstream.replication.partition import LeaderFacts
+from millstream.replication.throttle import ReplicaThrottle
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import ReplicaState
 
@@ -116,6 +118,27 @@ def test_a_follower_that_names_no_epoch_is_compared_again(tmp_path: Path) -> Non
         plane.timers.fire()
     assert ways.short == 0
     assert plane.fetched(number).values("t") == [b"news"]
+
+
+def test_a_partition_that_is_throttled_sends_nothing_more_when_the_wait_is_over(
+    tmp_path: Path,
+) -> None:
+    """KIP-73: a follower that is not in sync, after the rate was used up."""
+    plane = plane_in(tmp_path / "data")
+    leader = plane.leader("t")
+    cluster = plane.partitions.cluster
+    number = plane.send(asking(plane, ("t", 0, 1)), 17)
+    leader.is_throttled = True
+    in_sync = (BROKERS[0], BROKERS[2])
+    facts = LeaderFacts(leader.topic_id, BROKERS[0], LeaderEpoch(0), BROKERS, in_sync, 1, 1)
+    leader.configure(facts)
+    cluster.leader_throttle = ReplicaThrottle(lambda: 1.0)
+    cluster.leader_throttle.record(1_000_000, cluster.monotonic_s())
+    with counted() as ways:
+        plane.fill("t", b"news")
+        plane.timers.pass_time(500)
+    assert ways.short == 0
+    assert plane.fetched(number).values("t") == []
 
 
 def test_news_of_several_partitions_take_the_long_way(tmp_path: Path) -> None:

@@ -378,9 +378,10 @@ def _is_compared(cursor: Cursor, leader: ReadableReplica) -> bool:
     """Whether a follower that waited has nothing left to be compared of what it believes.
 
     All of it was when its request came, and what it has was noted; else it would not wait. It named
-    the epoch that we still lead in, in which our log has only grown since.
+    the epoch that we still lead in, in which our log has only grown since. How much a throttled
+    partition may send is looked at whenever it is read.
     """
-    return cursor.current_leader_epoch == leader.leader_epoch
+    return cursor.current_leader_epoch == leader.leader_epoch and not leader.is_throttled
 
 
 def _isolation(ask: FetchAsk) -> Isolation:
