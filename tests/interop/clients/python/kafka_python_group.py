@@ -21,6 +21,8 @@ ASSIGNORS: Final[dict[str, Any]] = {
     "cooperative": CooperativeStickyAssignor,
 }
 
+COMMIT_MAX_MS: Final = 5_000
+
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # without types
     def __init__(self, member: "KafkaPythonMember") -> None:
@@ -96,7 +98,8 @@ class KafkaPythonMember(Member):
             for place, offset in still.items()
         }
         if wanted:
-            self.committed(still, lambda: self._consumer.commit(wanted))
+            # With a limit: otherwise it waits for a rebalance that waits for the next poll.
+            self.committed(still, lambda: self._consumer.commit(wanted, timeout_ms=COMMIT_MAX_MS))
 
     def on_assigned(self, places: list[Place]) -> None:
         with self._lock:
