@@ -80,7 +80,8 @@ class GroupTool:
 
     def rows(self, *arguments: str) -> list[Row]:
         """The table that is printed."""
-        lines = [line.split() for line in self.run(*arguments).splitlines() if line.strip()]
+        done = run_script(self.java, TOOL, "--group", self.group, *arguments)
+        lines = [line.split() for line in done.text.splitlines() if line.strip()]
         at = next(n for n, words in enumerate(lines) if "GROUP" in words)
         head = lines[at]
         return [dict(zip(head, row, strict=False)) for row in lines[at + 1 :]]

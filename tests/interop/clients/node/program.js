@@ -30,10 +30,15 @@ CompressionCodecs[CompressionTypes.LZ4] = () => ({
   decompress: buffer => lz4.decompressFrame(buffer),
 })
 CompressionCodecs[CompressionTypes.ZSTD] = () => ({
-  compress: async encoder => Buffer.from((await zstd).compress(encoder.buffer)),
-  decompress: async buffer => Buffer.from((await zstd).decompress(buffer)),
+  compress: async encoder => Buffer.from((await zstd).simple.compress(encoder.buffer)),
+  // Frames need not tell their size, and the simple way insists on it.
+  decompress: async buffer => Buffer.from((await zstd).streaming.decompress(buffer)),
 })
-const zstd = new Promise(resolve => ZstdCodec.run(found => resolve(new found.Simple())))
+const zstd = new Promise(resolve =>
+  ZstdCodec.run(found =>
+    resolve({ simple: new found.Simple(), streaming: new found.Streaming() })
+  )
+)
 
 const asBytes = text => (text === null ? null : Buffer.from(text, 'base64'))
 

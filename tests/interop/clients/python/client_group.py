@@ -4,7 +4,9 @@ A member polls in a thread of its own until it is told to leave. What it owns, d
 goes to its log, line by line, and is checked when everything is over.
 """
 
+import faulthandler
 import json
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -126,6 +128,7 @@ class Member:
 
 def group_actions(member_of: Callable[[Ask], Member]) -> Mapping[str, Action]:
     """`join`, `stall` and `leave` for members that `member_of` makes."""
+    faulthandler.register(signal.SIGUSR1)  # for a look at a client that hangs
     members: dict[str, Member] = {}
 
     def join(ask: Ask) -> Any:

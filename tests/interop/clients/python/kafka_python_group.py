@@ -8,7 +8,6 @@ from client_group import (
     BACKOFF_MS,
     METADATA_MAX_AGE_MS,
     POLL_RECORDS_MAX,
-    POLL_S,
     Member,
     Place,
 )
@@ -20,6 +19,11 @@ ASSIGNORS: Final[dict[str, Any]] = {
     "eager": RangePartitionAssignor,
     "cooperative": CooperativeStickyAssignor,
 }
+
+COMMIT_MAX_MS: Final = 5_000
+POLL_MS: Final = 1_000
+"""With a pattern and shorter polls it never joins again: each begins with a refresh of metadata,
+which waits for its turn for longer than that."""
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # without types
@@ -52,7 +56,7 @@ class KafkaPythonMember(Member):
             consumer.subscribe(self.ask["topics"], listener=listener)
         while not self.is_leaving.is_set():
             self.wait_while_stalled()
-            found = consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=POLL_RECORDS_MAX)
+            found = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
             offsets = self._process(found)
             if offsets:
                 self._commit(offsets)
@@ -96,7 +100,8 @@ class KafkaPythonMember(Member):
             for place, offset in still.items()
         }
         if wanted:
-            self.committed(still, lambda: self._consumer.commit(wanted))
+            # With a limit: otherwise it waits for a rebalance that waits for the next poll.
+            self.committed(still, lambda: self._consumer.commit(wanted, timeout_ms=COMMIT_MAX_MS))
 
     def on_assigned(self, places: list[Place]) -> None:
         with self._lock:
