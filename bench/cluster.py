@@ -53,15 +53,15 @@ def measure() -> list[Row]:
     if unknown:
         sys.exit(f"bench: no such cells: {', '.join(unknown)}; {', '.join([*GROUPS, *ALONE])}")
     Path("build").mkdir(exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix="bench-", dir="build"))
-    cost = page_cache_seconds_per_gb(directory)
-    rows = [fact("cluster.page_cache", "dd of new files, CPU s/GB, paid by both systems", cost)]
-    on_clusters = [name for name in chosen if name in GROUPS]
-    if on_clusters:
-        with running(directory) as clusters:
-            warm_up(clusters)
-            for name in on_clusters:
-                rows += GROUPS[name](clusters)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir="build") as scratch:
+        cost = page_cache_seconds_per_gb(Path(scratch))
+        rows = [fact("cluster.page_cache", "dd of new files, CPU s/GB, paid by both systems", cost)]
+        on_clusters = [name for name in chosen if name in GROUPS]
+        if on_clusters:
+            with running(Path(scratch) / "clusters") as clusters:
+                warm_up(clusters)
+                for name in on_clusters:
+                    rows += GROUPS[name](clusters)
     for name in chosen:
         if name in ALONE:
             rows += ALONE[name]()
