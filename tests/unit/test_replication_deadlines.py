@@ -53,6 +53,26 @@ def test_what_is_over_does_not_expire() -> None:
     assert told == []
 
 
+def test_what_another_ends_at_the_same_time_does_not_expire() -> None:
+    """I-36. A follower's late answer moves the high watermark, which answers a consumer's fetch that
+    is due in the same moment: it must not be answered twice.
+    """
+    timers = ManualTimers(ManualClock())
+    deadlines, told = Deadlines(timers), []  # type: tuple[Deadlines, list[str]]
+    consumer = Waiting(told, "consumer")
+
+    class Follower(Waiting):
+        def expire(self) -> None:
+            super().expire()
+            consumer.over = True
+            deadlines.note_over()
+
+    deadlines.add(Follower(told, "follower"), timeout_ms=5)
+    deadlines.add(consumer, timeout_ms=5)
+    timers.pass_time(10)
+    assert told == ["follower"]
+
+
 def test_operations_that_ended_early_are_swept_out() -> None:
     """I-37. Each fetch of a busy consumer waits for days and is over in a moment."""
     deadlines = Deadlines(ManualTimers(ManualClock()))

@@ -106,6 +106,8 @@ class Deadlines:
             else:
                 self._push(operation, now_s, deadline_s)
         for operation in due:
-            operation.expire()
+            # One may end another: a follower's answer moves the high watermark (I-36).
+            if not operation.is_over():
+                operation.expire()
         if self._heap and self._timer is None:
             self._arm(now_s)
