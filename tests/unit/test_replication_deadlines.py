@@ -54,8 +54,8 @@ def test_what_is_over_does_not_expire() -> None:
 
 
 def test_what_another_ends_at_the_same_time_does_not_expire() -> None:
-    """I-36. A follower's late answer moves the high watermark, which answers a consumer's fetch that
-    is due in the same moment: it must not be answered twice.
+    """I-36. A follower's late answer moves the high watermark, which answers a consumer's fetch
+    that is due in the same moment: it must not be answered twice.
     """
     timers = ManualTimers(ManualClock())
     deadlines, told = Deadlines(timers), []  # type: tuple[Deadlines, list[str]]

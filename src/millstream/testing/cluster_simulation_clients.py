@@ -28,6 +28,7 @@ from millstream.testing.broker_simulation_watch import require
 from millstream.testing.cluster_simulation_scene import ClusterScene
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchResponse, PartitionData
+from millstream.wire.messages.list_offsets import ListOffsetsResponse
 from millstream.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -229,9 +230,12 @@ class ClusterReader(_Routed, LastReader):
         """Leaders are balanced while it reads: asked again until the leader answers."""
         while True:
             answer = await super().ask(request, version)
-            if not isinstance(answer, FetchResponse):
+            if isinstance(answer, FetchResponse):
+                code = answer.responses[0].partitions[0].error_code
+            elif isinstance(answer, ListOffsetsResponse):
+                code = answer.topics[0].partitions[0].error_code
+            else:
                 return answer
-            code = answer.responses[0].partitions[0].error_code
             if code not in self.passing:
                 return answer
             self.leader_is_wrong()

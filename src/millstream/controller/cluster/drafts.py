@@ -26,7 +26,7 @@ from millstream.coordination.port import (
     Operation,
     Set,
 )
-from millstream.model.ids import BrokerId
+from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import invariant
 from millstream.runtime.turns import Pace, Steps, run_whole
 
@@ -68,6 +68,10 @@ class Draft:
             partitions = self._partitions[topic.name] = list(topic.partitions)
             self._moved[topic.name] = set()
         before = partitions[after.index]
+        if is_replica_removed(before, after) and after.leader_epoch == before.leader_epoch:
+            # As in Kafka: a fetch that was sent before must not count for the same broker when it
+            # is a replica again, with a log that begins anew (I-13).
+            after = after._replace(leader_epoch=LeaderEpoch(before.leader_epoch + 1))
         check_state(topic, before, after)
         following = after._replace(partition_epoch=before.partition_epoch + 1)
         partitions[after.index] = following
@@ -185,14 +189,19 @@ class Draft:
         return put, moved
 
 
+def is_replica_removed(before: PartitionImage, after: PartitionImage) -> bool:
+    """Whether somebody who had the partition need not have it any more."""
+    return not set(before.replicas).issubset(after.replicas)
+
+
 def check_state(topic: TopicImage, before: PartitionImage, after: PartitionImage) -> None:
     """What holds for every state that is written."""
     is_known = after.leader in after.isr or after.leader == NO_LEADER
     invariant(is_known, "I-14 the leader is not in the ISR", topic=topic.name, after=after)
     rises = after.leader_epoch - before.leader_epoch
     invariant(
-        rises == (before.leader != after.leader),
-        "I-15 the leader epoch grows with every change of the leader and only then",
+        rises == (before.leader != after.leader or is_replica_removed(before, after)),
+        "I-15 the leader epoch grows when the leader changes or a replica goes, and only then",
         topic=topic.name,
         before=before,
         after=after,
