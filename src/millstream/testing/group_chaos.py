@@ -239,6 +239,7 @@ class GroupChaos:
         """Past its session; it wakes as one that thinks it still is the coordinator."""
         broker = self.scene.brokers[self.scene.coordinator(self.some_group())]
         broker.pause()
+        self._hold(PAUSE_S)
         self.settle("with another coordinator")
         broker.wake()
 
@@ -253,11 +254,14 @@ class GroupChaos:
         scene.world.heal()
 
     def coordinator_loses_coordination(self) -> None:
-        """Its clients still reach it."""
+        """Its clients still reach it. The onlooker does not: until it hears that somebody else is
+        the coordinator it goes on answering reads with what it knew, as Apache Kafka's does, and
+        what a tool is told then is old. No member may be misled by that.
+        """
         scene = self.scene
         broker = scene.brokers[scene.coordinator(self.some_group())]
-        for member in scene.coordination.members:
-            scene.world.cut_both(broker.node, member.node)
+        for node in [*(one.node for one in scene.coordination.members), scene.onlooker.node]:
+            scene.world.cut_both(broker.node, node)
         self._hold(2 * PAUSE_S)
         self.settle("with another coordinator")
         scene.world.heal()
