@@ -263,9 +263,14 @@ class GroupChaos:
         for node in [*(one.node for one in scene.coordination.members), scene.onlooker.node]:
             scene.world.cut_both(broker.node, node)
         self._hold(2 * PAUSE_S)
-        # Told that the coordinator is not available, some clients look for another one; kafkajs
-        # asks the same one again, for as long as that thinks it is it.
-        others = [one for one in scene.groups.values() if not one.name.endswith(KAFKAJS)]
+        # Told that the coordinator is not available, others look for another one; kafkajs asks the
+        # same one again for as long as that answers heartbeats, while its session with the new one
+        # runs out. It does not say that it was fenced.
+        stuck = [one for one in scene.groups.values() if one.name.endswith(KAFKAJS)]
+        for group in stuck:
+            for member in group.members.values():
+                group.harm(member, time.monotonic_ns(), "with a coordinator that is none")
+        others = [one for one in scene.groups.values() if one not in stuck]
         self._settled_s.append(scene.wait_settled("with another coordinator", others))
         scene.world.heal()
 
