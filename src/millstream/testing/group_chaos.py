@@ -239,6 +239,7 @@ class GroupChaos:
         """Past its session; it wakes as one that thinks it still is the coordinator."""
         broker = self.scene.brokers[self.scene.coordinator(self.some_group())]
         broker.pause()
+        self._hold(PAUSE_S)
         self.settle("with another coordinator")
         broker.wake()
 
@@ -253,13 +254,24 @@ class GroupChaos:
         scene.world.heal()
 
     def coordinator_loses_coordination(self) -> None:
-        """Its clients still reach it."""
+        """Its clients still reach it. The onlooker does not: until it hears that somebody else is
+        the coordinator it goes on answering reads with what it knew, as Apache Kafka's does, and
+        what a tool is told then is old. No member may be misled by that.
+        """
         scene = self.scene
         broker = scene.brokers[scene.coordinator(self.some_group())]
-        for member in scene.coordination.members:
-            scene.world.cut_both(broker.node, member.node)
+        for node in [*(one.node for one in scene.coordination.members), scene.onlooker.node]:
+            scene.world.cut_both(broker.node, node)
         self._hold(2 * PAUSE_S)
-        self.settle("with another coordinator")
+        # Told that the coordinator is not available, others look for another one; kafkajs asks the
+        # same one again for as long as that answers heartbeats, while its session with the new one
+        # runs out. It does not say that it was fenced.
+        stuck = [one for one in scene.groups.values() if one.name.endswith(KAFKAJS)]
+        for group in stuck:
+            for member in group.members.values():
+                group.harm(member, time.monotonic_ns(), "with a coordinator that is none")
+        others = [one for one in scene.groups.values() if one not in stuck]
+        self._settled_s.append(scene.wait_settled("with another coordinator", others))
         scene.world.heal()
 
     def _disturb_group(self) -> None:

@@ -43,7 +43,7 @@ class Onlooker:
     """Looks from a thread until it is closed; `take` gives what is new for one group."""
 
     def __init__(self, node: Node, brokers: Brokers) -> None:
-        self._node = node
+        self.node: Final = node
         self._brokers = brokers
         self._places: dict[str, Places] = {}
         self._coordinators: dict[str, int] = {}
@@ -94,7 +94,7 @@ class Onlooker:
         brokers = {one.broker_id: one for one in self._brokers()}
         broker = brokers.get(self._coordinators.get(group, -1))
         if broker is None:
-            found = coordinator_of(self._node, brokers.values(), group)
+            found = coordinator_of(self.node, brokers.values(), group)
             if found is not None:
                 self._coordinators[group] = found
             return
@@ -102,7 +102,7 @@ class Onlooker:
         request = OffsetFetchRequest(groups=[wish], require_stable=True)
         began_ns = time.monotonic_ns()
         try:
-            answer = ask_node(self._node, broker.node.address, request, FETCH_VERSION, ASK_MAX_S)
+            answer = ask_node(self.node, broker.node.address, request, FETCH_VERSION, ASK_MAX_S)
         except OSError:
             self._coordinators.pop(group, None)
             return

@@ -235,11 +235,13 @@ class GroupScene(ClusterScene):
     def wait_settled(
         self, what: str, groups: Iterable[Group] | None = None, *, is_shared: bool = True
     ) -> float:
-        """All partitions are owned and read as far as they were written now; the time it took."""
+        """All partitions are owned and read as far as they were written now, and every group had a
+        commit acknowledged since: its coordinator serves. The time it took.
+        """
         self.take()
         chosen = list(self.groups.values() if groups is None else groups)
         wanted = {group.name: set(group.history.produced) for group in chosen}
-        began_s = time.monotonic()
+        began_ns = time.monotonic_ns()
         reasons: list[str] = []
 
         def is_settled() -> bool:
@@ -249,6 +251,7 @@ class GroupScene(ClusterScene):
                 f"{group.name}: {why}"
                 for group in chosen
                 if (why := self._why_not(group, wanted[group.name], is_shared=is_shared))
+                or (why := self._why_silent(group, began_ns))
             ]
             return not reasons
 
@@ -256,12 +259,19 @@ class GroupScene(ClusterScene):
             wait_until(is_settled, what, timeout_s=SETTLE_MAX_S, pause_s=LOOK_S)
         except ChaosFailed as failed:
             raise ChaosFailed("\n".join([str(failed), *reasons])) from failed
-        return time.monotonic() - began_s
+        return (time.monotonic_ns() - began_ns) / 1e9
 
     def _why_not(self, group: Group, wanted: set[tuple[Place, int]], *, is_shared: bool) -> str:
         why = group.unsettled(self.places(group), is_shared=is_shared)
         unread = wanted.intersection(group.history.unprocessed()) if not why else ()
         return why or (f"{len(unread)} records are unread, {min(unread)} first" if unread else "")
+
+    def _why_silent(self, group: Group, began_ns: int) -> str:
+        if not self.producer.is_up:  # nothing new, nothing to commit
+            return ""
+        commits = (one.commits[-1] for one in group.history.members.values() if one.commits)
+        is_served = any(commit.began_ns > began_ns for commit in commits)
+        return "" if is_served else "no commit is acknowledged"
 
     def finish(self) -> Mapping[str, Mapping[str, int]]:
         """No more records; all are read; nothing that must not be happened. Figures by group."""
