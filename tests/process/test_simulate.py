@@ -36,13 +36,14 @@ def test_fixed_seeds_of_the_broker_hold(capsys: pytest.CaptureFixture[str]) -> N
 def test_without_a_part_all_of_them_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("simulate_log", "simulate_broker", "simulate_cluster"):
+    for name in ("simulate_log", "simulate_broker", "simulate_cluster", "simulate_groups"):
         monkeypatch.setattr(simulate, name, lambda seed, *, steps: Counter(append=seed * steps))
     assert main(["--seeds", "2", "--from", "1"]) == 0
     out = capsys.readouterr().out
     assert "log: 2 seeds" in out
     assert "broker: 2 seeds" in out
     assert "cluster: 2 seeds" in out
+    assert "groups: 2 seeds" in out
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from millstream.broker import gauges, group_gauges, lone_broker, registry
+from millstream.broker import gauges, lone_broker, registry
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch
 from millstream.broker.fetch_sessions import FetchSessions
@@ -153,7 +153,6 @@ class Broker:
         self.groups = self._make_groups(timers)
         self.services = self._make_services(dispatch, timers)
         gauges.register(self.services)
-        group_gauges.register(self.services)
         tally = self.cluster.member.tally if self.cluster is not None else Tally()
         gauges.register_cluster(self.services, tally)
         self._upkeep = Upkeep(
@@ -361,8 +360,10 @@ class Broker:
         port = self._configs.get_int("metrics.port")
         if port < 0:
             return
+        from millstream.broker import group_gauges
         from millstream.observe.http import ObserveServer
 
+        group_gauges.register(self.services)
         network = self._seams.network or LoopNetwork()
         self._observe = ObserveServer(network, self.metrics, why_not_ready=lambda: self._not_ready)
         host = self.endpoints[0].host

@@ -161,6 +161,8 @@ class BrokerThread:
             "log.dirs": str(self.data_directory),
             # A test's group is complete when its first member comes.
             "group.initial.rebalance.delay.ms": "0",
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
             **self._settings,
         }
         seams = BrokerSeams()

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -42,13 +42,6 @@ PARTS: Final = (LOG, BROKER, CLUSTER, GROUPS)
 ALL: Final = "all"
 BROKER_SEEDS_TO_MEET_ALL: Final = 150
 """With so many seeds of the usual length every fault and every rare event came up."""
-
-_SIMULATIONS: Final[Mapping[str, Callable[..., Counter[str]]]] = {
-    LOG: simulate_log,
-    BROKER: simulate_broker,
-    CLUSTER: simulate_cluster,
-    GROUPS: simulate_groups,
-}
 
 Progress = Callable[[int], None]
 """Called with the number of seeds just done."""
@@ -130,7 +123,12 @@ def _workers() -> Iterator[ProcessPoolExecutor]:
 
 def _run_job(seeds: range, steps: int, part: str) -> tuple[Counter[str], SeedFailure | None]:
     made: Counter[str] = Counter()
-    simulate = _SIMULATIONS[part]
+    simulate = {
+        LOG: simulate_log,
+        BROKER: simulate_broker,
+        CLUSTER: simulate_cluster,
+        GROUPS: simulate_groups,
+    }[part]
     for seed in seeds:
         try:
             made += simulate(seed, steps=steps)
