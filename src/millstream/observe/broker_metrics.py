@@ -7,14 +7,16 @@ through callbacks, so a topic or a partition costs nothing while nobody looks.
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream import __version__
 from millstream.observe.api_counters import BUCKETS, OTHER_API, ApiCounters
-from millstream.observe.exposition import TextFormat, render
 from millstream.observe.loop_lag import BOUNDS_S, LoopLag
 from millstream.observe.process import ProcessFacts
 from millstream.observe.registry import Distribution, Kind, Labels, Readings, Registry
+
+if TYPE_CHECKING:
+    from millstream.observe.exposition import TextFormat
 
 REASONS_MAX: Final = 32
 """Different reasons counted by name: each is a time series, and their text is chosen elsewhere."""
@@ -85,8 +87,10 @@ class BrokerMetrics(Registry):
             label_names=["version"],
         )
 
-    def exposition(self, text_format: TextFormat) -> Iterator[bytes]:
+    def exposition(self, text_format: "TextFormat") -> Iterator[bytes]:
         """Everything as text, piece by piece."""
+        from millstream.observe.exposition import render  # nothing that a start needs
+
         return render(self, text_format)
 
     def register_topics(self, read: Callable[[], Iterable[TopicTotals]]) -> None:
