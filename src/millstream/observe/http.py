@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, cast
 
 from millstream.observe.broker_metrics import BrokerMetrics
-from millstream.observe.exposition import choose_format
 from millstream.observe.http_request import BadRequest, Request, take_request
 from millstream.observe.logs import get_logger
 from millstream.runtime.network import Listener, Network
@@ -103,6 +102,8 @@ class ObserveServer:
             reason = self._why_not_ready()
             told = "ready" if reason is None else f"not ready: {reason}"
             return Answer(200 if reason is None else 503, f"{told}\n".encode(errors="replace"))
+        from millstream.observe.exposition import choose_format  # nothing that a start needs
+
         text_format = choose_format(request.accept)
         return Answer(200, self._metrics.exposition(text_format), text_format.value)
 
