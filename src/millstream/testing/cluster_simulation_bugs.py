@@ -180,12 +180,12 @@ BUGS: Final = (
         "a fetch of an older epoch advances the high watermark",
         (Patch(f"{_LEADER}._lead", _older_epochs_count),),
         ("I-13", "I-09", "I-01", "I-02", "lost", "inconsistent"),
-        first_seed=16,
+        first_seed=2,
     ),
     Planted(
         "a deposed controller's write is accepted",
         (Patch("millstream.controller.cluster.fenced_writes:FencedWriter.write", _without_fence),),
         ("I-16",),
-        first_seed=20,
+        first_seed=8,
     ),
 )
