@@ -49,7 +49,8 @@ from millstream.testing.history import Anomaly, check_history
 Finder = Callable[[], list[Violation]]
 
 SECONDS_PER_STEP: Final = 0.1
-LOOK_EVERY_S: Final = 0.2
+LOOK_EVERY_S: Final = 0.1
+"""A promise may be broken for moments only: until a follower has fetched what it lacks."""
 LEADERS_S: Final = 15.0
 """After the last fault every partition has a leader within this (I-39): brokers start, sessions of
 dead ones end, a controller is elected and reads everything."""

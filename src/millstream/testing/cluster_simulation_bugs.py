@@ -4,7 +4,9 @@ A plant replaces production code within this process, for one run. What it must 
 of it: a simulation that stumbles over something else on its way would not have found the bug.
 """
 
+import gc
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from inspect import getattr_static
@@ -72,9 +74,23 @@ def first_catch(
     with planted(bug):
         for seed in order:
             told = _failure(run, seed, steps)
+            if told is not None:
+                _let_go()
             if told is not None and any(part in told for part in bug.told):
                 return Caught(seed, told)
     return None
+
+
+def _let_go() -> None:
+    """Of a run that failed coroutines are left that cannot end in order: their loop is closed.
+
+    Now, and without a word: at some later time it would be told as somebody else's fault.
+    """
+    former, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = former
 
 
 def _failure(run: Run, seed: int, steps: int) -> str | None:
@@ -186,12 +202,12 @@ BUGS: Final = (
         "a fetch of an older epoch advances the high watermark",
         (Patch(f"{_LEADER}._lead", _older_epochs_count),),
         ("I-13", "I-09", "I-01", "I-02", "lost", "inconsistent"),
-        first_seed=16,
+        first_seed=2,
     ),
     Planted(
         "a deposed controller's write is accepted",
         (Patch("millstream.controller.cluster.fenced_writes:FencedWriter.write", _without_fence),),
         ("I-16",),
-        first_seed=20,
+        first_seed=8,
     ),
 )
