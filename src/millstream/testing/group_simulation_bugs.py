@@ -85,5 +85,6 @@ GROUP_BUGS: Final = (
         "a dead member of a classic group is never removed",
         (Patch("millstream.groups.classic.deadlines:Deadlines.put", _never_over),),
         ("I-31",),
+        first_seed=10,
     ),
 )
