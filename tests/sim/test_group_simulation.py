@@ -10,7 +10,7 @@ from millstream.testing.simulate import main
 
 def test_fixed_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
     """I-27..I-31 with coordinators that fail, and members that are killed, stopped and leave."""
-    assert main(["--seeds", "8", "--from", "1", "--part", "groups"]) == 0, capsys.readouterr().out
+    assert main(["--seeds", "6", "--from", "1", "--part", "groups"]) == 0, capsys.readouterr().out
 
 
 def test_hundreds_of_members_outlive_their_coordinator() -> None:

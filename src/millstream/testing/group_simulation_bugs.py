@@ -45,10 +45,11 @@ def _answers_when_appended(original: Any) -> Any:
     return wait
 
 
-def _never_late(_: Any) -> Any:
-    return lambda *_, **__: None
+def _never_over(original: Any) -> Any:
+    return lambda sessions, member_id, at_ms: original(sessions, member_id, at_ms + _FOREVER_MS)
 
 
+_FOREVER_MS: Final = 1_000_000_000
 _HELD: Final = "millstream.groups.shell.held_shard:HeldShard"
 
 GROUP_BUGS: Final = (
@@ -82,7 +83,8 @@ GROUP_BUGS: Final = (
     ),
     Planted(
         "a dead member of a classic group is never removed",
-        (Patch("millstream.groups.classic.group:ClassicGroup.tick", _never_late),),
+        (Patch("millstream.groups.classic.deadlines:Deadlines.put", _never_over),),
         ("I-31",),
+        first_seed=10,
     ),
 )

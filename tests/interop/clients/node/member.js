@@ -52,7 +52,19 @@ class Member {
     this.consumer.on(CRASH, ({ payload }) => this.crashed(payload))
   }
 
+  // As an application would: a broker may go while it begins.
   async start() {
+    for (;;) {
+      try {
+        return await this.begin()
+      } catch (error) {
+        if (this.isLeaving || !error.retriable) throw error
+        await pause(POLL_MS)
+      }
+    }
+  }
+
+  async begin() {
     await this.consumer.connect()
     const topics = this.ask.pattern === null ? this.ask.topics : [new RegExp(this.ask.pattern)]
     await this.consumer.subscribe({ topics, fromBeginning: true })
