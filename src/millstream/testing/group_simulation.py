@@ -23,6 +23,7 @@ from millstream.testing.cluster_simulation_coverage import counted
 from millstream.testing.group_history import check_group, figures
 from millstream.testing.group_simulation_members import (
     KINDS,
+    OFFSETS_TOPIC,
     SimGroup,
     SimMember,
     SimOnlooker,
@@ -33,7 +34,6 @@ from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTo
 
 SECONDS_PER_STEP: Final = 0.1
 TOPIC: Final = "work"
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 SESSION_MS: Final = 6_000
 SETTLE_S: Final = 60.0
 """After the last fault every group is settled within this: sessions of the dead end, coordinators

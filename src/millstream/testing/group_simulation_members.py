@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
+from millstream.groups.records.partitioning import partition_of
 from millstream.rpc.connections import Address
 from millstream.rpc.errors import RpcError
 from millstream.runtime.randomness import SeededRandomness
@@ -37,6 +38,7 @@ from millstream.testing.lean_member import FETCH, LeanMember, MemberWish, Topics
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
+OFFSETS_TOPIC: Final = "__consumer_offsets"
 RECORDS_PER_S: Final = 5.0
 RECORDS_PER_STEP_MAX: Final = 40
 EAGER, COOPERATIVE, SERVER_SIDE = "eager", "cooperative", "server-side"
@@ -216,6 +218,7 @@ class SimOnlooker(Client):
         self, scene: ClusterScene, randomness: SeededRandomness, groups: list[SimGroup]
     ) -> None:
         super().__init__(scene, "onlooker", randomness)
+        self._cluster = scene
         self._hosts = scene.broker_hosts
         self._groups = groups
         self._links = {one.name: self._link(one) for one in groups}
@@ -227,6 +230,13 @@ class SimOnlooker(Client):
 
     def _any_broker(self) -> Address:
         return Address(self.randomness.choice(list(self._hosts.values())), PORT)
+
+    def _leader_of(self, group: SimGroup) -> str:
+        """The host that coordinates the group, as the keeper knows."""
+        partitions = self._cluster.committed.partitions
+        led = {key.index: one for key, one in partitions.items() if key.topic == OFFSETS_TOPIC}
+        leader = led[partition_of(group.name, len(led))].leader
+        return self._hosts.get(leader, "")
 
     async def work(self) -> None:
         while not self.is_finished:
@@ -242,6 +252,10 @@ class SimOnlooker(Client):
         began_ns = round(self.scene.now_s() * 1e9)
         link = self._links[group.name]
         answer = await link.ask(OffsetFetchRequest(groups=[wish], require_stable=True), FETCH)
+        if link.coordinator is None or link.coordinator.host != self._leader_of(group):
+            # One that was deposed and has not heard of it tells what it knew, as Kafka's does.
+            self.scene.made["looks at old coordinators"] += 1
+            return
         (told,) = answer.groups
         if told.error_code:
             code = ErrorCode(told.error_code)

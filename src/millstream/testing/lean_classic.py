@@ -47,7 +47,7 @@ class ClassicMember(LeanMember):
             await self.work()
 
     async def leave(self) -> None:
-        self.give_up(list(self.positions))
+        self.give_up_all()
         if not self.member_id or self.wish.instance is not None:
             return
         who = MemberIdentity(member_id=self.member_id)

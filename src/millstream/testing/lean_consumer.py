@@ -33,7 +33,7 @@ class ConsumerMember(LeanMember):
             await self.work()
 
     async def leave(self) -> None:
-        self.give_up(list(self.positions))
+        self.give_up_all()
         if self.generation > JOINING:
             epoch = LEAVING if self.wish.instance is None else LEAVING_FOR_NOW
             await self.ask(self._request(epoch, is_full=False), VERSIONS)

@@ -118,6 +118,8 @@ class LeanMember:
         self._connections = connections
         self._any_broker = any_broker
         self._coordinator: Address | None = None
+        self._heard_s = 0.0
+        """When the coordinator last answered anything."""
 
     async def run(self) -> None:
         """Until it is told to leave."""
@@ -153,10 +155,17 @@ class LeanMember:
             self._coordinator = await self._find()
         try:
             connection = await self._connections.get(self._coordinator)
-            return await connection.send(request, versions=versions, timeout_s=timeout_s)
+            answer = await connection.send(request, versions=versions, timeout_s=timeout_s)
         except RpcError:
             self._coordinator = None
             raise
+        self._heard_s = asyncio.get_running_loop().time()
+        return answer
+
+    @property
+    def coordinator(self) -> Address | None:
+        """Who was asked last, as long as he answers."""
+        return self._coordinator
 
     async def _find(self) -> Address:
         request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.wish.group])
@@ -192,6 +201,15 @@ class LeanMember:
             self.positions.pop(place, None)
         if places:
             self.ears.revoked(places)
+
+    def give_up_all(self) -> None:
+        """Before it leaves. Without a word of the coordinator for a session it is not known whether
+        anything was still its own.
+        """
+        silent_s = asyncio.get_running_loop().time() - self._heard_s
+        if silent_s > self.wish.session_ms / 1000:
+            self.was_fenced()
+        self.give_up(list(self.positions))
 
     def was_fenced(self) -> None:
         """Everything it had is somebody else's."""
