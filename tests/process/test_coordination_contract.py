@@ -392,6 +392,8 @@ def test_ephemeral_nodes_go_with_their_session(play: Play) -> None:
         path = f"{world.root}/e"
         created = await one.create(path, kind=NodeKind.EPHEMERAL)
         assert created.stat.owner == one.session_id != two.session_id
+        # Another server of an ensemble may be a moment behind.
+        await eventually_true(world, lambda: two.exists(path), "the other session sees it")
         seen: list[WatchEvent] = []
         await two.exists(path, watch=seen.append)
         await one.close()

@@ -114,6 +114,8 @@ class LeaderFetcher:
         self._plan = FetchPlan(seams.throttle)
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
+        self._replica: tuple[BrokerId, BrokerEpoch] | None = None
+        """As whom the present fetch session was begun."""
         self._is_connecting = False
         self._is_asking = False
         """A request is under way, or its answer is being taken."""
@@ -182,13 +184,19 @@ class LeaderFetcher:
 
     def _ask(self, connection: Connection) -> None:
         seams, now_s = self._seams, self._loop.time()
+        replica = seams.replica()
+        if replica != self._replica:
+            # Of partitions in which nothing moves a leader knows the epoch that asked for them
+            # first, and takes nobody into the ISR by an older one than the controller knows.
+            self._replica = replica
+            self._plan.reset()
         need = self._plan.request(now_s)
         self._set_timer(now_s)
         if need is None:
             return
         body = fetch_wire.encode(
             seams.limits(),
-            seams.replica(),
+            replica,
             need.session,
             asked=need.asked,
             forgotten=need.forgotten,
