@@ -168,6 +168,17 @@ def test_fenced_member_learns_it_late() -> None:
     assert figures(told)["fenced without harm"] == 1
 
 
+def test_assignment_may_be_old_news() -> None:
+    """B was stopped while its first assignment was on the way; the group is two generations on."""
+
+    def told(generation: int, *end: MemberEvent) -> GroupHistory:
+        return history(a=[Assigned(10, (P,), 3)], b=[Assigned(50, (P,), generation), *end])
+
+    assert kinds(told(1, Lost(60, (P,)))) == []
+    assert kinds(told(4, Lost(60, (P,)))) == [TOO_EARLY]
+    assert kinds(told(1, Revoked(60, (P,)))) == [TOO_EARLY]
+
+
 def test_killed_member_owns_until_it_is_killed() -> None:
     early = history(a=[Assigned(10, (P,), 1)], b=[Assigned(50, (P,), 2)])
     early.harm(Harmed(60, "a", "killed"), is_death=True)

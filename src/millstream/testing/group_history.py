@@ -265,13 +265,26 @@ def _too_early(intervals: Iterable[Interval], harms: Iterable[Harmed]) -> Iterat
         for later in owned:
             active = [one for one in active if one.end_ns > later.start_ns]
             for earlier in active:
-                if earlier.owner == later.owner or earlier.ending == FENCED:
+                if earlier.owner == later.owner:
                     continue
-                # From a harm on others may own it too.
-                excuses = harmed.get(earlier.member, ())
-                if not any(earlier.start_ns < at_ns <= later.start_ns for at_ns in excuses):
+                if not _may_be_replaced(earlier, later, harmed) and not _is_old_news(
+                    later, earlier
+                ):
                     yield Anomaly(TOO_EARLY, f"{place}: {earlier} and {later}")
             active.append(later)
+
+
+def _may_be_replaced(owner: Interval, other: Interval, harmed: Mapping[str, Sequence[int]]) -> bool:
+    """It learned that it was fenced, or was harmed before the other one had it."""
+    excuses = harmed.get(owner.member, ())
+    is_harmed = any(owner.start_ns < at_ns <= other.start_ns for at_ns in excuses)
+    return owner.ending == FENCED or is_harmed
+
+
+def _is_old_news(owner: Interval, other: Interval) -> bool:
+    """It was stopped before it heard of its assignment, and the group went on without it."""
+    is_older = UNKNOWN_GENERATION < owner.generation < other.generation
+    return is_older and owner.ending == FENCED
 
 
 def _wrong_records(history: GroupHistory) -> Iterator[Anomaly]:
