@@ -38,6 +38,8 @@ class Planted(NamedTuple):
     """One of these is in what the failing run says."""
     first_seed: int = SEEDS.start
     """Nearer to where it is known to be caught."""
+    is_quick: bool = True
+    """Whether seconds are enough; else `make sim PROOF=1` has the time for it."""
 
 
 class Caught(NamedTuple):

@@ -64,6 +64,7 @@ GROUP_BUGS: Final = (
         (Patch("millstream.groups.consumer.group:check_commit", _any_commit_of_any_partition),),
         (WENT_BACK,),
         first_seed=26,
+        is_quick=False,
     ),
     Planted(
         "a partition is handed over before its release",
