@@ -38,8 +38,6 @@ class Planted(NamedTuple):
     """One of these is in what the failing run says."""
     first_seed: int = SEEDS.start
     """Nearer to where it is known to be caught."""
-    is_quick: bool = True
-    """Whether seconds are enough; else `make sim PROOF=1` has the time for it."""
 
 
 class Caught(NamedTuple):
@@ -72,7 +70,8 @@ def first_catch(
     bug: Planted, *, seeds: range = SEEDS, steps: int = STEPS, run: Run = run_cluster
 ) -> Caught | None:
     """Run seeds until one finds the bug for what it is; None when none does."""
-    order = [*range(bug.first_seed, seeds.stop), *range(seeds.start, bug.first_seed)]
+    later = range(bug.first_seed, max(seeds.stop, bug.first_seed + 1))
+    order = [*later, *range(seeds.start, min(seeds.stop, bug.first_seed))]
     with planted(bug):
         for seed in order:
             told = _failure(run, seed, steps)

@@ -63,8 +63,7 @@ GROUP_BUGS: Final = (
         "a next-generation commit of an old epoch is accepted",
         (Patch("millstream.groups.consumer.group:check_commit", _any_commit_of_any_partition),),
         (WENT_BACK,),
-        first_seed=26,
-        is_quick=False,
+        first_seed=83,
     ),
     Planted(
         "a partition is handed over before its release",
