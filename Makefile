@@ -81,7 +81,7 @@ bench: $(KERNELS) ## one PART (kernels, log, broker, cluster, spark, groups) or 
 	@$(if $(filter all broker cluster groups,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 
-# One broker until there are clusters. PORT=0 takes a free port; without PORT it is 9092, or what
+# PORT=0 takes a free port; without PORT it is 9092, or what
 # data/broker-1/server.properties says.
 up: $(KERNELS) ## three brokers with data in ./data (or those it has; BROKERS=n), until Ctrl-C
 	@exec $(BIN)/millstream up --data-dir data $(if $(PORT),--port $(PORT)) \

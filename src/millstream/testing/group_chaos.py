@@ -255,7 +255,7 @@ class GroupChaos:
 
     def coordinator_loses_coordination(self) -> None:
         """Its clients still reach it. The onlooker does not: until it hears that somebody else is
-        the coordinator it goes on answering reads with what it knew, as Apache Kafka's does, and
+        the coordinator it goes on answering reads with what it knew, and
         what a tool is told then is old. No member may be misled by that.
         """
         scene = self.scene

@@ -253,7 +253,7 @@ class SimOnlooker(Client):
         link = self._links[group.name]
         answer = await link.ask(OffsetFetchRequest(groups=[wish], require_stable=True), FETCH)
         if link.coordinator is None or link.coordinator.host != self._leader_of(group):
-            # One that was deposed and has not heard of it tells what it knew, as Kafka's does.
+            # One that was deposed and has not heard of it tells what it knew.
             self.scene.made["looks at old coordinators"] += 1
             return
         (told,) = answer.groups
