@@ -2,12 +2,16 @@
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
-def until(condition: Callable[[], object], what: str, *, timeout_s: float = 20.0) -> None:
-    """Return when the condition holds; fail by name when it does not in time."""
+def until(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) -> T:
+    """What the condition gave when it held; fails by name when it does not in time."""
     deadline = time.monotonic() + timeout_s
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout_s:.0f} s: {what}")
         time.sleep(0.01)
+    return found
