@@ -2,21 +2,16 @@
 
 v2 all offsets of a group · v5 leader epochs · v7 stable offsets only (KIP-447) · v8 several groups
 · v9 the member and its epoch · v10 topics by id.
-Only what the high watermark has passed is told (I-29). A group that is not there has no offsets,
-which is no error.
+Only what the high watermark has passed is told (I-29); who asks for stable offsets waits until it
+has passed all that is written. A group that is not there has no offsets, which is no error.
 """
 
 from millstream.groups.classic.group import ClassicGroup
-from millstream.groups.effects import Caller
+from millstream.groups.effects import Caller, Reply, Write
 from millstream.groups.offsets import requests
 from millstream.groups.parts import Parts
-from millstream.groups.records.keys import OffsetKey
-from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, GroupId
-from millstream.wire.errors import ErrorCode
-from millstream.wire.messages.offset_fetch import (
-    OffsetFetchRequestGroup,
-    OffsetFetchResponseGroup,
-)
+from millstream.model.ids import GroupId
+from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
 
 
 def offset_fetch(
@@ -28,21 +23,7 @@ def offset_fetch(
         group.check_fetch(request.member_id, request.member_epoch)
     response = requests.fetch(parts.offsets, request, require_stable=is_stable)
     if is_stable and parts.offsets.unseen_count:
-        _hold_back(parts, response)
-    parts.outbox.reply(caller, response)
-
-
-def _hold_back(parts: Parts, response: OffsetFetchResponseGroup) -> None:
-    """Not to tell of an offset whose successor is in the log already, and may still be lost.
-
-    Kafka lets the request wait until it counts; here the client is told to ask again, as with
-    transactions.
-    """
-    unseen = parts.offsets.keys_unseen()
-    group_id = GroupId(response.group_id)
-    for topic in response.topics:
-        for one in topic.partitions:
-            if OffsetKey(group_id, topic.name, one.partition_index) in unseen:
-                one.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
-                one.committed_offset, one.committed_leader_epoch = NO_OFFSET, NO_LEADER_EPOCH
-                one.metadata = ""
+        # Nothing of it may be taken back, or followed by what is in the log already.
+        parts.outbox.write(Write((), (Reply(caller.token, response),)))
+    else:
+        parts.outbox.reply(caller, response)

@@ -2,10 +2,11 @@
 
 Behaviour: the committed offset of each partition asked for, -1 where there is none; of all that the
 group has where no topics are named (v2+). With `require_stable` (v7+) partitions whose offset is
-being committed by an open transaction are UNSTABLE_OFFSET_COMMIT. An offset is told when all
-replicas in sync have it. From version 8 on several groups at once, each with its own error; before
-that the error is the request's, in version 1 every partition's. A topic need not exist to have
-offsets, but by id (v10) it must: UNKNOWN_TOPIC_ID. The empty id is a group as in Kafka.
+being committed by an open transaction are UNSTABLE_OFFSET_COMMIT, and the answer waits for commits
+that are under way. An offset is told when all replicas in sync have it. From version 8 on several
+groups at once, each with its own error; before that the error is the request's, in version 1 every
+partition's. A topic need not exist to have offsets, but by id (v10) it must: UNKNOWN_TOPIC_ID. The
+empty id is a group as in Kafka.
 v2 all topics, error · v5 leader epochs · v6 flexible · v7 stable offsets (KIP-447) · v8 several
 groups (KIP-709) · v9 member ids and epochs (KIP-848) · v10 topic ids
 Invariants: I-29, I-30.

@@ -194,6 +194,22 @@ class Offsets:
         """Keys that a record on its way will change."""
         return {one.key for one in self._unseen if isinstance(one, _Change)}
 
+    def topics_written(self, group_id: GroupId) -> Topics:
+        """Everything of a group once all that was written counts, but for transactions."""
+        topics = self._store.topics_of(group_id)
+        if not self._unseen:
+            return topics
+        written = {name: dict(partitions) for name, partitions in topics.items()}
+        for one in self._unseen:
+            if not isinstance(one, _Change) or one.key.group_id != group_id:
+                continue
+            _, name, partition = one.key
+            if one.packed is None:
+                written.get(name, {}).pop(partition, None)
+            elif one.producer_id == NO_PRODUCER_ID:
+                written.setdefault(name, {})[partition] = one.packed
+        return {name: partitions for name, partitions in written.items() if partitions}
+
     def of_topics(self, topics: Iterable[str]) -> Iterator[tuple[OffsetKey, Packed]]:
         """Every version that there is of the offsets in these topics, of all groups."""
         names = set(topics)

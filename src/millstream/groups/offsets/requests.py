@@ -10,6 +10,7 @@ from uuid import UUID
 
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import Packed, unpack
+from millstream.groups.offsets.store import Topics
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import OffsetKey
 from millstream.groups.records.values import OffsetCommitValue
@@ -161,18 +162,20 @@ def _value(
 def fetch(
     offsets: Offsets, group: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    """What counts, of the topics that were asked for or (null) of all that have offsets."""
+    """What counts, of the topics that were asked for or (null) of all that have offsets.
+
+    With `require_stable` what is written: to be told when all of it counts.
+    """
+    group_id = GroupId(group.group_id)
+    of_group = offsets.topics_written(group_id) if require_stable else offsets.topics_of(group_id)
     if group.topics is None:
-        return _fetch_all(offsets, GroupId(group.group_id), require_stable=require_stable)
-    response = OffsetFetchResponseGroup(group_id=group.group_id)
-    of_group = offsets.topics_of(GroupId(group.group_id))
+        return _fetch_all(offsets, group_id, of_group, require_stable=require_stable)
+    response = OffsetFetchResponseGroup(group_id=group_id)
     for topic in group.topics:
         of_topic = of_group.get(topic.name, {})
         answers = []
         for index in topic.partition_indexes:
-            if require_stable and offsets.is_unstable(
-                OffsetKey(GroupId(group.group_id), topic.name, index)
-            ):
+            if require_stable and offsets.is_unstable(OffsetKey(group_id, topic.name, index)):
                 answers.append(_nothing(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
                 answers.append(_answer(index, of_topic.get(index), topic))
@@ -183,10 +186,10 @@ def fetch(
 
 
 def _fetch_all(
-    offsets: Offsets, group_id: GroupId, *, require_stable: bool
+    offsets: Offsets, group_id: GroupId, of_group: Topics, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
     response = OffsetFetchResponseGroup(group_id=group_id)
-    for name, of_topic in offsets.topics_of(group_id).items():
+    for name, of_topic in of_group.items():
         answers = []
         for index, packed in of_topic.items():
             if require_stable and offsets.is_unstable(OffsetKey(group_id, name, index)):
