@@ -58,6 +58,7 @@ class GroupDesk(Desk):
                 timers=services.timers,
                 turns=turns,
                 spawn=turns.spawn,
+                at_turn_end=loop.call_soon,
             )
         )
         services.groups = self.groups

@@ -42,6 +42,8 @@ class GroupsSeams:
     timers: "Timers"
     turns: "Turns"
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
+    at_turn_end: Callable[[Callable[[], None]], object]
+    """Calls back once, when all requests that arrived together were handled."""
 
 
 class GroupsPart:
@@ -98,6 +100,7 @@ class GroupsPart:
                 settings=settings,
                 new_shard=new_shard,
                 is_gatherable=is_gatherable,
+                at_turn_end=self._seams.at_turn_end,
             )
         )
 

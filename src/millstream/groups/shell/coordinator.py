@@ -45,6 +45,8 @@ class GroupCoordinator:
         self._timer: Any = None
         self._timer_ms = 0
         self._linger: Any = None
+        self._gathering: dict[HeldShard, None] = {}
+        """Shards that may have gathered something; while there are any, they will be written."""
         self._late: dict[HeldShard, int] = {}
         """Shards whose turn failed, and when they have the next."""
         self._past = Counts()
@@ -107,7 +109,7 @@ class GroupCoordinator:
             return
         if held.phase is Phase.LOADING:
             self._activate_if_loaded(held)
-        else:
+        elif not held.is_settling:  # else whoever is at it looks again
             held.settle(self._home.moment())
             self._settled(held)
 
@@ -203,18 +205,32 @@ class GroupCoordinator:
 
     def _settled(self, held: HeldShard) -> None:
         """After every call of a machine."""
-        if held.has_gathered and self._linger is None:
-            linger_ms = max(0, self._seams.settings.append_linger_ms)
-            self._linger = self._seams.timers.call_later(linger_ms / 1000, self._write_gathered)
+        if held.has_gathered:
+            self._gather(held)
         if held.phase is Phase.ACTIVE:
             self._arm(held.due_ms())
         self._home.deliver()
 
+    def _gather(self, held: HeldShard) -> None:
+        """See to it that what the shard has gathered is written."""
+        is_coming = bool(self._gathering)
+        self._gathering[held] = None
+        if is_coming:
+            return
+        linger_ms = self._seams.settings.append_linger_ms
+        if linger_ms > 0:
+            self._linger = self._seams.timers.call_later(linger_ms / 1000, self._write_gathered)
+        else:
+            self._seams.at_turn_end(self._write_gathered)
+
     def _write_gathered(self) -> None:
-        self._linger = None
-        for held in list(self._held.values()):
-            if held.has_gathered:
-                held.write_gathered()
+        gathering, self._gathering = self._gathering, {}
+        if self._is_stopped:
+            return
+        moment = self._home.moment()
+        for held in gathering:
+            held.write_gathered(moment)
+            if held.phase is Phase.ACTIVE:
                 self._arm(held.due_ms())
         self._home.deliver()
 
@@ -225,8 +241,8 @@ class GroupCoordinator:
         for held in list(self._held.values()):
             if held.phase is not Phase.ACTIVE:
                 continue  # what it loads is decided on topics as they are then
-            held.write_gathered()
             moment = self._home.moment()
+            held.write_gathered(moment)
             held.shard.topics_changed(names, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
             if deleted:
                 held.shard.partitions_deleted(deleted)

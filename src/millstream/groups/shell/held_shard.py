@@ -75,7 +75,8 @@ class HeldShard:
         """Those of them whose callers wait, by the time at which they are told to try again."""
         self._committed = NO_OFFSET
         self._expire_ms = 0
-        self._is_settling = False
+        self.is_settling = False
+        """Whether effects are being taken: whoever is at it sees by itself what counts then."""
 
     def __repr__(self) -> str:
         return f"HeldShard({self.log.partition}, {self.phase.value})"
@@ -94,9 +95,9 @@ class HeldShard:
     ) -> None:
         """Let the machine decide; its answer comes through the caller's token."""
         self.check_active()
-        if self._gathered and not keeps_gathered:
-            self.write_gathered()
         moment = self._home.moment()
+        if self._gathered and not keeps_gathered:
+            self.write_gathered(moment)
         try:
             question(self.shard, caller, request, moment)
         except OperatingError as error:
@@ -108,9 +109,9 @@ class HeldShard:
 
     def settle(self, moment: Moment) -> None:
         """Take the effects until none is left, and see what counts by now."""
-        if self._is_settling:
+        if self.is_settling:
             return  # the high watermark moved inside of an append, whose caller looks again
-        self._is_settling = True
+        self.is_settling = True
         try:
             while self.phase is not Phase.DROPPED:
                 self._release(moment)
@@ -123,7 +124,7 @@ class HeldShard:
                     else:
                         self._write(effect, moment)
         finally:
-            self._is_settling = False
+            self.is_settling = False
 
     def _write(self, write: Write, moment: Moment) -> None:
         may_wait = write.entries and self._home.settings.append_linger_ms != AT_ONCE
@@ -137,13 +138,17 @@ class HeldShard:
     def has_gathered(self) -> bool:
         return bool(self._gathered)
 
-    def write_gathered(self) -> None:
+    def write_gathered(self, moment: Moment) -> None:
         """What was gathered is written now."""
-        if self._gathered and self.phase is Phase.ACTIVE:
-            gathered, self._gathered = self._gathered, []
-            moment = self._home.moment()
+        if not self._gathered or self.phase is not Phase.ACTIVE:
+            return
+        gathered, self._gathered = self._gathered, []
+        self.is_settling = True
+        try:
             self._append(gathered, moment)
-            self.settle(moment)
+        finally:
+            self.is_settling = False
+        self.settle(moment)
 
     def _append(self, writes: Sequence[Write], moment: Moment) -> None:
         """In one batch, or else one by one: what one cannot be is no fault of the others."""
@@ -269,7 +274,7 @@ class HeldShard:
 
     def tick(self, moment: Moment) -> None:
         """Sessions, rebalances, writes that take too long, and what has expired."""
-        self.write_gathered()
+        self.write_gathered(moment)
         now_ms = moment.now_ms
         while self._untold and (self._untold[0].is_told or self._untold[0].deadline_ms <= now_ms):
             self._give_up(self._untold.popleft())

@@ -86,6 +86,8 @@ class ShellSeams:
     new_shard: "Callable[[int, Outbox], Shard]"
     is_gatherable: Callable[[Write], bool]
     """Whether a write may wait for others of its kind."""
+    at_turn_end: Callable[[Callable[[], None]], object]
+    """Calls back once, when all requests that arrived together have been asked."""
 
 
 class Home:
