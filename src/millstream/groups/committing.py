@@ -90,9 +90,13 @@ def txn_offset_commit(
 
 def is_gatherable(write: Write) -> bool:
     """Whether it holds nothing but offsets of ordinary commits."""
-    if write.ticket is not None or write.producer is not None or not write.entries:
+    entries, _, ticket, _, producer = write
+    if ticket is not None or producer is not None or not entries:
         return False
-    return all(isinstance(key, OffsetKey) and value is not None for key, value in write.entries)
+    for key, value in entries:  # a generator would cost more than all of it
+        if type(key) is not OffsetKey or value is None:
+            return False
+    return True
 
 
 def _instance(instance_id: str | None) -> InstanceId | None:

@@ -122,9 +122,10 @@ class Shard:
         """Replies OffsetCommitResponse. Every topic has its name; from version 10 its id too."""
         parts = self._parts
         parts.wall_ms = wall_ms
-        self._answer(
-            caller, lambda: committing.offset_commit(parts, caller, request, now_ms=now_ms)
-        )
+        try:
+            committing.offset_commit(parts, caller, request, now_ms=now_ms)
+        except GroupRefused as refused:
+            parts.outbox.reply(caller, refused)
 
     def txn_offset_commit(
         self, caller: Caller, request: TxnOffsetCommitRequest, *, now_ms: int, wall_ms: int
@@ -213,7 +214,10 @@ class Shard:
                 self._count_generation(entry)
             else:
                 of_groups.append(entry)
-        applying.apply_written(parts, of_groups, now_ms)
+        if of_groups:
+            applying.apply_written(parts, of_groups, now_ms)
+        elif write.ticket is None and not write.is_applied:
+            return  # offsets: no group's time is another than when it took the request
         self._arm(write)
         chain = parts.chains.pop(write.ticket, None) if write.ticket is not None else None
         if chain is not None:

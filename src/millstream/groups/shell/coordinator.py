@@ -197,7 +197,9 @@ class GroupCoordinator:
 
         `keeps_gathered` is for what `Shard` allows between gathered commits.
         """
-        held = self.get(index)
+        held = self._held.get(index)
+        if held is None:
+            raise NotCoordinator
         try:
             held.ask(question, caller, request, keeps_gathered=keeps_gathered)
         finally:
