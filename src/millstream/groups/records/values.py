@@ -13,7 +13,7 @@ from uuid import UUID
 
 from millstream.groups.records import keys
 from millstream.groups.records.keys import Key
-from millstream.wire.fields import NO_UUID, array, blob, int8, int32, int64, nested, string, uuid
+from millstream.wire.fields import array, blob, int8, int32, int64, nested, string, uuid
 from millstream.wire.primitives import INT16, Bytes, MalformedFrame
 from millstream.wire.schema import Message, Struct
 
@@ -219,7 +219,7 @@ def _is_plain(value: OffsetCommitValue) -> bool:
 
 def _plain(value: OffsetCommitValue) -> bytes:
     """What nearly all offsets look like, written at once: commits are most of what is written."""
-    has_id = value.topic_id != NO_UUID
+    has_id = value.topic_id.int != 0  # several times faster than to compare with NO_UUID
     fields = (value.offset, value.leader_epoch, 1, value.commit_timestamp, has_id)
     try:
         raw = PLAIN_OFFSET.pack(OFFSET_VERSION, *fields)

@@ -33,6 +33,11 @@ WAIT_MAX_MS: Final = 3_600_000
 """Of the timer; settings may be as large as numbers go."""
 
 
+# A look-up in an enumeration's class costs as much as four comparisons.
+_ACTIVE: Final = Phase.ACTIVE
+_LOADING: Final = Phase.LOADING
+
+
 class GroupCoordinator:
     """Implements `storage.ports.LeadershipListener`. All methods run on the loop's thread."""
 
@@ -107,7 +112,7 @@ class GroupCoordinator:
         held = self._held.get(log.partition.partition)
         if held is None or held.log is not log:
             return
-        if held.phase is Phase.LOADING:
+        if held.phase is _LOADING:
             self._activate_if_loaded(held)
         elif not held.is_settling:  # else whoever is at it looks again
             held.settle(self._home.moment())
@@ -209,8 +214,9 @@ class GroupCoordinator:
         """After every call of a machine."""
         if held.has_gathered:
             self._gather(held)
-        if held.phase is Phase.ACTIVE:
-            self._arm(held.due_ms())
+        # When a turn ends with a write of this shard, the timer is looked at then.
+        if held not in self._gathering or self._linger is not None:
+            self._arm_for(held)
         self._home.deliver()
 
     def _gather(self, held: HeldShard) -> None:
@@ -226,14 +232,14 @@ class GroupCoordinator:
             self._seams.at_turn_end(self._write_gathered)
 
     def _write_gathered(self) -> None:
+        self._linger = None
         gathering, self._gathering = self._gathering, {}
         if self._is_stopped:
             return
         moment = self._home.moment()
         for held in gathering:
             held.write_gathered(moment)
-            if held.phase is Phase.ACTIVE:
-                self._arm(held.due_ms())
+            self._arm_for(held)
         self._home.deliver()
 
     # -- topics ----------------------------------------------------------------------------
@@ -254,6 +260,10 @@ class GroupCoordinator:
             yield None
 
     # -- time ------------------------------------------------------------------------------
+
+    def _arm_for(self, held: HeldShard) -> None:
+        if held.phase is _ACTIVE:
+            self._arm(held.due_ms())
 
     def _arm(self, due_ms: int) -> None:
         """Let the timer ring no later than then; that it rings too early does no harm."""
