@@ -209,7 +209,10 @@ class Shard:
         for entry in write.entries:
             at += 1
             if isinstance(entry.key, OffsetKey):
-                self._offset_appended(entry, Offset(at), producer_id)
+                applying.apply_offset(parts, entry, Offset(at), producer_id=producer_id)
+                if entry.value is not None:
+                    parts.counts.offset_commits += 1
+                    applying.add_simple(parts, entry.key.group_id)
             elif write.is_applied:
                 self._count_generation(entry)
             else:
@@ -223,12 +226,6 @@ class Shard:
         if chain is not None:
             self._answer(chain.caller, chain.go_on)
             self._arm(write)
-
-    def _offset_appended(self, entry: Entry, at: Offset, producer_id: ProducerId) -> None:
-        applying.apply_offset(self._parts, entry, at, producer_id=producer_id)
-        if entry.value is not None:
-            self._parts.counts.offset_commits += 1
-            applying.add_simple(self._parts, entry.key.group_id)
 
     def _count_generation(self, entry: Entry) -> None:
         """A classic group writes its record with members when a rebalance is complete."""

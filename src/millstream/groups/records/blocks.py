@@ -38,7 +38,10 @@ Pair = tuple[bytes, bytes | None]
 _FEW: Final = 32
 """Up to so many small records are written right here: a commit is one, and to bring it into the
 form of columns would cost several times more than to write it."""
-_VARINTS_KEPT: Final = 512
+_SMALL_BYTES: Final = 500
+"""Of a key and a value together: whatever is counted in such a record has a varint in the table."""
+_NULL_AND_END: Final = b"\x01\0"
+"""A length of -1 in the place of a value, and no headers."""
 
 
 def _varint(number: int) -> bytes:
@@ -52,7 +55,7 @@ def _varint(number: int) -> bytes:
     return bytes(parts)
 
 
-_VARINTS: Final = tuple(_varint(number) for number in range(_VARINTS_KEPT))
+_VARINTS: Final = tuple(_varint(number) for number in range(512))
 
 _UNCHECKED: Final = Struct(">qiibI")
 """Base offset, length, leader epoch, magic, CRC: what the CRC does not cover."""
@@ -130,10 +133,15 @@ def _cells(column: BinaryColumn | None, count: int) -> list[bytes | None]:
 
 def build_batch(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOptions) -> bytearray:
     """One batch of at least one record, all of the same time."""
-    if len(pairs) <= _FEW and not options.codec and options.append_time_ms is None:
+    if 0 < len(pairs) <= _FEW and not options.codec and options.append_time_ms is None:
         records = _few_records(pairs)
         if records is not None:
             return _few_sealed(records, len(pairs), timestamp_ms, options)
+    return build_in_columns(pairs, timestamp_ms, options)
+
+
+def build_in_columns(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOptions) -> bytearray:
+    """The same by the kernel for records in any number, of any size."""
     keys = _column([key for key, _ in pairs])
     values = _column([value for _, value in pairs])
     timestamps = array("q", (timestamp_ms,)) * len(pairs)
@@ -142,23 +150,14 @@ def build_batch(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOptions)
 
 
 def _few_records(pairs: Sequence[Pair]) -> bytes | None:
-    """The records of a batch; None where one is too large for the table of varints."""
+    """The records of a batch; None where one is not small."""
     records = []
     for delta, (key, value) in enumerate(pairs):
-        size = len(key)
-        if size >= _VARINTS_KEPT:
+        if len(key) + len(value or b"") > _SMALL_BYTES:
             return None
         # Attributes, and the time after the batch's, are zero; so is the number of headers.
-        body = b"\0\0" + _VARINTS[delta] + _VARINTS[size] + key
-        if value is None:
-            body += b"\x01\0"
-        else:
-            size = len(value)
-            if size >= _VARINTS_KEPT:
-                return None
-            body += _VARINTS[size] + value + b"\0"
-        if len(body) >= _VARINTS_KEPT:
-            return None
+        body = b"\0\0" + _VARINTS[delta] + _VARINTS[len(key)] + key
+        body += _NULL_AND_END if value is None else _VARINTS[len(value)] + value + b"\0"
         records.append(_VARINTS[len(body)] + body)
     return b"".join(records)
 

@@ -239,7 +239,8 @@ class HeldShard:
         if self.phase is not _ACTIVE:
             return
         mark = self.log.high_watermark
-        self._count(mark)
+        if mark > self._committed:
+            self._count(mark)
         while self._pending and self._pending[0].end <= mark:
             pending = self._pending.popleft()
             if not pending.is_told:
