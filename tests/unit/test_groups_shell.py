@@ -309,6 +309,22 @@ def test_commit_behind_one_that_waits_for_followers_waits_too() -> None:
     led(story)
 
 
+def test_append_that_moves_the_high_watermark_past_older_writes_tells_those_first() -> None:
+    async def story(bench: Bench, log: FakeLog) -> None:
+        order: list[str] = []
+        log.is_held = True
+        first = bench.ask(writing(commit_of("g", 1)), keeps_gathered=True)
+        first.then = lambda: order.append("first")
+        bench.timers.run_due()
+        log.is_held = False
+        second = bench.ask(writing(commit_of("h", 2)), keeps_gathered=True)
+        second.then = lambda: order.append("second")
+        bench.timers.run_due()
+        assert order == ["first", "second"]
+
+    led(story)
+
+
 def test_what_counts_when_the_log_has_it_is_told_in_the_same_order() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         askers = [bench.ask(writing(commit_of("g", one)), keeps_gathered=True) for one in range(2)]

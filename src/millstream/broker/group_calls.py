@@ -60,8 +60,9 @@ def groups_of(context: Context) -> "GroupsPart":
 
 def caller_of(context: Context, token: object) -> Caller:
     """As members of groups are known and shown."""
+    facts = context.facts
     # Kafka shows an address as Java does, with a slash where the name would be.
-    return Caller(token, context.version, context.client_id or "", f"/{context.peer.client_host}")
+    return Caller(token, facts.version, facts.client_id or "", f"/{context.peer.client_host}")
 
 
 class GroupCall:

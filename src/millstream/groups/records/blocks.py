@@ -15,6 +15,7 @@ from typing_extensions import Buffer
 from millstream.kernels import columns
 from millstream.kernels.columns import (
     ATTRIBUTES,
+    BATCH_DEFAULTS,
     BATCH_FIELDS,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -164,7 +165,7 @@ def _few_records(pairs: Sequence[Pair]) -> bytes | None:
 
 def _few_sealed(records: bytes, count: int, timestamp_ms: int, options: BatchOptions) -> bytearray:
     checked = _CHECKED.pack(
-        options.attributes,
+        0 if options is BATCH_DEFAULTS else options.attributes,  # made up anew at every look
         count - 1,
         timestamp_ms,
         timestamp_ms,

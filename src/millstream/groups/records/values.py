@@ -207,14 +207,12 @@ def write_version(value: Message) -> int:
 def encode_value(value: Message, *, version: int | None = None) -> bytes:
     """With its version in front. ValueError for what that version cannot carry."""
     if version is None:
-        if isinstance(value, OffsetCommitValue) and _is_plain(value):
+        if isinstance(value, OffsetCommitValue) and not (
+            value.metadata or value.expire_timestamp != -1 or value.unknown_tags
+        ):
             return _plain(value)
         version = write_version(value)
     return INT16.pack(version) + value.encode(version)
-
-
-def _is_plain(value: OffsetCommitValue) -> bool:
-    return not value.metadata and value.expire_timestamp == -1 and not value.unknown_tags
 
 
 def _plain(value: OffsetCommitValue) -> bytes:
