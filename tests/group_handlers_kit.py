@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from millstream.broker.broker import LoopTimers
@@ -16,6 +16,7 @@ from millstream.runtime.turns import Turns, run_whole
 from millstream.testing.sim_background import InlineBackground
 from millstream.testing.sim_clock import ManualClock, SimClock
 from millstream.wire.api_keys import ApiKey
+from millstream.wire.catalogue import response_type
 from millstream.wire.schema import Message
 from topic_handlers_kit import INSIDE, Desk, _Peer
 
@@ -36,6 +37,11 @@ class _Answering:
 
     def answer(self, context: Context, response: Any) -> None:
         self.waiting.pop(context.facts.number).set_result(response)
+
+    def answer_parts(self, context: Context, body: Sequence[bytes], *, error_count: int) -> None:
+        assert not error_count
+        made = response_type(ApiKey(context.facts.api_key))
+        self.answer(context, made.decode(b"".join(body), context.version))
 
 
 class GroupDesk(Desk):
@@ -58,6 +64,7 @@ class GroupDesk(Desk):
                 timers=services.timers,
                 turns=turns,
                 spawn=turns.spawn,
+                at_turn_end=loop.call_soon,
             )
         )
         services.groups = self.groups

@@ -302,6 +302,7 @@ class Bench:
                     isinstance(one.key, OffsetKey) and one.value is not None
                     for one in write.entries
                 ),
+                at_turn_end=lambda work: self.timers.call_later(0, work),
             )
         )
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from millstream.groups.offsets.loading import LogReader
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import pack, pack_plain
+from millstream.groups.records import blocks
 from millstream.groups.records.entries import (
     Decoded,
     Entry,
@@ -37,6 +38,7 @@ from millstream.groups.records.values import (
     encode_value,
     write_version,
 )
+from millstream.kernels.columns import BatchOptions
 from millstream.kernels.errors import MalformedRecords
 from millstream.model.ids import Offset
 from millstream.testing.record_batches import build_batch
@@ -192,6 +194,31 @@ def test_a_flipped_bit_is_noticed(value: OffsetCommitValue, place: int, bit: int
     batch[place] ^= 1 << bit
     with pytest.raises(MalformedRecords):
         list(decode_batches(batch))
+
+
+SIZES = st.one_of(st.integers(0, 70), st.sampled_from([254, 255, 256, 400, 508, 511, 512, 600]))
+
+
+@BASIC
+@given(
+    sizes=st.lists(st.tuples(SIZES, st.none() | SIZES), min_size=1, max_size=40),
+    timestamp_ms=INT64,
+    producer_id=st.none() | st.integers(0, 2**63 - 1),
+)
+def test_a_batch_of_few_records_is_what_the_columns_would_have_made(
+    sizes: list[tuple[int, int | None]], timestamp_ms: int, producer_id: int | None
+) -> None:
+    """To the byte, whichever way is taken, and whatever takes more than one byte to count."""
+    records = [
+        (bytes([at]) * key, None if value is None else b"v" * value)
+        for at, (key, value) in enumerate(sizes)
+    ]
+    options = BatchOptions()
+    if producer_id is not None:
+        options = BatchOptions(producer_id=producer_id, producer_epoch=7, is_transactional=True)
+    batch = blocks.build_batch(records, timestamp_ms, options)
+    assert batch == blocks.build_in_columns(records, timestamp_ms, options)
+    assert isinstance(batch, bytearray)  # the log stamps it in place
 
 
 @given(text=TEXTS)

@@ -424,6 +424,55 @@ def test_what_does_not_exist_is_not_committed_and_the_rest_is(version: int) -> N
     tell(story)
 
 
+@pytest.mark.parametrize("version", range(2, 11))
+def test_commit_of_one_partition_is_answered_for_that_one(version: int) -> None:
+    """Answers of this kind are remembered: another topic, partition or version has its own."""
+
+    async def story(desk: GroupDesk) -> None:
+        await desk.make("u", 3)
+        for name, index in (("t", 0), ("t", 2), ("u", 2), ("t", 0)):
+            ids = {name: UUID(bytes=desk.controller.image.topics[name].topic_id.bytes)}
+            answer = await desk.ask(commit_of({name: {index: 1}}, ids=ids), version)
+            ((topic, _, code),) = codes_in(answer)
+            by_id = version >= 10
+            assert (topic, code) == ("" if by_id else name, 0)
+            assert answer.topics[0].topic_id == (ids[name] if by_id else NO_ID)
+            assert answer.topics[0].partitions[0].partition_index == index
+
+    tell(story)
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_error_of_a_single_partition_is_told(version: int) -> None:
+    async def story(desk: GroupDesk) -> None:
+        ids = {"t": UUID(bytes=desk.controller.image.topics["t"].topic_id.bytes)}
+        request = commit_of({"t": {1: 1}}, ids=ids)
+        assert [code for *_, code in codes_in(await desk.ask(request, version))] == [0]
+        request.topics[0].partitions[0].committed_metadata = "m" * 5000
+        (code,) = [code for *_, code in codes_in(await desk.ask(request, version))]
+        assert code == ErrorCode.OFFSET_METADATA_TOO_LARGE
+        stale = commit_of({"t": {1: 1}}, ids=ids, generation_id_or_member_epoch=4, member_id="m")
+        (code,) = [code for *_, code in codes_in(await desk.ask(stale, version))]
+        assert code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    tell(story)
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_commit_writes_the_id_of_its_topic(version: int) -> None:
+    """KIP-848: an offset belongs to the topic that has the name now, in all versions alike."""
+
+    async def story(desk: GroupDesk) -> None:
+        topic_id = UUID(bytes=desk.controller.image.topics["t"].topic_id.bytes)
+        request = commit_of({"t": {0: 5}}, ids={"t": topic_id})
+        await desk.ask(request, version)
+        log = desk.groups.coordinator.get(desk.groups.partition_of("g")).log
+        (found,) = _records(log)
+        assert found.what.value.topic_id == topic_id
+
+    tell(story)
+
+
 def test_topic_ids_that_nobody_has_are_unknown() -> None:
     async def story(desk: GroupDesk) -> None:
         ids = {"t": UUID(bytes=desk.controller.image.topics["t"].topic_id.bytes), "x": UUID(int=9)}

@@ -31,13 +31,16 @@ from millstream.observe.logs import get_logger
 from millstream.runtime.turns import Begun, Computation, Turns, begin, run_whole
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
-from millstream.wire.headers import encode_response_header
+from millstream.wire.headers import response_header_end
 from millstream.wire.primitives import MalformedFrame
 from millstream.wire.values import TooManyItems, read_within
 
 log = get_logger("millstream.broker.dispatch")
 
-_SIZE: Final = Struct(">i")
+_FRONT: Final = Struct(">ii")
+"""Size and correlation id: what every answer begins with."""
+_HEADER_BYTES: Final = 4
+"""Of the correlation id, which the size counts."""
 
 ANSWER_BYTES_MAX: Final = 2**31 - 1
 """The size of a frame is a signed 32-bit number."""
@@ -292,8 +295,8 @@ class Dispatch:
         self, context: Context, body: Sequence[AnswerPart], *, version: int, error_count: int
     ) -> None:
         facts = context.facts
-        header = encode_response_header(ApiKey(facts.api_key), version, facts.correlation_id)
-        size = len(header)
+        header_end = response_header_end(facts.api_key, version)
+        size = _HEADER_BYTES + len(header_end)
         for part in body:
             size += size_of(part)
         if size >= ANSWER_BYTES_MAX:  # a client can ask for that, so it is no bug of ours
@@ -301,11 +304,9 @@ class Dispatch:
             context.peer.close(f"an answer of {size} bytes does not fit a frame")
             return
         self._observe(context, size + 4, error_count)
+        front = _FRONT.pack(size, facts.correlation_id) + header_end
         first = body[0] if body else b""
-        if isinstance(first, bytes):
-            parts = [_SIZE.pack(size) + header + first, *body[1:]]
-        else:
-            parts = [_SIZE.pack(size) + header, *body]
+        parts = [front + first, *body[1:]] if isinstance(first, bytes) else [front, *body]
         context.peer.send_answer(facts.number, parts)
 
     def _observe(self, context: Context, bytes_out: int, error_count: int) -> None:

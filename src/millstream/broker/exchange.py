@@ -74,6 +74,7 @@ class Exchange:
         self._is_awake = False
         self._with_output: dict[ClientPeer, None] = {}
         self._with_requests: dict[ClientPeer, None] = {}
+        self._at_end: list[Callable[[], None]] = []
 
     # -- carriers --------------------------------------------------------------------------
 
@@ -102,6 +103,8 @@ class Exchange:
     def finish(self) -> None:
         """Write what was staged, send what is answered; both until nothing is left to do."""
         for _ in range(ROUNDS_MAX):
+            if self._at_end:
+                self._run_at_end()
             self._commit()
             for core in self.take_ready():
                 self._with_output[core.owner] = None
@@ -124,8 +127,25 @@ class Exchange:
                 self.hold(peer)
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
-        if self._with_requests or self._with_output:
+        if self._with_requests or self._with_output or self._at_end:
             self.call_soon(self._again)
+
+    def at_end(self, work: Callable[[], None]) -> None:
+        """Run it once when all that this wake-up brought was looked at, before answers leave.
+
+        For what is better done for many requests together. Outside a wake-up it is done soon.
+        """
+        self._at_end.append(work)
+        if not self._is_awake:
+            self.call_soon(self._again)
+
+    def _run_at_end(self) -> None:
+        waiting, self._at_end = self._at_end, []
+        for work in waiting:
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - the answers of others must leave
+                log.error("work at the end of a wake-up failed", error=error)
 
     def _again(self) -> None:
         self.begin()

@@ -18,6 +18,7 @@ from millstream.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from millstream.broker.groups_part import GroupsPart
     from millstream.groups.shell.held_shard import Question
+    from millstream.groups.shell.home import Asker
 
 _AS_COORDINATOR: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -59,8 +60,9 @@ def groups_of(context: Context) -> "GroupsPart":
 
 def caller_of(context: Context, token: object) -> Caller:
     """As members of groups are known and shown."""
+    facts = context.facts
     # Kafka shows an address as Java does, with a slash where the name would be.
-    return Caller(token, context.version, context.client_id or "", f"/{context.peer.client_host}")
+    return Caller(token, facts.version, facts.client_id or "", f"/{context.peer.client_host}")
 
 
 class GroupCall:
@@ -108,6 +110,18 @@ def call(
     `finish` makes the answer of what the group says.
     """
     asker = GroupCall(context, request, failed, finish)
+    call_as(asker, context, request, question, keeps_gathered=keeps_gathered)
+
+
+def call_as(
+    asker: "Asker",
+    context: Context,
+    request: Any,
+    question: "Question",
+    *,
+    keeps_gathered: bool,
+) -> None:
+    """The same for an asker of the caller's own."""
     try:
         groups_of(context).ask(
             request.group_id,

@@ -20,9 +20,8 @@ class BrokerGroupSettings:
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
-
-    def _int(self, name: str) -> int:
-        return self._services().configs.get_int(name)
+        self._int = services().configs.get_int
+        """Asked for several times with every commit."""
 
     def _of_group(self, group_id: GroupId, name: str) -> int:
         services = self._services()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.controller.topics import NewTopic
+from millstream.groups.records.partitioning import partition_of
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
 from millstream.runtime.turns import Steps
@@ -42,6 +43,8 @@ class GroupsSeams:
     timers: "Timers"
     turns: "Turns"
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
+    at_turn_end: Callable[[Callable[[], None]], object]
+    """Calls back once, when all requests that arrived together were handled."""
 
 
 class GroupsPart:
@@ -98,6 +101,7 @@ class GroupsPart:
                 settings=settings,
                 new_shard=new_shard,
                 is_gatherable=is_gatherable,
+                at_turn_end=self._seams.at_turn_end,
             )
         )
 
@@ -116,8 +120,6 @@ class GroupsPart:
 
     def partition_of(self, group_id: str) -> int:
         """The partition of the offsets topic that the group is in."""
-        from millstream.groups.records.partitioning import partition_of
-
         topic = self._topic
         if topic is not None:
             return partition_of(group_id, len(topic.partitions))

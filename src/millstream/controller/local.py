@@ -57,7 +57,7 @@ from millstream.controller.topics import (
 )
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
-from millstream.model.invariant import invariant
+from millstream.model.invariant import InvariantViolated
 from millstream.model.limits import PRODUCER_ID_BLOCK
 from millstream.runtime.background import Background
 from millstream.runtime.disk import Disk
@@ -227,8 +227,9 @@ class LocalController:
     def image(self) -> ClusterImage:
         """What the cluster looks like now."""
         image = self._image
-        invariant(image is not None, "the controller is used before it was loaded")
-        return image  # type: ignore[return-value]
+        if image is None:  # asked for with every request
+            raise InvariantViolated("the controller is used before it was loaded")
+        return image
 
     @property
     def deciding_image(self) -> ClusterImage:

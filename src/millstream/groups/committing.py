@@ -23,6 +23,7 @@ from millstream.groups.parts import Parts
 from millstream.groups.records.entries import Entry, Producer
 from millstream.groups.records.keys import OffsetKey
 from millstream.model.ids import (
+    NO_GENERATION,
     GenerationId,
     GroupId,
     InstanceId,
@@ -33,6 +34,9 @@ from millstream.model.ids import (
 from millstream.wire.messages.offset_commit import OffsetCommitRequest
 from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
+NOBODY: Final = Committer()
+"""Who commits without being a member: the same for all of them."""
+
 GROUP_NOT_FOUND_VERSION: Final = 9
 """Older clients know only ILLEGAL_GENERATION for a group that is not there."""
 
@@ -42,12 +46,16 @@ def offset_commit(
 ) -> None:
     """Raises GroupRefused for all of it; text that is too long is refused by partition."""
     group_id = GroupId(request.group_id)
-    by = Committer(
-        MemberId(request.member_id),
-        GenerationId(request.generation_id_or_member_epoch),
-        _instance(request.group_instance_id),
-    )
-    if group_id not in parts.groups and by.generation_id >= 0:
+    by = NOBODY
+    if request.member_id or request.generation_id_or_member_epoch != NO_GENERATION:
+        by = Committer(
+            MemberId(request.member_id),
+            GenerationId(request.generation_id_or_member_epoch),
+            _instance(request.group_instance_id),
+        )
+    elif request.group_instance_id is not None:
+        by = Committer(instance_id=InstanceId(request.group_instance_id))
+    if by.generation_id >= 0 and group_id not in parts.groups:
         is_told = caller.version >= GROUP_NOT_FOUND_VERSION
         raise GroupNotFound if is_told else IllegalGeneration
     made = commit(
@@ -90,9 +98,13 @@ def txn_offset_commit(
 
 def is_gatherable(write: Write) -> bool:
     """Whether it holds nothing but offsets of ordinary commits."""
-    if write.ticket is not None or write.producer is not None or not write.entries:
+    entries, _, ticket, _, producer = write
+    if ticket is not None or producer is not None or not entries:
         return False
-    return all(isinstance(key, OffsetKey) and value is not None for key, value in write.entries)
+    for key, value in entries:  # noqa: SIM110 - a generator would cost more than all of it
+        if type(key) is not OffsetKey or value is None:
+            return False
+    return True
 
 
 def _instance(instance_id: str | None) -> InstanceId | None:

@@ -122,9 +122,10 @@ class Shard:
         """Replies OffsetCommitResponse. Every topic has its name; from version 10 its id too."""
         parts = self._parts
         parts.wall_ms = wall_ms
-        self._answer(
-            caller, lambda: committing.offset_commit(parts, caller, request, now_ms=now_ms)
-        )
+        try:
+            committing.offset_commit(parts, caller, request, now_ms=now_ms)
+        except GroupRefused as refused:
+            parts.outbox.reply(caller, refused)
 
     def txn_offset_commit(
         self, caller: Caller, request: TxnOffsetCommitRequest, *, now_ms: int, wall_ms: int
@@ -208,23 +209,23 @@ class Shard:
         for entry in write.entries:
             at += 1
             if isinstance(entry.key, OffsetKey):
-                self._offset_appended(entry, Offset(at), producer_id)
+                applying.apply_offset(parts, entry, Offset(at), producer_id=producer_id)
+                if entry.value is not None:
+                    parts.counts.offset_commits += 1
+                    applying.add_simple(parts, entry.key.group_id)
             elif write.is_applied:
                 self._count_generation(entry)
             else:
                 of_groups.append(entry)
-        applying.apply_written(parts, of_groups, now_ms)
+        if of_groups:
+            applying.apply_written(parts, of_groups, now_ms)
+        elif write.ticket is None and not write.is_applied:
+            return  # offsets: no group's time is another than when it took the request
         self._arm(write)
         chain = parts.chains.pop(write.ticket, None) if write.ticket is not None else None
         if chain is not None:
             self._answer(chain.caller, chain.go_on)
             self._arm(write)
-
-    def _offset_appended(self, entry: Entry, at: Offset, producer_id: ProducerId) -> None:
-        applying.apply_offset(self._parts, entry, at, producer_id=producer_id)
-        if entry.value is not None:
-            self._parts.counts.offset_commits += 1
-            applying.add_simple(self._parts, entry.key.group_id)
 
     def _count_generation(self, entry: Entry) -> None:
         """A classic group writes its record with members when a rebalance is complete."""

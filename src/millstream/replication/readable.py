@@ -67,15 +67,15 @@ class ReadableReplica:
 
     @property
     def log_start(self) -> Offset:
-        return self.log.log_start
+        return self.slot.log_start
 
     @property
     def log_end(self) -> Offset:
-        return self.log.log_end
+        return self.slot.log_end
 
     @property
     def high_watermark(self) -> Offset:
-        return self.log.high_watermark
+        return self.slot.high_watermark
 
     @property
     def last_stable_offset(self) -> Offset:

@@ -37,10 +37,11 @@ def _serves_while_it_loads(_: Any) -> Any:
 def _answers_when_appended(original: Any) -> Any:
     """Before anybody else has it: a failover takes back what was promised."""
 
-    def wait(held: Any, write: Any, end: Any, moment: Any) -> None:
-        for reply in write.replies:
-            held._home.answer(reply)  # noqa: SLF001
-        original(held, write._replace(replies=()), end, moment)
+    def wait(held: Any, writes: Any, base: Any, moment: Any) -> None:
+        for write in writes:
+            for reply in write.replies:
+                held._home.answer(reply)  # noqa: SLF001
+        original(held, [one._replace(replies=()) for one in writes], base, moment)
 
     return wait
 

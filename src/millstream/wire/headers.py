@@ -6,6 +6,7 @@ broker is. The client id keeps its first, non-compact encoding in all versions. 
 headers are skipped: none is defined.
 """
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -86,8 +87,13 @@ def decode_response_header(data: Bytes, key: ApiKey, version: int) -> tuple[int,
 
 
 def encode_response_header(key: ApiKey, version: int, correlation_id: int) -> bytes:
-    header = _CORRELATION_ID.pack(correlation_id)
-    return header + _NO_TAGS if response_header_version(key, version) else header
+    return _CORRELATION_ID.pack(correlation_id) + response_header_end(key, version)
+
+
+@lru_cache(maxsize=1024)
+def response_header_end(key: int, version: int) -> bytes:
+    """What a response's header has behind the correlation id. Asked for with every answer."""
+    return _NO_TAGS if response_header_version(ApiKey(key), version) else b""
 
 
 def _skip_tags(view: memoryview, at: int) -> int:

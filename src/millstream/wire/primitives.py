@@ -164,10 +164,18 @@ def read_nullable_string(view: memoryview, at: int) -> tuple[str | None, int]:
 
 
 def read_compact_string(view: memoryview, at: int) -> tuple[str, int]:
+    # Nearly all are short, and every request has some: what they need is spelled out.
+    if at < len(view) and 0 < (byte := view[at]) < 0x80 and at + byte <= len(view):
+        try:
+            return str(view[at + 1 : at + byte], "utf-8"), at + byte
+        except UnicodeDecodeError:
+            raise MalformedFrame("string is not UTF-8", at=at + 1) from None
     return _text(view, *read_compact_length(view, at))
 
 
 def read_nullable_compact_string(view: memoryview, at: int) -> tuple[str | None, int]:
+    if at < len(view) and view[at]:
+        return read_compact_string(view, at)
     size, at = read_compact_length(view, at)
     return (None, at) if size == -1 else _text(view, size, at)
 

@@ -162,7 +162,8 @@ def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Rea
         count, at = read_length(view, at)
         if count == -1 and form.may_be_null:
             return None, at
-        _check_count(view, at, count, item_bytes_min)
+        if not 0 <= count <= (len(view) - at) // item_bytes_min:
+            raise _wrong_count(view, at, count)
         _budget.left -= count
         if _budget.left < 0:
             raise _too_many(at)
@@ -184,7 +185,8 @@ def number_array_reader(form: ArrayForm, kind: Kind) -> Reader:
         count, at = read_length(view, at)
         if count == -1 and form.may_be_null:
             return None, at
-        _check_count(view, at, count, number_bytes)
+        if not 0 <= count <= (len(view) - at) // number_bytes:
+            raise _wrong_count(view, at, count)
         _budget.left -= count // NUMBERS_PER_ITEM
         if _budget.left < 0:
             raise _too_many(at)
@@ -199,9 +201,8 @@ def _too_many(at: int) -> TooManyItems:
     return TooManyItems(f"more than {limit} items in one message", at=at)
 
 
-def _check_count(view: memoryview, at: int, count: int, item_bytes_min: int) -> None:
-    if not 0 <= count <= (len(view) - at) // item_bytes_min:
-        raise MalformedFrame(f"array of {count} items in {len(view) - at} bytes", at=at)
+def _wrong_count(view: memoryview, at: int, count: int) -> MalformedFrame:
+    return MalformedFrame(f"array of {count} items in {len(view) - at} bytes", at=at)
 
 
 def array_writer(form: ArrayForm, write_item: Writer) -> Writer:

@@ -11,10 +11,11 @@ Invariants: I-28, I-29.
 """
 
 from collections.abc import Coroutine, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from millstream.broker.context import Context
-from millstream.broker.group_calls import asking, call, group_code
+from millstream.broker.group_calls import GroupCall, asking, call, call_as, group_code
 from millstream.controller.image import ClusterImage, TopicImage
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
@@ -37,6 +38,9 @@ VERSIONS: Final = range(2, 11)
 
 _FIRST_WITH_TOPIC_IDS: Final = 10
 
+BODIES_KEPT: Final = 4096
+"""Encoded answers that are remembered: a hundred bytes or so for each partition."""
+
 Codes = Mapping[tuple[str, int], int]
 """By a topic's name and a partition."""
 
@@ -45,16 +49,18 @@ def handle(
     context: Context, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse] | None:
     """Ask the group to commit what exists."""
-    if sum(len(topic.partitions) for topic in request.topics) > ITEMS_PER_TURN:
+    if sum([len(topic.partitions) for topic in request.topics]) > ITEMS_PER_TURN:
         return _large(context, request)
     image, version = context.services.image, context.version
+    if version < _FIRST_WITH_TOPIC_IDS and (topics := _all_known(image, request)):
+        wanted = _of_topics(request, topics)
+        call_as(_PlainCommit(context, wanted), context, wanted, _ask, keeps_gathered=True)
+        return None
     known = run_whole(_sorting(image, request, version))
     if not known.wanted.topics:
         return run_whole(_answering(request, known, {}, version))
 
     def finish(found: OffsetCommitResponse) -> OffsetCommitResponse:
-        if known.is_all and version < _FIRST_WITH_TOPIC_IDS:
-            return found
         return run_whole(_answering(request, known, _codes_in(found), version))
 
     call(
@@ -84,26 +90,95 @@ def _ask(shard: "Shard", caller: Caller, request: OffsetCommitRequest, moment: "
     shard.offset_commit(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
 
 
+class _PlainCommit(GroupCall):
+    """A commit of partitions that all exist, by the names of their topics: nearly all are such.
+
+    What the group says is the answer as it stands.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, context: Context, request: OffsetCommitRequest) -> None:
+        super().__init__(context, request, failed, None)
+
+    def answered(self, response: Any) -> None:
+        if isinstance(response, OffsetCommitResponse) and self._context.peer.is_open:
+            body = _usual_body(response, self._context.version)
+            if body is not None:
+                self._context.answer_parts((body,))
+                return
+        super().answered(response)
+
+
+def _usual_body(response: OffsetCommitResponse, version: int) -> bytes | None:
+    """The answer without an error for a single partition, encoded; None for any other."""
+    if len(response.topics) != 1 or response.unknown_tags:
+        return None
+    (topic,) = response.topics
+    if len(topic.partitions) != 1 or topic.partitions[0].error_code:
+        return None
+    return _body_without_error(topic.name, topic.partitions[0].partition_index, version)
+
+
+@lru_cache(maxsize=BODIES_KEPT)
+def _body_without_error(topic: str, partition_index: int, version: int) -> bytes:
+    """Remembered, because consumers commit the same partitions all the time."""
+    partition = OffsetCommitResponsePartition(partition_index=partition_index)
+    answer = OffsetCommitResponseTopic(name=topic, partitions=[partition])
+    return OffsetCommitResponse(topics=[answer]).encode(version)
+
+
+def _all_known(
+    image: ClusterImage, request: OffsetCommitRequest
+) -> list[OffsetCommitRequestTopic] | None:
+    """The topics of the request with their ids; None where not all of its partitions exist."""
+    found = []
+    for topic in request.topics:
+        image_of_topic = image.topics.get(topic.name)
+        if image_of_topic is None or not topic.partitions:
+            return None
+        count = len(image_of_topic.partitions)
+        for one in topic.partitions:
+            if not 0 <= one.partition_index < count:
+                return None
+        found.append(
+            OffsetCommitRequestTopic(
+                name=topic.name, topic_id=image_of_topic.topic_id, partitions=topic.partitions
+            )
+        )
+    return found
+
+
+def _of_topics(
+    request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic]
+) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id=request.group_id,
+        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        retention_time_ms=request.retention_time_ms,
+        topics=topics,
+    )
+
+
 class _Known(NamedTuple):
     """What of a request exists."""
 
     wanted: OffsetCommitRequest
     names: list[str]
     """Of its topics, in their order; "" for an id that no topic has."""
-    is_all: bool
 
 
 def _sorting(image: ClusterImage, request: OffsetCommitRequest, version: int) -> Steps[_Known]:
     wanted: list[OffsetCommitRequestTopic] = []
     names = []
-    is_all = True
     pace = Pace()
     for topic in request.topics:
         found = _topic(image, topic, version)
         names.append(topic.name if version < _FIRST_WITH_TOPIC_IDS else found.name if found else "")
         count = 0 if found is None else len(found.partitions)
         partitions = [one for one in topic.partitions if 0 <= one.partition_index < count]
-        is_all = is_all and len(partitions) == len(topic.partitions)
         if partitions and found is not None:
             wanted.append(
                 OffsetCommitRequestTopic(
@@ -112,15 +187,7 @@ def _sorting(image: ClusterImage, request: OffsetCommitRequest, version: int) ->
             )
         if pace.is_due(1 + len(topic.partitions)):
             yield None
-    asked = OffsetCommitRequest(
-        group_id=request.group_id,
-        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        retention_time_ms=request.retention_time_ms,
-        topics=wanted,
-    )
-    return _Known(asked, names, is_all)
+    return _Known(_of_topics(request, wanted), names)
 
 
 def _topic(image: ClusterImage, topic: OffsetCommitRequestTopic, version: int) -> TopicImage | None:

@@ -70,7 +70,9 @@ class Offsets:
         self, key: OffsetKey, packed: Packed | None, at: int, producer_id: ProducerId
     ) -> None:
         """The same, for those who read the log."""
-        self._advance(at)
+        if at <= self._last:  # a call for each of a million records that are loaded is a second
+            self._refuse_order(at)
+        self._last = at
         if at < self._high_watermark and not self._unseen:
             self._change(key, packed, producer_id)
             return
@@ -80,7 +82,9 @@ class Offsets:
 
     def ended(self, producer_id: ProducerId, at: Offset, *, is_commit: bool) -> None:
         """The log has the marker that ends the producer's transaction."""
-        self._advance(at)
+        if at <= self._last:
+            self._refuse_order(at)
+        self._last = at
         self._unseen.append(_End(at, producer_id, is_commit))
         self._apply_seen()
 
@@ -95,10 +99,8 @@ class Offsets:
         """Records that were appended and do not count yet."""
         return len(self._unseen)
 
-    def _advance(self, at: int) -> None:
-        if at <= self._last:  # asked first: a million records are loaded
-            invariant(False, "I-29 offsets out of the log's order", at=at, last=self._last)
-        self._last = at
+    def _refuse_order(self, at: int) -> None:
+        invariant(False, "I-29 offsets out of the log's order", at=at, last=self._last)
 
     def _apply_seen(self) -> None:
         unseen, high_watermark = self._unseen, self._high_watermark

@@ -44,7 +44,7 @@ def pack(record_offset: int, value: OffsetCommitValue) -> Packed:
     """What the log has at `record_offset`."""
     head = _HEAD.pack(record_offset, value.offset, value.commit_timestamp, value.leader_epoch)
     if not value.metadata and value.expire_timestamp == -1:
-        return Packed(head if value.topic_id == NO_UUID else head + value.topic_id.bytes)
+        return Packed(head + value.topic_id.bytes if value.topic_id.int else head)
     expiry = _INT64.pack(value.expire_timestamp)
     return Packed(head + value.topic_id.bytes + expiry + value.metadata.encode())
 

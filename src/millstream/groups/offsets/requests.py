@@ -19,7 +19,6 @@ from millstream.wire.errors import ErrorCode
 from millstream.wire.fields import NO_UUID
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -39,7 +38,6 @@ from millstream.wire.messages.offset_fetch import (
 )
 from millstream.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -96,15 +94,24 @@ def commit(
     for topic in request.topics:
         answers = []
         for one in topic.partitions:
-            index = one.partition_index
-            code = _size_error(one, metadata_chars_max)
-            answers.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
-            if code:
+            index, metadata = one.partition_index, one.committed_metadata or ""
+            if metadata and is_metadata_too_large(metadata, metadata_chars_max):
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                answers.append(
+                    OffsetCommitResponsePartition(partition_index=index, error_code=code)
+                )
                 continue
+            answers.append(OffsetCommitResponsePartition(partition_index=index))
             if check is not None:
                 check(topic.name, topic.topic_id, index)
-            value = _value(one, wall_ms)
-            value.expire_timestamp, value.topic_id = expire_ms, topic.topic_id
+            value = OffsetCommitValue(
+                offset=one.committed_offset,
+                leader_epoch=one.committed_leader_epoch,
+                metadata=metadata,
+                commit_timestamp=wall_ms,
+                expire_timestamp=expire_ms,
+                topic_id=topic.topic_id,
+            )
             entries.append(Entry(OffsetKey(group_id, topic.name, index), value))
         response.topics.append(
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
@@ -127,33 +134,22 @@ def commit_in_transaction(
         answers = []
         for one in topic.partitions:
             index = one.partition_index
-            code = _size_error(one, metadata_chars_max)
+            is_too_large = is_metadata_too_large(one.committed_metadata, metadata_chars_max)
+            code = ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
             answers.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
             if code:
                 continue
             if check is not None:
                 check(topic.name, NO_UUID, index)
-            entries.append(Entry(OffsetKey(group_id, topic.name, index), _value(one, wall_ms)))
+            value = OffsetCommitValue(
+                offset=one.committed_offset,
+                leader_epoch=one.committed_leader_epoch,
+                metadata=one.committed_metadata or "",
+                commit_timestamp=wall_ms,
+            )
+            entries.append(Entry(OffsetKey(group_id, topic.name, index), value))
         response.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
     return TxnCommitting(tuple(entries), response)
-
-
-def _size_error(
-    one: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, chars_max: int
-) -> ErrorCode:
-    is_too_large = is_metadata_too_large(one.committed_metadata, chars_max)
-    return ErrorCode.OFFSET_METADATA_TOO_LARGE if is_too_large else ErrorCode.NONE
-
-
-def _value(
-    one: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, wall_ms: int
-) -> OffsetCommitValue:
-    return OffsetCommitValue(
-        offset=one.committed_offset,
-        leader_epoch=one.committed_leader_epoch,
-        metadata=one.committed_metadata or "",
-        commit_timestamp=wall_ms,
-    )
 
 
 # -- OffsetFetch -------------------------------------------------------------------------------

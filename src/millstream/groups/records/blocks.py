@@ -7,6 +7,7 @@ record is done here.
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
+from struct import Struct
 from typing import Final, NamedTuple
 
 from typing_extensions import Buffer
@@ -14,6 +15,7 @@ from typing_extensions import Buffer
 from millstream.kernels import columns
 from millstream.kernels.columns import (
     ATTRIBUTES,
+    BATCH_DEFAULTS,
     BATCH_FIELDS,
     PRODUCER_EPOCH,
     PRODUCER_ID,
@@ -24,6 +26,7 @@ from millstream.kernels.columns import (
     DecodeOptions,
     RecordColumns,
 )
+from millstream.kernels.crc import crc32c
 from millstream.model.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 
 _CONTROL: Final = 0x20
@@ -32,6 +35,36 @@ _BLOCK_BYTES: Final = 4 * 1024 * 1024
 """Decoded at a time: a few of a log's reads, so that not all of a segment is there as objects."""
 
 Pair = tuple[bytes, bytes | None]
+
+_FEW: Final = 32
+"""Up to so many small records are written right here: a commit is one, and to bring it into the
+form of columns would cost several times more than to write it."""
+_SMALL_BYTES: Final = 500
+"""Of a key and a value together: whatever is counted in such a record has a varint in the table."""
+_NULL_AND_END: Final = b"\x01\0"
+"""A length of -1 in the place of a value, and no headers."""
+
+
+def _varint(number: int) -> bytes:
+    """A number that is not negative, zigzag, seven bits a byte."""
+    left = number << 1
+    parts = bytearray()
+    while left > 0x7F:
+        parts.append(left & 0x7F | 0x80)
+        left >>= 7
+    parts.append(left)
+    return bytes(parts)
+
+
+_VARINTS: Final = tuple(_varint(number) for number in range(512))
+
+_UNCHECKED: Final = Struct(">qiibI")
+"""Base offset, length, leader epoch, magic, CRC: what the CRC does not cover."""
+_CHECKED: Final = Struct(">hiqqqhii")
+"""Attributes, last offset delta, base timestamp, max timestamp, producer id and epoch, base
+sequence, record count."""
+_LENGTH_END: Final = 12
+_MAGIC: Final = 2
 
 
 class Producer(NamedTuple):
@@ -101,11 +134,52 @@ def _cells(column: BinaryColumn | None, count: int) -> list[bytes | None]:
 
 def build_batch(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOptions) -> bytearray:
     """One batch of at least one record, all of the same time."""
+    if 0 < len(pairs) <= _FEW and not options.codec and options.append_time_ms is None:
+        records = _few_records(pairs)
+        if records is not None:
+            return _few_sealed(records, len(pairs), timestamp_ms, options)
+    return build_in_columns(pairs, timestamp_ms, options)
+
+
+def build_in_columns(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOptions) -> bytearray:
+    """The same by the kernel for records in any number, of any size."""
     keys = _column([key for key, _ in pairs])
     values = _column([value for _, value in pairs])
     timestamps = array("q", (timestamp_ms,)) * len(pairs)
     rows = RecordColumns(rows=len(pairs), timestamps=timestamps, keys=keys, values=values)
     return columns.encode(rows, 0, len(pairs), options)
+
+
+def _few_records(pairs: Sequence[Pair]) -> bytes | None:
+    """The records of a batch; None where one is not small."""
+    records = []
+    for delta, (key, value) in enumerate(pairs):
+        if len(key) + len(value or b"") > _SMALL_BYTES:
+            return None
+        # Attributes, and the time after the batch's, are zero; so is the number of headers.
+        body = b"\0\0" + _VARINTS[delta] + _VARINTS[len(key)] + key
+        body += _NULL_AND_END if value is None else _VARINTS[len(value)] + value + b"\0"
+        records.append(_VARINTS[len(body)] + body)
+    return b"".join(records)
+
+
+def _few_sealed(records: bytes, count: int, timestamp_ms: int, options: BatchOptions) -> bytearray:
+    checked = _CHECKED.pack(
+        0 if options is BATCH_DEFAULTS else options.attributes,  # made up anew at every look
+        count - 1,
+        timestamp_ms,
+        timestamp_ms,
+        options.producer_id,
+        options.producer_epoch,
+        options.base_sequence,
+        count,
+    )
+    checked += records
+    size = _UNCHECKED.size - _LENGTH_END + len(checked)
+    crc = crc32c(checked)
+    batch = bytearray(_UNCHECKED.pack(options.base_offset, size, options.leader_epoch, _MAGIC, crc))
+    batch += checked
+    return batch
 
 
 def _column(cells: Sequence[bytes | None]) -> BinaryColumn:

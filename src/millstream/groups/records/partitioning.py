@@ -1,5 +1,7 @@
 """Which partition of the offsets topic a group is in: Kafka's rule, so that both agree."""
 
+from functools import lru_cache
+
 
 def java_hash(text: str) -> int:
     """Java's String.hashCode: over the UTF-16 units, in 32-bit arithmetic with a sign."""
@@ -10,8 +12,12 @@ def java_hash(text: str) -> int:
     return hashed - (hashed >> 31 << 32)
 
 
+@lru_cache(maxsize=4096)
 def partition_of(name: str, partition_count: int) -> int:
-    """The partition for a group id (or a transactional id, which Kafka places the same way)."""
+    """The partition for a group id (or a transactional id, which Kafka places the same way).
+
+    Remembered, because the same groups ask all the time.
+    """
     hashed = java_hash(name)
     # Java cannot negate the smallest number, and Kafka takes 0 instead.
     return (0 if hashed == -(2**31) else abs(hashed)) % partition_count

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from millstream.groups.records import keys
 from millstream.groups.records.keys import Key
-from millstream.wire.fields import NO_UUID, array, blob, int8, int32, int64, nested, string, uuid
+from millstream.wire.fields import array, blob, int8, int32, int64, nested, string, uuid
 from millstream.wire.primitives import INT16, Bytes, MalformedFrame
 from millstream.wire.schema import Message, Struct
 
@@ -207,19 +207,17 @@ def write_version(value: Message) -> int:
 def encode_value(value: Message, *, version: int | None = None) -> bytes:
     """With its version in front. ValueError for what that version cannot carry."""
     if version is None:
-        if isinstance(value, OffsetCommitValue) and _is_plain(value):
+        if isinstance(value, OffsetCommitValue) and not (
+            value.metadata or value.expire_timestamp != -1 or value.unknown_tags
+        ):
             return _plain(value)
         version = write_version(value)
     return INT16.pack(version) + value.encode(version)
 
 
-def _is_plain(value: OffsetCommitValue) -> bool:
-    return not value.metadata and value.expire_timestamp == -1 and not value.unknown_tags
-
-
 def _plain(value: OffsetCommitValue) -> bytes:
     """What nearly all offsets look like, written at once: commits are most of what is written."""
-    has_id = value.topic_id != NO_UUID
+    has_id = value.topic_id.int != 0  # several times faster than to compare with NO_UUID
     fields = (value.offset, value.leader_epoch, 1, value.commit_timestamp, has_id)
     try:
         raw = PLAIN_OFFSET.pack(OFFSET_VERSION, *fields)

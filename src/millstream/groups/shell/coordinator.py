@@ -33,6 +33,11 @@ WAIT_MAX_MS: Final = 3_600_000
 """Of the timer; settings may be as large as numbers go."""
 
 
+# A look-up in an enumeration's class costs as much as four comparisons.
+_ACTIVE: Final = Phase.ACTIVE
+_LOADING: Final = Phase.LOADING
+
+
 class GroupCoordinator:
     """Implements `storage.ports.LeadershipListener`. All methods run on the loop's thread."""
 
@@ -45,6 +50,8 @@ class GroupCoordinator:
         self._timer: Any = None
         self._timer_ms = 0
         self._linger: Any = None
+        self._gathering: dict[HeldShard, None] = {}
+        """Shards that may have gathered something; while there are any, they will be written."""
         self._late: dict[HeldShard, int] = {}
         """Shards whose turn failed, and when they have the next."""
         self._past = Counts()
@@ -105,9 +112,9 @@ class GroupCoordinator:
         held = self._held.get(log.partition.partition)
         if held is None or held.log is not log:
             return
-        if held.phase is Phase.LOADING:
+        if held.phase is _LOADING:
             self._activate_if_loaded(held)
-        else:
+        elif not held.is_settling:  # else whoever is at it looks again
             held.settle(self._home.moment())
             self._settled(held)
 
@@ -195,7 +202,9 @@ class GroupCoordinator:
 
         `keeps_gathered` is for what `Shard` allows between gathered commits.
         """
-        held = self.get(index)
+        held = self._held.get(index)
+        if held is None:
+            raise NotCoordinator
         try:
             held.ask(question, caller, request, keeps_gathered=keeps_gathered)
         finally:
@@ -203,19 +212,34 @@ class GroupCoordinator:
 
     def _settled(self, held: HeldShard) -> None:
         """After every call of a machine."""
-        if held.has_gathered and self._linger is None:
-            linger_ms = max(0, self._seams.settings.append_linger_ms)
-            self._linger = self._seams.timers.call_later(linger_ms / 1000, self._write_gathered)
-        if held.phase is Phase.ACTIVE:
-            self._arm(held.due_ms())
+        if held.has_gathered:
+            self._gather(held)
+        # When a turn ends with a write of this shard, the timer is looked at then.
+        if held not in self._gathering or self._linger is not None:
+            self._arm_for(held)
         self._home.deliver()
+
+    def _gather(self, held: HeldShard) -> None:
+        """See to it that what the shard has gathered is written."""
+        is_coming = bool(self._gathering)
+        self._gathering[held] = None
+        if is_coming:
+            return
+        linger_ms = self._seams.settings.append_linger_ms
+        if linger_ms > 0:
+            self._linger = self._seams.timers.call_later(linger_ms / 1000, self._write_gathered)
+        else:
+            self._seams.at_turn_end(self._write_gathered)
 
     def _write_gathered(self) -> None:
         self._linger = None
-        for held in list(self._held.values()):
-            if held.has_gathered:
-                held.write_gathered()
-                self._arm(held.due_ms())
+        gathering, self._gathering = self._gathering, {}
+        if self._is_stopped:
+            return
+        moment = self._home.moment()
+        for held in gathering:
+            held.write_gathered(moment)
+            self._arm_for(held)
         self._home.deliver()
 
     # -- topics ----------------------------------------------------------------------------
@@ -225,8 +249,8 @@ class GroupCoordinator:
         for held in list(self._held.values()):
             if held.phase is not Phase.ACTIVE:
                 continue  # what it loads is decided on topics as they are then
-            held.write_gathered()
             moment = self._home.moment()
+            held.write_gathered(moment)
             held.shard.topics_changed(names, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
             if deleted:
                 held.shard.partitions_deleted(deleted)
@@ -236,6 +260,10 @@ class GroupCoordinator:
             yield None
 
     # -- time ------------------------------------------------------------------------------
+
+    def _arm_for(self, held: HeldShard) -> None:
+        if held.phase is _ACTIVE:
+            self._arm(held.due_ms())
 
     def _arm(self, due_ms: int) -> None:
         """Let the timer ring no later than then; that it rings too early does no harm."""

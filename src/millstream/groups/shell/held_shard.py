@@ -43,6 +43,11 @@ class Phase(Enum):
     """Not led any more, or led anew: nothing counts that still comes for it."""
 
 
+# A look-up in an enumeration's class costs as much as four comparisons.
+_ACTIVE: Final = Phase.ACTIVE
+_DROPPED: Final = Phase.DROPPED
+
+
 class _Pending:
     """Writes that the log has taken and that do not count yet."""
 
@@ -75,7 +80,8 @@ class HeldShard:
         """Those of them whose callers wait, by the time at which they are told to try again."""
         self._committed = NO_OFFSET
         self._expire_ms = 0
-        self._is_settling = False
+        self.is_settling = False
+        """Whether effects are being taken: whoever is at it sees by itself what counts then."""
 
     def __repr__(self) -> str:
         return f"HeldShard({self.log.partition}, {self.phase.value})"
@@ -93,10 +99,11 @@ class HeldShard:
         self, question: Question, caller: Caller, request: Any, *, keeps_gathered: bool
     ) -> None:
         """Let the machine decide; its answer comes through the caller's token."""
-        self.check_active()
-        if self._gathered and not keeps_gathered:
-            self.write_gathered()
+        if self.phase is not _ACTIVE:
+            self.check_active()
         moment = self._home.moment()
+        if self._gathered and not keeps_gathered:
+            self.write_gathered(moment)
         try:
             question(self.shard, caller, request, moment)
         except OperatingError as error:
@@ -108,42 +115,49 @@ class HeldShard:
 
     def settle(self, moment: Moment) -> None:
         """Take the effects until none is left, and see what counts by now."""
-        if self._is_settling:
+        if self.is_settling:
             return  # the high watermark moved inside of an append, whose caller looks again
-        self._is_settling = True
+        self.is_settling = True
         try:
-            while self.phase is not Phase.DROPPED:
-                self._release(moment)
-                effects = self.outbox.take()
-                if not effects:
-                    break
+            self._release(moment)
+            while self.phase is not _DROPPED and (effects := self.outbox.take()):
+                is_written = False
                 for effect in effects:
                     if isinstance(effect, Reply):
                         self._home.answer(effect)
                     else:
-                        self._write(effect, moment)
+                        is_written |= self._write(effect, moment)
+                if is_written:
+                    self._release(moment)
         finally:
-            self._is_settling = False
+            self.is_settling = False
 
-    def _write(self, write: Write, moment: Moment) -> None:
-        may_wait = write.entries and self._home.settings.append_linger_ms != AT_ONCE
-        if may_wait and self._home.seams.is_gatherable(write):
+    def _write(self, write: Write, moment: Moment) -> bool:
+        """Now, or with others; whether it was now."""
+        home = self._home
+        may_wait = write.entries and home.settings.append_linger_ms != AT_ONCE
+        if may_wait and home.seams.is_gatherable(write):
             self._gathered.append(write)
-            return
+            return False
         gathered, self._gathered = self._gathered, []
         self._append([*gathered, write], moment)
+        return True
 
     @property
     def has_gathered(self) -> bool:
         return bool(self._gathered)
 
-    def write_gathered(self) -> None:
+    def write_gathered(self, moment: Moment) -> None:
         """What was gathered is written now."""
-        if self._gathered and self.phase is Phase.ACTIVE:
-            gathered, self._gathered = self._gathered, []
-            moment = self._home.moment()
+        if not self._gathered or self.phase is not _ACTIVE:
+            return
+        gathered, self._gathered = self._gathered, []
+        self.is_settling = True
+        try:
             self._append(gathered, moment)
-            self.settle(moment)
+        finally:
+            self.is_settling = False
+        self.settle(moment)
 
     def _append(self, writes: Sequence[Write], moment: Moment) -> None:
         """In one batch, or else one by one: what one cannot be is no fault of the others."""
@@ -162,8 +176,7 @@ class HeldShard:
     def _append_together(self, writes: Sequence[Write], moment: Moment) -> OperatingError | None:
         entries = [entry for write in writes for entry in write.entries]
         if not entries:  # an answer that waits for what was written before it
-            for one in writes:
-                self._await(one, self.log.log_end, moment)
+            self._await(writes, self.log.log_end, moment)
             return None
         try:
             batch = encode(entries, now_ms=moment.wall_ms, producer=writes[0].producer)
@@ -172,27 +185,48 @@ class HeldShard:
             return error
         except ValueError as error:
             return InvalidGroupRequest(str(error))
-        invariant(
-            outcome.last_offset - outcome.base_offset + 1 == len(entries),
-            "I-29 not every entry has its offset",
-            partition=self.log.partition,
-        )
+        base = outcome.base_offset
+        if outcome.last_offset - base + 1 != len(entries):
+            invariant(False, "I-29 not every entry has its offset", partition=self.log.partition)
         counts = self._home.counts
         counts.batches += 1
         counts.writes += len(writes)
-        end = outcome.base_offset
+        last = base - 1
+        now_ms, wall_ms = moment
         for one in writes:
-            end = Offset(end + len(one.entries))
-            self.shard.appended(one, Offset(end - 1), now_ms=moment.now_ms, wall_ms=moment.wall_ms)
-            self._await(one, end, moment)
+            last += len(one.entries)
+            self.shard.appended(one, Offset(last), now_ms=now_ms, wall_ms=wall_ms)
+        self._await(writes, base, moment)
         return None
 
-    def _await(self, write: Write, end: Offset, moment: Moment) -> None:
-        timeout_ms = self._home.settings.offsets_commit_timeout_ms
-        pending = _Pending(write, end=end, deadline_ms=moment.now_ms + timeout_ms)
-        self._pending.append(pending)
-        if not pending.is_told:
-            self._untold.append(pending)
+    def _await(self, writes: Sequence[Write], base: Offset, moment: Moment) -> None:
+        """The log has the writes from `base` on. Without followers they count already."""
+        end = base
+        if not self._pending and self.phase is _ACTIVE:
+            mark = self.log.high_watermark
+            if mark >= base + sum([len(one.entries) for one in writes]):
+                self._count(mark)
+                for one in writes:
+                    self._tell(one, moment)
+                return
+        deadline_ms = moment.now_ms + self._home.settings.offsets_commit_timeout_ms
+        for one in writes:
+            end = Offset(end + len(one.entries))
+            pending = _Pending(one, end=end, deadline_ms=deadline_ms)
+            self._pending.append(pending)
+            if not pending.is_told:
+                self._untold.append(pending)
+
+    def _count(self, mark: Offset) -> None:
+        """What is below the mark can not be lost any more."""
+        if mark > self._committed:
+            self._committed = mark
+            self.shard.committed(mark)
+
+    def _tell(self, write: Write, moment: Moment) -> None:
+        for reply in write.replies:
+            self._home.answer(reply)
+        self.shard.written(write, now_ms=moment.now_ms)
 
     def _refuse(self, write: Write, error: OperatingError, moment: Moment) -> None:
         self._home.counts.writes_refused += 1
@@ -202,12 +236,11 @@ class HeldShard:
 
     def _release(self, moment: Moment) -> None:
         """What the high watermark has passed counts: say so."""
-        if self.phase is not Phase.ACTIVE:
+        if self.phase is not _ACTIVE:
             return
         mark = self.log.high_watermark
         if mark > self._committed:
-            self._committed = mark
-            self.shard.committed(mark)
+            self._count(mark)
         while self._pending and self._pending[0].end <= mark:
             pending = self._pending.popleft()
             if not pending.is_told:
@@ -269,7 +302,7 @@ class HeldShard:
 
     def tick(self, moment: Moment) -> None:
         """Sessions, rebalances, writes that take too long, and what has expired."""
-        self.write_gathered()
+        self.write_gathered(moment)
         now_ms = moment.now_ms
         while self._untold and (self._untold[0].is_told or self._untold[0].deadline_ms <= now_ms):
             self._give_up(self._untold.popleft())

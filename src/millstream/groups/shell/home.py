@@ -86,6 +86,8 @@ class ShellSeams:
     new_shard: "Callable[[int, Outbox], Shard]"
     is_gatherable: Callable[[Write], bool]
     """Whether a write may wait for others of its kind."""
+    at_turn_end: Callable[[Callable[[], None]], object]
+    """Calls back once, when all requests that arrived together have been asked."""
 
 
 class Home:
@@ -115,20 +117,16 @@ class Home:
 
     def deliver(self) -> None:
         """Send what is ready."""
-        if self._is_delivering:
+        if self._is_delivering or not self._ready:
             return  # whoever is at it goes on until nothing is left
         self._is_delivering = True
         try:
             while self._ready:
-                reply = self._ready.popleft()
-                _deliver(reply)
+                token, response = self._ready.popleft()
+                asker: Any = token
+                try:
+                    asker.answered(response)
+                except Exception as error:  # noqa: BLE001 - the others must be told all the same
+                    log.error("an answer of a group could not be sent", error=error)
         finally:
             self._is_delivering = False
-
-
-def _deliver(reply: Reply) -> None:
-    asker: Any = reply.token
-    try:
-        asker.answered(reply.response)
-    except Exception as error:  # noqa: BLE001 - one who cannot be told must not stop the others
-        log.error("an answer of a group could not be sent", error=error)
