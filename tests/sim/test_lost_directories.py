@@ -75,6 +75,7 @@ def test_leader_loses_its_directory_and_another_leads(seed: int, dies: int | Non
 def test_follower_loses_its_directory_and_leaves_before_it_lags(seed: int) -> None:
     async def story(stage: Stage) -> None:
         await stage.create([1, 2, 3])
+        await stage.until(lambda: stage.replica(3) is not None, "the follower has its log")
         before_s = stage.scene.now_s()
         fail(stage, 3)
         await stage.until_led(by=1, isr={1, 2})

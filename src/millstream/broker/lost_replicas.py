@@ -30,7 +30,7 @@ LOOK_S: Final = 0.5
 """Until a failure is told, at the latest; without one a look costs nothing."""
 
 REPLICAS_MAX: Final = 2_000
-"""In one request; the others follow in the next. As many as Kafka's brokers send at most."""
+"""In one request; the others follow in the next. Kafka's brokers send 2250 at most."""
 
 PURPOSE: Final = "lost"
 
