@@ -30,6 +30,14 @@ def fail(stage: Stage, broker: int, *directories: str) -> None:
             one.failed(OSError(errno.EIO, "the disk is gone", one.path))
 
 
+def give_up_first(stage: Stage, broker: int) -> None:
+    """Between two starts, as the handbook says."""
+    machine = stage.machine(broker)
+    machine.node.disk.remove(f"{SECOND}/cluster.directories")
+    machine._settings["log.dirs"] = SECOND
+    machine._recovery._fates.clear()  # it is not asked what became of those logs
+
+
 async def until_leaderless(stage: Stage, *, last_known: int) -> None:
     def is_so() -> bool:
         state = stage.state()
@@ -172,9 +180,7 @@ def test_directory_that_is_given_up_is_fetched_again_from_the_others(seed: int) 
         assert await stage.produce(1, b"a") == 0
         machine = stage.machine(1)
         await machine.stop()
-        machine.node.disk.remove(f"{SECOND}/cluster.directories")
-        machine._settings["log.dirs"] = SECOND
-        machine._recovery._fates.clear()  # it is not asked what became of those logs
+        give_up_first(stage, 1)
         await stage.start(1)
         await stage.until_led(isr={1, 2, 3})
         state = stage.state()
@@ -187,6 +193,31 @@ def test_directory_that_is_given_up_is_fetched_again_from_the_others(seed: int) 
 
     stage = stage_of(seed)
     stage.scene.excuses.wounded.add(1)  # its first directory is not scanned in the end
+    stage.tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_given_up_is_no_reason_to_lead_though_the_stop_was_clean(seed: int) -> None:
+    """It is eligible for what it had, and has it no more: only the other one has everything."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2])
+        assert await stage.produce(1, b"a") == 0
+        await stage.machine(1).stop()
+        await stage.until_led(by=2, isr={2})
+        stage.kill(2)
+        give_up_first(stage, 1)
+        await stage.start(1)
+        await asyncio.sleep(10)  # the other one's session has ended
+        state = stage.state()
+        assert state is not None
+        assert state.leader == -1
+        await stage.start(2)
+        await stage.until_led(by=2, isr={1, 2})
+        assert await stage.read_values(2) == [b"a"]
+
+    stage = stage_of(seed)
+    stage.scene.excuses.wounded.add(1)
     stage.tell(story)
 
 
