@@ -13,6 +13,7 @@ from millstream.model.config.properties import render_properties
 from millstream.testing.peers.kafka import free_ports
 from server_process import ServerProcess, server_process
 from up_kit import Cluster
+from waiting_for import until
 
 TOPIC = "events"
 DIRECTORIES = ("one", "two")
@@ -104,7 +105,7 @@ def test_others_lead_what_a_failed_directory_had_and_nothing_is_lost(world: Worl
     parts = cluster.partitions(TOPIC)
     assert all(victim in parts[one].isrs for one in kept), "its other directory serves on"
     assert process.poll() is None
-    assert machine.lines("a log directory failed")
+    until(lambda: machine.lines("a log directory failed"), "it says so, too")
 
     other = next(machine.root / one for one in DIRECTORIES if machine.root / one != gone)
     other.rename(other.with_suffix(".away"))
