@@ -30,9 +30,10 @@ from millstream.controller.cluster.leadership import (
     shut_down,
 )
 from millstream.controller.cluster.loading import load, recovery
+from millstream.controller.cluster.lost_replicas import LostResults, lose_replicas
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.plans import Plan, Policy
-from millstream.controller.cluster.port import ElectionKind, IsrChange
+from millstream.controller.cluster.port import ElectionKind, IsrChange, LostReplica
 from millstream.controller.cluster.reassignments import reassign
 from millstream.controller.cluster.topics_plans import (
     alter_broker_configs,
@@ -50,7 +51,7 @@ from millstream.controller.image import (
 )
 from millstream.controller.topics import MorePartitions, NewTopic, Rules, TopicDefaults
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Set
-from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicPartition
+from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.runtime.randomness import SeededRandomness
 
 BROKERS = [BrokerId(one) for one in range(1, 6)]
@@ -76,6 +77,8 @@ class World:
         self.rules = Rules(TopicDefaults(), lambda _: None, SeededRandomness(seed))
         self.named = 0
         self.crashes = self.elections = self.unclean = 0
+        self.lost: dict[tuple[TopicId, int, BrokerId], BrokerEpoch] = {}
+        """Replicas whose logs failed, as written down, and the incarnations that said so."""
         for one in BROKERS[: self.random.choice((1, 3, 4, 5))]:
             self.start(one)
         self.look()
@@ -93,10 +96,14 @@ class World:
     def stop(self, broker_id: BrokerId) -> None:
         epoch = self.alive.pop(broker_id)
         self.tree.multi([Delete(path=nodes.broker_path(broker_id), version=ANY_VERSION)])
-        if self.random.random() < 0.6:
+        if self.random.random() < 0.6 and (broker_id, epoch) not in self.wounded():
             self.last_epochs[broker_id] = epoch
         else:
             self.ghosts.lose(broker_id)
+
+    def wounded(self) -> set[tuple[BrokerId, BrokerEpoch]]:
+        """Brokers without some of their logs: they prove nothing."""
+        return {(one, epoch) for (_, _, one), epoch in self.lost.items()}
 
     def shake(self) -> None:
         """Brokers stop and start, some of them several times between two looks."""
@@ -162,6 +169,7 @@ class World:
     def take_over(self, following: ClusterImage, unclean: list[UncleanElection]) -> None:
         self.image = following
         self.unclean += len(unclean)
+        self.check_lost()
         self.ghosts.check(following, unclean, self.alive)
         self.ghosts.check_members(following)
         self.asked.clear()
@@ -183,6 +191,7 @@ class World:
             (1, self.balance),
             (1, self.shut_down),
             (1, self.forget),
+            (2, self.lose),
         ]
         weights = [weight for weight, _ in events]
         self.random.choices([event for _, event in events], weights)[0]()
@@ -319,6 +328,43 @@ class World:
             if one not in assigned:
                 self.decide(lambda: unregister_broker(self.image, one, self.policy()))
 
+    def lose(self) -> None:
+        """A directory of one broker fails, with some of its logs."""
+        known = [one for one, epoch in self.alive.items() if self.knows(one, epoch)]
+        if not known:
+            return
+        one = self.random.choice(known)
+        epoch = self.alive[one]
+        gone = [
+            LostReplica(topic.topic_id, part.index)
+            for topic, part in self.some_partitions()
+            if one in part.replicas
+        ]
+        self.decide(
+            lambda: lose_replicas(
+                self.image, gone, self.policy(), broker_id=one, broker_epoch=epoch
+            )
+        )
+        for replica in gone:
+            topic = self.image.topics_by_id[replica.topic_id]
+            if one in topic.partitions[replica.partition].lost:
+                self.lost[(*replica, one)] = epoch
+
+    def check_lost(self) -> None:
+        """As long as it is the same broker, nothing makes such a replica lead or count."""
+        for (topic_id, index, one), epoch in list(self.lost.items()):
+            topic = self.image.topics_by_id.get(topic_id)
+            known = self.image.brokers.get(one)
+            if topic is None or known is None or known.epoch != epoch:
+                del self.lost[topic_id, index, one]
+                continue
+            part = topic.partitions[index]
+            if one not in part.replicas:
+                del self.lost[topic_id, index, one]
+                continue
+            counts = one in (*part.isr, *part.elr, part.leader)
+            assert not counts, f"I-14 broker {one} has lost its log: {part}"
+
 
 # -- checks ------------------------------------------------------------------------------------
 
@@ -334,7 +380,7 @@ def recovered(tree: NodeTree, rules: Callable[..., Policy]) -> Plan[BrokerNews]:
 
 
 def reports(result: object) -> list[UncleanElection]:
-    if isinstance(result, BrokerNews | PartitionResults):
+    if isinstance(result, BrokerNews | PartitionResults | LostResults):
         return list(result.unclean_elections)
     if isinstance(result, list):
         return [one for one in result if isinstance(one, UncleanElection)]
@@ -386,4 +432,4 @@ def assignment(one: PartitionImage) -> tuple[object, ...]:
 
 
 def essence(one: PartitionImage) -> tuple[object, ...]:
-    return *assignment(one), one.leader, set(one.isr), set(one.elr)
+    return *assignment(one), one.leader, set(one.isr), set(one.elr), set(one.lost)

@@ -97,7 +97,8 @@ def differences(ours: type[Struct], theirs: Any, version: int, where: str) -> It
 
 
 def _bare(name: str) -> str:
-    return name.removesuffix("_ms")
+    """Without the unit, and without what kio adds to names that Python has, as in `id_`."""
+    return name.removesuffix("_ms").removesuffix("_")
 
 
 def _facts(pair: Pair, version: int) -> Iterator[tuple[str, Any, Any]]:

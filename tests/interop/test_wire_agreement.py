@@ -27,7 +27,6 @@ KEYS = pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name.lower
 
 REMOVED: Final = "Kafka 4 has no version of it: brokers learnt from ZooKeeper's controller so"
 QUORUM: Final = "said among Kafka's controllers; ours do not talk to theirs"
-DIRECTORIES: Final = "from a broker to Kafka's controller, about log directories"
 SHARE_STATE: Final = "said among brokers: where Kafka keeps the state of share groups"
 NOT_DECLARED: Final = {
     ApiKey.LEADER_AND_ISR: REMOVED,
@@ -40,7 +39,6 @@ NOT_DECLARED: Final = {
     ApiKey.FETCH_SNAPSHOT: QUORUM,
     ApiKey.CONTROLLER_REGISTRATION: QUORUM,
     ApiKey.UPDATE_RAFT_VOTER: QUORUM,
-    ApiKey.ASSIGN_REPLICAS_TO_DIRS: DIRECTORIES,
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: SHARE_STATE,
     ApiKey.READ_SHARE_GROUP_STATE: SHARE_STATE,
     ApiKey.WRITE_SHARE_GROUP_STATE: SHARE_STATE,

@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 
 from cluster_world import World
-from millstream.controller.cluster import drafts, elections, topics_plans
+from millstream.controller.cluster import (
+    drafts,
+    elections,
+    isr_changes,
+    lost_replicas,
+    nodes,
+    topics_plans,
+)
 from millstream.controller.cluster.brokers import _Looks
 from millstream.controller.cluster.drafts import Draft
 from millstream.controller.cluster.elections import Electorate, Members, Settled, TopicRules
+from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import KNOWN_BROKERS
 from millstream.controller.cluster.plans import Plan
-from millstream.controller.image import PartitionImage
+from millstream.controller.cluster.port import IsrChange
+from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.turns import Steps
@@ -132,6 +141,51 @@ def epochs_are_remembered_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Draft, "planning", reordered)
 
 
+def a_lost_replica_is_brought_in_again(patch: pytest.MonkeyPatch) -> None:
+    """Its leader heard of a fetch from before."""
+    no_checks(patch)
+    check = isr_changes._check_members
+
+    def forgetful(
+        image: ClusterImage, topic: TopicImage, partition: PartitionImage, change: IsrChange
+    ) -> None:
+        check(image, topic, partition._replace(lost=()), change)
+
+    patch.setattr(isr_changes, "_check_members", forgetful)
+
+
+def a_lost_replica_is_the_last_known_leader(patch: pytest.MonkeyPatch) -> None:
+    without = elections._settled_without
+
+    def forgetful(partition: PartitionImage, *given: Any, **named: Any) -> Settled:
+        outcome = without(partition._replace(lost=()), *given, **named)
+        if outcome.partition.lost == partition.lost:
+            return outcome
+        return outcome._replace(partition=outcome.partition._replace(lost=partition.lost))
+
+    no_checks(patch)
+    patch.setattr(elections, "_settled_without", forgetful)
+
+
+def a_lost_replica_stays_eligible(patch: pytest.MonkeyPatch) -> None:
+    no_checks(patch)
+
+    def trusting(*given: Any, lost: Collection[BrokerId], **named: Any) -> Settled:
+        return elections.settled(*given, **named)
+
+    patch.setattr(lost_replicas, "settled", trusting)
+
+
+def a_mark_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
+    """The next controller does not know it, and its broker has said it."""
+    encode = nodes.encode_state
+
+    def without_mark(partition: PartitionImage, *, controller_epoch: int) -> bytes:
+        return encode(partition._replace(lost=()), controller_epoch=controller_epoch)
+
+    patch.setattr(nodes, "encode_state", without_mark)
+
+
 PLANTS: list[tuple[Plant, str]] = [
     (an_unproved_broker_stays_in_sync, "I-1[34]"),
     (a_successor_is_taken_for_its_predecessor, "I-1[57]"),
@@ -143,6 +197,10 @@ PLANTS: list[tuple[Plant, str]] = [
     (eligible_after_another_of_them_leads_alone, "I-1[34]"),
     (eligible_with_a_smaller_minimum, "I-13"),
     (epochs_are_remembered_first, "I-1[345]|no outcome"),
+    (a_lost_replica_is_brought_in_again, "I-14 broker . has lost|are in sync or eligible"),
+    (a_lost_replica_is_the_last_known_leader, "I-14 broker . has lost|are in sync or eligible"),
+    (a_lost_replica_stays_eligible, "I-14 broker . has lost|are in sync or eligible"),
+    (a_mark_is_not_written_down, "not what is written|no outcome"),
 ]
 
 
@@ -158,5 +216,5 @@ def test_planted_bug_is_caught(
     plant: Plant, caught_as: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    with pytest.raises((AssertionError, InvariantViolated), match=caught_as):
+    with pytest.raises((AssertionError, InvariantViolated, DamagedNode), match=caught_as):
         run()

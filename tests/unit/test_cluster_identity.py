@@ -4,12 +4,14 @@ import pytest
 
 from controller_kit import ROOT
 from millstream.broker.cluster_identity import ClusterIdentity
+from millstream.broker.member_directories import DIRECTORIES_FILE
 from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster, OfACluster
 from millstream.controller.identity import EPOCH_FILE
 from millstream.controller.local import LocalController
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
-from millstream.runtime.disk import write_atomically
+from millstream.runtime.disk import remove_tree, write_atomically
 from millstream.runtime.randomness import SeededRandomness
+from millstream.storage import clean_shutdown
 from millstream.testing.sim_background import InlineBackground
 from millstream.testing.sim_disk import SimDisk
 
@@ -98,3 +100,103 @@ def test_an_epoch_that_cannot_be_read_says_nothing() -> None:
     for text in (b"", b"-5\n", b"seven", b"9" * 40):
         write_atomically(disk, f"{ROOT}/{EPOCH_FILE}", text)
         assert identity(disk).seen_epoch == NO_BROKER_EPOCH
+
+
+# -- directories that are not there ----------------------------------------------------------------
+
+
+def member(disk: SimDisk, *directories: str, seed: int = 1) -> ClusterIdentity:
+    """A start with these in `log.dirs`, up to where the directories are this broker's."""
+    made = ClusterIdentity(
+        disk, directories, broker_id=BrokerId(1), randomness=SeededRandomness(seed)
+    )
+    made.read()
+    made.leave_out([one.name for one in made.withheld])
+    made.complete("the cluster")
+    return made
+
+
+def stop(disk: SimDisk, *directories: str, logs: int) -> None:
+    """A clean one, that leaves one log in each."""
+    for number, one in enumerate(directories):
+        disk.make_directories(f"{one}/t-{number}")
+        clean_shutdown.write(disk, one, BrokerEpoch(9), log_count=logs)
+
+
+@pytest.mark.parametrize(
+    ("configured", "told"),
+    [
+        ([ROOT], "not in log.dirs any more"),
+        ([ROOT, "/third"], "not in log.dirs any more"),
+        ([ROOT, "/other"], "not mounted there"),
+    ],
+)
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_directory_that_is_not_there_is_missed(
+    configured: list[str], told: str, is_clean: bool
+) -> None:
+    disk = SimDisk(directories=[*DIRECTORIES, "/third"])
+    member(disk, *DIRECTORIES)
+    if is_clean:
+        stop(disk, *DIRECTORIES, logs=2)
+    disk.rename("/other", "/elsewhere")
+    disk.make_directories("/other")  # an empty mount point
+    for seed in (2, 3):  # and at the next start it is missed still
+        again = member(disk, *configured, seed=seed)
+        (gone,) = again.withheld
+        assert (gone.name, gone.path) == ("/other", "/other")
+        assert told in gone.reason
+        assert DIRECTORIES_FILE in gone.reason
+        assert disk.list_directory("/other") == []
+    remove_tree(disk, "/other")
+    disk.rename("/elsewhere", "/other")
+    assert member(disk, *sorted({*configured, "/other"}), seed=4).withheld == []
+
+
+def test_directory_that_moved_is_there() -> None:
+    """Paths may change; ids count."""
+    disk = SimDisk(directories=DIRECTORIES)
+    member(disk, *DIRECTORIES)
+    disk.rename("/other", "/moved")
+    assert member(disk, ROOT, "/moved", seed=2).withheld == []
+    disk.rename("/moved", "/gone")
+    (gone,) = member(disk, ROOT, seed=3).withheld
+    assert gone.path == "/moved"
+
+
+def test_another_directory_in_its_place_is_not_it() -> None:
+    disk = SimDisk(directories=[*DIRECTORIES, "/third"])
+    member(disk, *DIRECTORIES, "/third")
+    disk.rename("/other", "/elsewhere")
+    disk.rename("/third", "/other")
+    (gone,) = member(disk, *DIRECTORIES, seed=2).withheld
+    assert gone.name.startswith("/other (")
+    assert "another directory" in gone.reason
+
+
+def test_directory_without_logs_may_be_taken_away() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    member(disk, *DIRECTORIES)
+    stop(disk, ROOT, logs=1)
+    disk.rename("/other", "/elsewhere")
+    assert member(disk, ROOT, "/new", seed=2).withheld == []
+    disk.remove(f"{ROOT}/.kafka_cleanshutdown")
+    assert member(disk, ROOT, "/new", seed=3).withheld == [], "it was forgotten"
+
+
+def test_what_it_held_is_given_up_by_removing_the_lists() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    member(disk, *DIRECTORIES)
+    disk.rename("/other", "/elsewhere")
+    assert member(disk, ROOT, seed=2).withheld
+    disk.remove(f"{ROOT}/{DIRECTORIES_FILE}")
+    assert member(disk, ROOT, seed=3).withheld == []
+
+
+def test_list_that_nobody_wrote_says_nothing() -> None:
+    disk = SimDisk(directories=DIRECTORIES)
+    member(disk, *DIRECTORIES)
+    write_atomically(disk, f"{ROOT}/{DIRECTORIES_FILE}", b"rubbish")
+    assert member(disk, *DIRECTORIES, seed=2).withheld == []
+    disk.rename("/other", "/elsewhere")
+    assert member(disk, ROOT, seed=3).withheld, "it was written again"

@@ -94,6 +94,10 @@ def test_what_we_write_can_be_read_by_kafka_and_by_us() -> None:
     kafka = {"version": 1, "leader": 2, "leader_epoch": 5, "controller_epoch": 3, "isr": [2]}
     assert json.loads(state).items() >= kafka.items()
     assert json.loads(state)["elr"] == [4]
+    assert "lost" not in json.loads(state)
+    lost = one._replace(lost=(BrokerId(1),))
+    state = nodes.encode_state(lost, controller_epoch=3)
+    assert nodes.decode_state(NAME, state, assignment, version=9) == lost
 
 
 def test_a_registration_comes_back_as_it_was() -> None:
@@ -152,6 +156,8 @@ DAMAGED = [
     ("state", b'{"leader":1,"leader_epoch":-1,"isr":[1]}'),
     ("state", b'{"leader":true,"leader_epoch":0,"isr":[1]}'),
     ("state", b'{"leader":1,"leader_epoch":0,"isr":[1],"elr":[8]}'),
+    ("state", b'{"leader":1,"leader_epoch":0,"isr":[1],"lost":[8]}'),
+    ("state", b'{"leader":1,"leader_epoch":0,"isr":[1],"lost":[1]}'),
     ("broker", b'{"endpoints":["nonsense"]}'),
     ("broker", b'{"host":"h","port":1}'),
     ("known", b'{"broker_epoch":"4"}'),
@@ -178,7 +184,10 @@ _JSON = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["leader", "isr", "elr", "partitions", "topic_id", "endpoints", "config", "0", "id"]
+                [
+                    *("leader", "isr", "elr", "lost", "partitions", "topic_id"),
+                    *("endpoints", "config", "0", "id"),
+                ]
             ),
             inner,
             max_size=4,

@@ -5,6 +5,7 @@ import pytest
 from millstream.broker.handlers import (
     alter_partition,
     alter_partition_reassignments,
+    assign_replicas_to_dirs,
     broker_heartbeat,
     describe_quorum,
     elect_leaders,
@@ -21,6 +22,10 @@ from millstream.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
+)
+from millstream.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
 )
 from millstream.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -169,5 +174,8 @@ def test_the_broker_itself_decides_about_metadata(desk: Desk, version: int) -> N
 def test_what_brokers_ask_each_other_is_not_for_one_alone(desk: Desk) -> None:
     with pytest.raises(NotController):
         desk.send(alter_partition, AlterPartitionRequest(), AlterPartitionResponse, 3)
+    told = AssignReplicasToDirsRequest()
+    with pytest.raises(NotController):
+        desk.send(assign_replicas_to_dirs, told, AssignReplicasToDirsResponse, 0)
     with pytest.raises(NotController):
         desk.send(broker_heartbeat, BrokerHeartbeatRequest(), BrokerHeartbeatResponse, 1)

@@ -9,21 +9,23 @@ import pytest
 from millstream.broker.config_changes import check_broker_name
 from millstream.broker.handlers import (
     alter_partition,
+    assign_replicas_to_dirs,
     broker_heartbeat,
     metadata,
     pull_metadata,
 )
 from millstream.controller.cluster.errors import (
     IneligibleReplica,
+    NoReplicaThere,
     NotController,
     StaleBrokerEpoch,
 )
-from millstream.controller.cluster.port import IsrChange
+from millstream.controller.cluster.port import IsrChange, LostReplica
 from millstream.controller.image import BrokerImage, ClusterImage, PartitionImage
 from millstream.controller.topics import NewTopic
 from millstream.model.config.errors import InvalidConfigRequest
 from millstream.model.errors import OperatingError
-from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
+from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -31,6 +33,17 @@ from millstream.wire.messages.alter_partition import (
     BrokerState,
     RequestPartitionData,
     RequestTopicData,
+)
+from millstream.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+    RequestDirectoryData,
+)
+from millstream.wire.messages.assign_replicas_to_dirs import (
+    RequestPartitionData as AssignedPartition,
+)
+from millstream.wire.messages.assign_replicas_to_dirs import (
+    RequestTopicData as AssignedTopic,
 )
 from millstream.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -56,6 +69,7 @@ class Controller:
 
     def __init__(self) -> None:
         self.changes: Sequence[IsrChange] = ()
+        self.lost: list[LostReplica] = []
         self.is_done = True
         self.image = ClusterImage(
             cluster_id="c",
@@ -80,6 +94,14 @@ class Controller:
         refused = IneligibleReplica(TopicPartition("t", 1), BrokerId(3))
         outcomes: list[PartitionImage | OperatingError] = [made, refused]
         return outcomes[: len(changes)]
+
+    async def lose_replicas(
+        self, lost: Sequence[LostReplica], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
+    ) -> list[OperatingError | None]:
+        self._check(broker_id, broker_epoch)
+        self.lost = list(lost)
+        refused = NoReplicaThere(TopicPartition("t", 1), BrokerId(2))
+        return [refused if one.partition == 1 else None for one in lost]
 
     async def shut_down(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         self._check(broker_id, broker_epoch)
@@ -146,7 +168,51 @@ def test_leader_gets_the_new_state_or_a_refusal_for_each_partition(version: int)
     assert epochs == ([50, 51] if version >= 3 else [-1, -1])
 
 
+def assignment(*directories: int, epoch: int = EPOCH) -> AssignReplicasToDirsRequest:
+    """Partitions 0 and 1 of a topic in each of the directories."""
+    parts = [AssignedPartition(partition_index=index) for index in (0, 1)]
+    return AssignReplicasToDirsRequest(
+        broker_id=2,
+        broker_epoch=epoch,
+        directories=[
+            RequestDirectoryData(
+                id=UUID(int=one), topics=[AssignedTopic(topic_id=TOPIC, partitions=parts)]
+            )
+            for one in directories
+        ],
+    )
+
+
+def test_lost_replicas_are_told_one_by_one_and_other_directories_mean_nothing() -> None:
+    """Kafka's id for lost directories is 2; 1 is "unassigned", and those from 100 on are real."""
+    controller = Controller()
+    answer = desk(controller).send(
+        assign_replicas_to_dirs, assignment(1, 2, 700), AssignReplicasToDirsResponse, 0
+    )
+    assert controller.lost == [LostReplica(TopicId(TOPIC), index) for index in (0, 1)]
+    assert (answer.error_code, [one.id.int for one in answer.directories]) == (0, [1, 2, 700])
+    codes = [
+        [part.error_code for topic in one.topics for part in topic.partitions]
+        for one in answer.directories
+    ]
+    assert codes == [[0, 0], [0, ErrorCode.NOT_LEADER_OR_FOLLOWER], [0, 0]]
+    assert {topic.topic_id for one in answer.directories for topic in one.topics} == {TOPIC}
+
+
+def test_earlier_incarnation_loses_nothing() -> None:
+    controller = Controller()
+    with pytest.raises(StaleBrokerEpoch):
+        desk(controller).send(
+            assign_replicas_to_dirs, assignment(2, epoch=49), AssignReplicasToDirsResponse, 0
+        )
+    assert controller.lost == []
+    failed = assign_replicas_to_dirs.failed(assignment(2), ErrorCode.STALE_BROKER_EPOCH, 0)
+    assert failed.error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
 def test_broker_that_is_not_the_controller_says_so() -> None:
+    with pytest.raises(NotController):
+        desk(None).send(assign_replicas_to_dirs, assignment(2), AssignReplicasToDirsResponse, 0)
     with pytest.raises(NotController):
         desk(None).send(alter_partition, alteration(3), AlterPartitionResponse, 3)
     beat = BrokerHeartbeatRequest(broker_id=2, broker_epoch=EPOCH, want_shut_down=True)

@@ -297,6 +297,67 @@ def test_the_epoch_counts_only_when_every_directory_has_it() -> None:
     assert report.unclean_directories == ["/b"]
 
 
+def with_logs_in_both() -> Broker:
+    """Stopped cleanly under an epoch, with a log in each of two directories."""
+    broker = Broker(roots=("/a", "/b"))
+    broker.create(ONE, TWO)
+    broker.put(ONE, b"a")
+    broker.put(TWO, b"b")
+    broker.stop(epoch=41)
+    return broker
+
+
+def test_a_directory_that_fails_at_the_start_is_no_proof_for_the_broker() -> None:
+    """Else it would keep its place in sync for the records that are in that directory."""
+    broker = with_logs_in_both()
+    broker.disk.faults.fail_next("list", path_part="/b")
+    report = broker.start()
+    assert list(report.failed_directories) == ["/b"]
+    assert report.last_broker_epoch == NO_BROKER_EPOCH
+
+
+@pytest.mark.parametrize("is_stopped_again", [False, True])
+def test_a_directory_that_is_not_named_any_more_is_no_proof(is_stopped_again: bool) -> None:
+    """Its proof went with it: the others must know that there was more than they have."""
+    broker = with_logs_in_both()
+    broker.roots = ("/a",)
+    report = broker.start()
+    assert (report.last_broker_epoch, report.unclean_directories) == (NO_BROKER_EPOCH, [])
+    if is_stopped_again:  # from here on it has what it says
+        assert broker.restart(epoch=50).last_broker_epoch == 50
+
+
+def test_an_empty_directory_in_place_of_another_is_no_proof() -> None:
+    broker = with_logs_in_both()
+    broker.roots = ("/a", "/c")
+    assert broker.start().last_broker_epoch == NO_BROKER_EPOCH
+
+
+def test_a_log_that_was_removed_while_nothing_ran_is_no_proof() -> None:
+    broker = with_logs_in_both()
+    remove_tree(broker.disk, "/a/events-0")
+    report = broker.start()
+    assert list(report.loaded) == [TWO]
+    assert report.last_broker_epoch == NO_BROKER_EPOCH
+
+
+def test_a_log_that_cannot_be_understood_is_no_proof() -> None:
+    broker = with_logs_in_both()
+    broker.write_file(f"/a/events-0/{names.PARTITION_METADATA}", b"rubbish")
+    report = broker.start()
+    assert list(report.unusable_partitions) == [ONE]
+    assert report.last_broker_epoch == NO_BROKER_EPOCH
+
+
+def test_a_directory_that_failed_before_the_stop_is_missed_when_it_is_gone() -> None:
+    broker = with_logs_in_both()
+    broker.start()
+    broker.manager.directories[1].failed(OSError(5, "gone"))
+    broker.stop(epoch=60)
+    broker.roots = ("/a",)
+    assert broker.start().last_broker_epoch == NO_BROKER_EPOCH
+
+
 def test_a_stop_that_could_not_flush_leaves_no_proof() -> None:
     broker = Broker()
     broker.create(ONE)

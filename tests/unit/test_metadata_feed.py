@@ -42,6 +42,7 @@ def partition(index: int, epoch: int = 0) -> PartitionImage:
         epoch,
         elr=(TWO,) if epoch % 2 else (),
         adding=(TWO,) if epoch % 3 == 2 else (),
+        lost=(TWO,) if epoch % 3 == 1 else (),
     )
 
 

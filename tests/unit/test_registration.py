@@ -16,7 +16,7 @@ from millstream.controller.cluster.registration import (
 )
 from millstream.controller.errors import InconsistentClusterId
 from millstream.coordination.port import Session, SessionState
-from millstream.model.ids import BrokerEpoch, BrokerId
+from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.randomness import SeededRandomness
 
@@ -129,6 +129,28 @@ def test_a_lost_session_is_told_at_once_and_the_broker_comes_again_with_its_proo
         assert (SessionState.LOST, 2) in states  # told before whoever listens later
         assert one.epoch > epoch
         assert (await registered_as(reader, 1)).previous_epoch == epoch
+        await one.stop()
+
+    played(6, story)
+
+
+def test_a_broker_whose_disk_failed_comes_again_without_proof() -> None:
+    """What it had under its last epoch is not all still there."""
+
+    async def story(world: SimulatedWorld) -> None:
+        reader = await world.open("reader")
+        one = await Member(world, 1, previous_epoch=BrokerEpoch(1)).start().is_member()
+        assert (await registered_as(reader, 1)).previous_epoch == 1
+        one.membership.is_whole = lambda: False
+        for _ in range(2):
+            epoch = one.epoch
+            one.cut()
+            while await reader.exists(nodes.broker_path(one.broker_id)) is not None:
+                await world.pause()
+            one.mend()
+            await happens(lambda: one.events[-1][1] > epoch, "it came again")  # noqa: B023 - now
+            told = await registered_as(reader, 1)
+            assert (told.previous_epoch, told.earlier_epochs) == (NO_BROKER_EPOCH, ())
         await one.stop()
 
     played(6, story)

@@ -11,11 +11,12 @@ from millstream.controller.image import (
     PartitionImage,
     TopicImage,
 )
-from millstream.model.errors import UnknownPartition
+from millstream.model.errors import StorageFailed, UnknownPartition
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 from millstream.replication.errors import NotLeader
 from millstream.replication.follower import Follower
 from millstream.replication.partitions import Partitions
+from millstream.runtime.disk import ShortFile
 from millstream.runtime.turns import run_whole
 
 ME, OTHER = BrokerId(1), BrokerId(2)
@@ -197,3 +198,83 @@ def test_leaderships_that_were_given_up_come_back_only_with_a_newer_state() -> N
     here.partitions.close_all_leaderships()
     here.partitions.apply(ImageChange(deleted=[here.topic(ME, epoch=1)]))
     assert not here.has_log()
+
+
+# -- logs that failed ----------------------------------------------------------------------------
+
+
+def lost(here: Here) -> list[tuple[TopicId, int]]:
+    return run_whole(here.partitions.finding_lost())
+
+
+@pytest.mark.parametrize("leader", [ME, OTHER])
+def test_a_partition_whose_directory_fails_is_lost(leader: BrokerId) -> None:
+    here = Here()
+    here.create(leader)
+    assert (here.partitions.has_lost, lost(here)) == (False, [])
+    here.plane.logs.directories[0].failed(OSError(5, "gone"))
+    assert here.partitions.has_lost
+    assert lost(here) == [(TopicId(UUID(int=7)), 0)]
+
+
+def test_a_partition_whose_file_fails_alone_is_lost() -> None:
+    here = Here()
+    here.create(ME)
+    here.partitions.get(("t", 0)).log.failed(ShortFile("/data/t-0/x"))
+    assert here.plane.logs.directories[0].failure is None
+    assert here.partitions.has_lost
+    assert lost(here) == [(TopicId(UUID(int=7)), 0)]
+
+
+def test_a_leader_without_its_log_leads_no_more_when_the_metadata_says_so() -> None:
+    """Whoever keeps a state of its own there, and whoever waits, must hear of it."""
+    here = Here()
+    here.create(ME)
+    leader = here.partitions.get(("t", 0))
+    here.plane.logs.directories[0].failed(OSError(5, "gone"))
+    here.move(here.topic(OTHER, epoch=1, partition_epoch=1))
+    assert len(here.partitions) == 0
+    assert here.partitions.follower(("t", 0)) is None
+    assert here.plane.table.find(b"t", 0) is None
+    assert leader._is_closed
+    with pytest.raises(StorageFailed):
+        here.partitions.get(("t", 0))
+    assert lost(here) == [(TopicId(UUID(int=7)), 0)], "it is told until the metadata knows it"
+
+
+def test_a_follower_without_its_log_follows_no_more() -> None:
+    here = Here()
+    here.create(OTHER)
+    here.plane.logs.directories[0].failed(OSError(5, "gone"))
+    here.move(here.topic(3, epoch=1, partition_epoch=1))
+    assert here.fetching.unfollowed == 1
+    assert lost(here) == [(TopicId(UUID(int=7)), 0)]
+
+
+def test_what_is_older_does_not_end_a_leadership() -> None:
+    here = Here()
+    here.create(ME, epoch=3)
+    here.plane.logs.directories[0].failed(OSError(5, "gone"))
+    here.move(here.topic(OTHER, epoch=2, partition_epoch=1))
+    assert len(here.partitions) == 1
+
+
+def test_a_replica_that_is_taken_away_or_deleted_is_not_lost() -> None:
+    here = Here()
+    here.create(ME)
+    here.plane.logs.directories[0].failed(OSError(5, "gone"))
+    here.move(here.topic(OTHER, epoch=1, partition_epoch=1, replicas=(2, 3)))
+    assert lost(here) == []
+    here.move(here.topic(OTHER, epoch=1, partition_epoch=2, replicas=(2, 1)))
+    assert lost(here) == [(TopicId(UUID(int=7)), 0)]
+    here.partitions.apply(ImageChange(deleted=[here.topic(OTHER, epoch=1, partition_epoch=2)]))
+    assert lost(here) == []
+
+
+def test_a_partition_that_there_was_no_room_for_is_not_lost() -> None:
+    """It is tried again: nothing has failed."""
+    here = Here()
+    here.plane.disk.storage.capacity_bytes = 0
+    here.create(OTHER)
+    assert here.partitions.has_missing
+    assert (here.partitions.has_lost, lost(here)) == (False, [])

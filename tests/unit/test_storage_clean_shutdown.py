@@ -1,5 +1,6 @@
 """The clean-shutdown file: taken once, gone before loading begins."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_the_proof_is_taken_once_and_durably(tmp_path: Path) -> None:
     """Trap 15: a crash while loading must count as unclean, so the removal is synced."""
     disk = RecordingDisk()
     (tmp_path / ".kafka_cleanshutdown").write_bytes(KAFKA_BYTES)
-    assert clean_shutdown.read_and_remove(disk, str(tmp_path)) == (BrokerEpoch(123),)
+    assert clean_shutdown.read_and_remove(disk, str(tmp_path)) == (BrokerEpoch(123), None)
     assert disk.calls == ["remove", "sync_directory"]
     assert not clean_shutdown.is_present(disk, str(tmp_path))
     assert clean_shutdown.read_and_remove(disk, str(tmp_path)) is None
@@ -62,6 +63,8 @@ def test_the_proof_is_taken_once_and_durably(tmp_path: Path) -> None:
         b'{"version":0,"brokerEpoch":1.5}',
         b'{"version":0,"brokerEpoch":-1}',
         b'{"version":0,"brokerEpoch":9223372036854775808}',
+        b'{"version":0,"brokerEpoch":123,"logs":-1}',
+        b'{"version":0,"brokerEpoch":123,"logs":"4"}',
         b"\xff\xfe\x00",
         b"[" * 4096,
         KAFKA_BYTES + b" " * 5000,
@@ -70,13 +73,20 @@ def test_the_proof_is_taken_once_and_durably(tmp_path: Path) -> None:
 def test_unreadable_content_is_clean_with_an_unknown_epoch(tmp_path: Path, raw: bytes) -> None:
     """As in Kafka: the file appears only after the logs were closed, whatever is in it."""
     (tmp_path / ".kafka_cleanshutdown").write_bytes(raw)
-    assert clean_shutdown.read_and_remove(OsDisk(), str(tmp_path)) == (None,)
+    assert clean_shutdown.read_and_remove(OsDisk(), str(tmp_path)) == (None, None)
     assert not clean_shutdown.is_present(OsDisk(), str(tmp_path))
 
 
 def test_a_broker_that_never_registered_leaves_no_epoch(tmp_path: Path) -> None:
     clean_shutdown.write(OsDisk(), str(tmp_path), NO_BROKER_EPOCH)
-    assert clean_shutdown.read_and_remove(OsDisk(), str(tmp_path)) == (None,)
+    assert clean_shutdown.read_and_remove(OsDisk(), str(tmp_path)) == (None, None)
+
+
+def test_the_number_of_logs_stands_beside_what_kafka_reads(tmp_path: Path) -> None:
+    clean_shutdown.write(OsDisk(), str(tmp_path), BrokerEpoch(123), log_count=4)
+    content = json.loads((tmp_path / ".kafka_cleanshutdown").read_bytes())
+    assert content == {**json.loads(KAFKA_BYTES), "logs": 4}
+    assert clean_shutdown.read_and_remove(OsDisk(), str(tmp_path)) == (BrokerEpoch(123), 4)
 
 
 def test_an_impossible_epoch_is_a_bug(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 from uuid import UUID
 
+from millstream.broker import member_directories
 from millstream.controller import identity
 from millstream.controller.errors import NotOfThisCluster
 from millstream.controller.identity import CLUSTER_MEMBER, EPOCH_FILE, MetaProperties
@@ -20,6 +21,7 @@ from millstream.controller.store import BROKER
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.runtime.disk import Disk, read_whole, write_atomically
 from millstream.runtime.randomness import Randomness
+from millstream.storage.log_directory import Withheld
 
 _MARK: Final = b"the metadata of these logs is in the coordination service of their cluster\n"
 _EPOCH: Final = re.compile(rb"([0-9]{1,18})\n?")
@@ -41,6 +43,10 @@ class ClusterIdentity:
         self.new_cluster_id = ""
         """For a cluster that has none."""
         self._directory_ids: dict[str, UUID] = {}
+        self._known: dict[UUID, str] = {}
+        """Directories that this broker has had, without those that are not needed any more."""
+        self.withheld: list[Withheld] = []
+        """Directories that are not there, and whose logs may be missing."""
         self._is_marked = False
         self.was_alone = False
         """Whether there is the metadata of a broker alone, which is no member yet."""
@@ -61,8 +67,19 @@ class ClusterIdentity:
                 if self._disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
                     self._is_marked = True
                 self.seen_epoch = max(self.seen_epoch, self._read_epoch(directory))
+        self._look_for_absent()
         # What a member had when it was alone is of no concern: the cluster has it, and newer.
         self.was_alone = self.was_alone and not self._is_marked
+
+    def _look_for_absent(self) -> None:
+        found, configured = self._found, self._directories
+        self._known = member_directories.read_known(self._disk, found)
+        gone = member_directories.absent(self._known, found, configured)
+        if gone and not member_directories.is_complete(self._disk, found):
+            self.withheld = member_directories.withheld(gone, found, configured)
+            return
+        for one in gone:  # nothing is missing: it was taken away on purpose
+            del self._known[one]
 
     def _read_epoch(self, directory: str) -> BrokerEpoch:
         """What cannot be understood says nothing: it is a second look, not the first."""
@@ -102,6 +119,8 @@ class ClusterIdentity:
             path = f"{directory}/{CLUSTER_MEMBER}"
             if not self._disk.exists(path):
                 write_atomically(self._disk, path, _MARK)
+        self._known |= {one: path for path, one in self._directory_ids.items()}
+        member_directories.write_known(self._disk, self._found, self._known)
         self.cluster_id, self._is_marked = cluster_id, True
 
     def keep_epoch(self, epoch: BrokerEpoch) -> None:

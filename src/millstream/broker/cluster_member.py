@@ -198,6 +198,7 @@ class ClusterMember:
             randomness=parts.randomness,
             while_registered=self._while_registered,
         )
+        self._membership.is_whole = lambda: not parts.partitions.has_lost
         loop = asyncio.get_running_loop()
         membership = self._or_fail(self._membership.run())
         self._being_member = loop.create_task(membership, name="be a member")
@@ -241,8 +242,13 @@ class ClusterMember:
             self.failure = MemberFault(f"{type(error).__name__}: {error}")
             log.error("a fault in a member of the cluster", error=error)
         if self.failure is not None:
-            log.error("this broker cannot be a member of the cluster", reason=str(self.failure))
-            self.failed.set()
+            self.give_up(self.failure)
+
+    def give_up(self, reason: OperatingError) -> None:
+        """This broker cannot be a member any more, and is to be stopped."""
+        self.failure = reason
+        log.error("this broker cannot be a member of the cluster", reason=str(reason))
+        self.failed.set()
 
     async def _while_registered(self, incarnation: Registered) -> None:
         await self.candidate.run(incarnation)

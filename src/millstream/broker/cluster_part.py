@@ -19,6 +19,7 @@ from millstream.broker.configs import BrokerConfigs
 from millstream.broker.dispatch import Dispatch, Spawn
 from millstream.broker.forwarding import FORWARDED, Forwarding
 from millstream.broker.listeners import ListenerAddress
+from millstream.broker.lost_replicas import LOOK_S, LostReplicas
 from millstream.broker.services import Services
 from millstream.broker.settling import Settling
 from millstream.broker.topic_changes import configured_defaults
@@ -31,7 +32,7 @@ from millstream.controller.image import Endpoint, ImageChange
 from millstream.coordination.port import Coordination
 from millstream.model.config.cluster_keys import RACK_AWARE
 from millstream.model.config.errors import InvalidConfig
-from millstream.model.errors import OperatingError, StorageFailed
+from millstream.model.errors import AllDirectoriesFailed, OperatingError, StorageFailed
 from millstream.model.ids import (
     NO_BROKER_EPOCH,
     BrokerEpoch,
@@ -130,6 +131,13 @@ class ClusterPart:
         """Of a broker that was alone until now."""
         self._forward(dispatch)
         self._fetchers = self._replicate()
+        self._lost = LostReplicas(
+            self.member.calls,
+            seams.partitions,
+            lambda: self.member.image,
+            broker_id=seams.broker_id,
+            broker_epoch=lambda: self.member.broker_epoch,
+        )
         self.unclean_truncations = 0
 
     def _forward(self, dispatch: Dispatch) -> None:
@@ -199,7 +207,7 @@ class ClusterPart:
         self._identity.read()
         if self._identity.was_alone:
             return self._load_lone()
-        seams.logs.prepare([])
+        seams.logs.prepare(self._identity.withheld)
         # The topics' own settings are not known yet; nothing is removed by these.
         report = seams.logs.start(lambda *_: seams.configs.log_config({}))
         self._identity.leave_out(report.failed_directories)
@@ -317,7 +325,18 @@ class ClusterPart:
                 lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
                 seams.partitions.storing_high_watermarks,
             ),
+            "lost replicas": Duty(lambda: LOOK_S, self._look_for_lost),
         }
+
+    def _look_for_lost(self) -> Coroutine[Any, Any, None] | None:
+        """Logs that failed are told; a broker without any directory ends, as Kafka's does."""
+        logs = self._seams.logs
+        if not logs.has_failed:
+            return self._lost.look()
+        if self.member.failure is None:
+            causes = {one.path: str(one.failure) for one in logs.directories}
+            self.member.give_up(AllDirectoriesFailed(causes))
+        return None
 
     def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
         """Logs that could not be made for want of room."""

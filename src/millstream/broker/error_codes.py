@@ -66,6 +66,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     cluster.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
     cluster.InvalidUpdateVersion: ErrorCode.INVALID_UPDATE_VERSION,
     cluster.IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,
+    cluster.NoReplicaThere: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     cluster.ElectionNotNeeded: ErrorCode.ELECTION_NOT_NEEDED,
     cluster.PreferredLeaderNotAvailable: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
     cluster.EligibleLeadersNotAvailable: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,

@@ -23,7 +23,7 @@ from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress, pars
 from millstream.controller.errors import NotOfThisCluster
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings
-from millstream.model.errors import OperatingError
+from millstream.model.errors import AllDirectoriesFailed, OperatingError
 from millstream.model.limits import OPEN_FILES_MAX
 from millstream.observe import logs
 from millstream.observe.process import LinuxProcess
@@ -37,6 +37,9 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_STAYS_ALONE: Final = 3
 """The log directories are not for this cluster; a broker alone can use them."""
+
+EXIT_NO_DIRECTORY: Final = 4
+"""Every log directory of a broker in a cluster has failed while it ran."""
 
 log = logs.get_logger("millstream.broker.process")
 
@@ -123,11 +126,13 @@ async def _serve(configs: BrokerConfigs, lifeline: int | None) -> int:
         finally:
             if end.is_orphan:
                 log.warning("whoever started this broker is gone: it stops")
-            await broker.stop(hands_over=not end.is_orphan)
+            # Who cannot go on has nothing to hand over that others could still fetch.
+            await broker.stop(hands_over=not end.is_orphan and broker.failure is None)
             logs.flush()
     if broker.failure is not None:
         sys.stderr.write(f"millstream: the broker cannot go on: {broker.failure}\n")
-        return EXIT_FAILED
+        is_disks = isinstance(broker.failure, AllDirectoriesFailed)
+        return EXIT_NO_DIRECTORY if is_disks else EXIT_FAILED
     return EXIT_OK
 
 

@@ -65,6 +65,7 @@ SERVED: Final[Mapping[ApiKey, Served]] = {
     ApiKey.UNREGISTER_BROKER: _up_to("unregister_broker", 0, 0),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _up_to("consumer_group_heartbeat", 0, 1),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _up_to("consumer_group_describe", 0, 1),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: _up_to("assign_replicas_to_dirs", 0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: _up_to("list_config_resources", 0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _up_to("describe_topic_partitions", 0, 0),
     ApiKey.PULL_METADATA: _up_to("pull_metadata", 0, 0),

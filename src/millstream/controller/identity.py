@@ -38,7 +38,9 @@ EPOCH_FILE: Final = "cluster.epoch"
 """Beside it: the broker's newest epoch that a controller has written down."""
 
 _RESERVED_DIRECTORY_IDS: Final = 100
-"""Kafka keeps the first ones for "unassigned", "lost" and "migrating"."""
+"""Kafka keeps the first ones for "migrating", "unassigned" and "lost"."""
+LOST_DIRECTORY: Final = UUID(int=2)
+"""Stands for directories that are offline, whichever."""
 
 
 class MetaProperties(NamedTuple):

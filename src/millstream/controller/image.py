@@ -79,6 +79,9 @@ class PartitionImage(NamedTuple):
     """Of `replicas`, those that a reassignment adds."""
     removing: tuple[BrokerId, ...] = ()
     """Of `replicas`, those that go when the reassignment is done."""
+    lost: tuple[BrokerId, ...] = ()
+    """Of `replicas`, those whose log has failed, as their brokers say. They neither lead nor get in
+    sync before their brokers have registered anew."""
 
 
 class TopicImage(NamedTuple):

@@ -102,7 +102,9 @@ class PartitionViews:
         """With `is_log_offline` the disk of the leader's log failed: nobody leads."""
         reachable = self._reachable
         leader = NO_LEADER if is_log_offline else partition.leader
-        offline: list[int] = [one for one in partition.replicas if one not in reachable]
+        offline: list[int] = [
+            one for one in partition.replicas if one not in reachable or one in partition.lost
+        ]
         if is_log_offline and partition.leader not in offline:
             offline.append(partition.leader)
         replicas: list[int] = list(partition.replicas)

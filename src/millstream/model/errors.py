@@ -4,6 +4,8 @@ These are operating errors, not bugs (bugs are `InvariantViolated`). One place i
 them into wire codes.
 """
 
+from collections.abc import Mapping
+
 from millstream.model.ids import (
     LeaderEpoch,
     Offset,
@@ -82,6 +84,16 @@ class StorageFailed(OperatingError):
     def __init__(self, directory: str, cause: str) -> None:
         self.directory, self.cause = directory, cause
         super().__init__(f"log directory {directory} failed: {cause}")
+
+
+class AllDirectoriesFailed(OperatingError):
+    """Nothing is left that this broker could serve."""
+
+    def __init__(self, causes: Mapping[str, str]) -> None:
+        """`causes` by directory."""
+        self.causes = causes
+        told = "; ".join(f"{path}: {cause}" for path, cause in causes.items())
+        super().__init__(f"every log directory failed: {told}")
 
 
 class UnknownPartition(OperatingError):

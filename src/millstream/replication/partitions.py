@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from millstream.kernels.slots import SlotTable
-from millstream.model.errors import DiskFull, OperatingError, StorageFailed, TooManyOpenFiles
+from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicPartition
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.replication.metadata import (
@@ -180,17 +180,10 @@ class Partitions(Roles):
                     yield None
 
     def _holding_one(self, planned: Planned, *, is_new: bool) -> Steps[None]:
-        name = planned.wanted.partition
         try:
             logs = yield from self._logs.creating([planned.wanted], is_new=is_new)
         except OperatingError as error:
-            self._without_room.pop(name, None)
-            if isinstance(error, DiskFull | TooManyOpenFiles):
-                self._without_room[name] = is_new
-            self._changes += name not in self._offline
-            self._offline[name] = (
-                error if isinstance(error, StorageFailed) else StorageFailed(str(name), str(error))
-            )
+            self._cannot_hold(planned, error, is_new=is_new)
             return
         self._take(planned, logs[0])
         self._throttle(planned)

@@ -9,7 +9,14 @@ from typing import Final, NamedTuple, Protocol, TypedDict
 from uuid import UUID
 
 from millstream.kernels.slots import SlotTable
-from millstream.model.errors import OperatingError, UnknownPartition, UnknownTopicId
+from millstream.model.errors import (
+    DiskFull,
+    OperatingError,
+    StorageFailed,
+    TooManyOpenFiles,
+    UnknownPartition,
+    UnknownTopicId,
+)
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.replication.cluster import ClusterSeams
 from millstream.replication.errors import NotLeader
@@ -235,6 +242,28 @@ class Roles(Waking):
         elif known is None or _number(partition) > known:
             self._follow(planned, log)
 
+    def _cannot_hold(self, planned: Planned, error: OperatingError, *, is_new: bool) -> None:
+        """Its log cannot be made or used. What is told of it now is not for what was held before:
+        whoever waits there hears so, and the next leader of an internal topic begins there alone.
+        """
+        name = planned.wanted.partition
+        self._without_room.pop(name, None)
+        if isinstance(error, DiskFull | TooManyOpenFiles):
+            self._without_room[name] = is_new
+        self._changes += name not in self._offline
+        failure = (
+            error if isinstance(error, StorageFailed) else StorageFailed(str(name), str(error))
+        )
+        self._offline[name] = failure
+        known = self._known(name)
+        if known is not None and _number(planned.partition) > known:
+            leader, follower = self._leaders.get(name), self._followers.get(name)
+            if leader is not None:
+                self._stop_leading(leader, failure)
+            if follower is not None:
+                self._stop_following(follower)
+            self._changes += 1
+
     def _throttle(self, planned: Planned) -> None:
         name = planned.wanted.partition
         leader, follower = self._leaders.get(name), self._followers.get(name)
@@ -302,6 +331,35 @@ class Roles(Waking):
             self._given_up[name] = leader.state[:2]
             self._stop_leading(leader, NotLeader(leader.partition))
         self._changes += 1
+
+    # -- logs that failed ------------------------------------------------------------------
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether some log here has failed, or may have."""
+        return any(
+            one.failure is not None or one.failed_partitions for one in self._logs.directories
+        ) or any(name not in self._without_room for name in self._offline)
+
+    def finding_lost(self) -> Steps[list[tuple[TopicId, int]]]:
+        """Partitions that should be here and whose log has failed, in steps.
+
+        Not those that there was no room for: they are tried again.
+        """
+        found: list[tuple[TopicId, int]] = []
+        held = [*self._leaders.values(), *self._followers.values()]
+        for part in in_parts(held, LOGS_PER_TURN):
+            found += [
+                (one.topic_id, one.partition.partition)
+                for one in part
+                if one.log.failure is not None
+            ]
+            yield None
+        for name in self._offline.keys() - self._without_room.keys():
+            topic = self._topics.get(name[0])
+            if topic is not None and name not in self._leaders and name not in self._followers:
+                found.append((topic.topic_id, name[1]))
+        return found
 
     # -- by the clock ----------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from millstream.runtime.clock import Clock
 from millstream.runtime.disk import ShortFile
 from millstream.runtime.turns import Steps, in_parts, run_whole
 from millstream.storage import clean_shutdown, names
+from millstream.storage.clean_shutdown import CleanShutdown
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
 from millstream.storage.copies import settle_copies
@@ -63,7 +64,8 @@ class StartReport:
     surplus_copies: list[str] = field(default_factory=list)
     """Empty copies that an interrupted creation left elsewhere; the partition itself is usable."""
     last_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """As the last clean stop left it, in every directory; else NO_BROKER_EPOCH."""
+    """As the last clean stop left it, in every directory, if all is there that was there then;
+    else NO_BROKER_EPOCH."""
 
 
 class LogManager(ChangingLogs):
@@ -138,7 +140,7 @@ class LogManager(ChangingLogs):
 
     def _start(self, config_of: ConfigOf) -> StartReport:
         report = StartReport()
-        epochs = []
+        markers: list[CleanShutdown | None] = []
         # All locks before anything is touched: one that another process has must not cost the
         # others their proof of a clean stop.
         for directory in self._directories:
@@ -152,12 +154,11 @@ class LogManager(ChangingLogs):
         for directory in self._usable():
             with _noting_failure(report):
                 partitions = found[directory.path]
-                epochs.append(self._start_directory(directory, partitions, config_of, report))
+                markers.append(self._start_directory(directory, partitions, config_of, report))
         if len(report.failed_directories) == len(self._directories):
             first = self._directories[0].path
             raise StorageFailed(first, report.failed_directories[first])
-        if epochs and all(epoch == epochs[0] for epoch in epochs) and epochs[0] is not None:
-            report.last_broker_epoch = epochs[0]
+        report.last_broker_epoch = _proved_epoch(report, markers)
         self.moves.begin_again(interrupted)
         return report
 
@@ -215,7 +216,7 @@ class LogManager(ChangingLogs):
         partitions: Sequence[TopicPartition],
         config_of: ConfigOf,
         report: StartReport,
-    ) -> BrokerEpoch | None:
+    ) -> CleanShutdown | None:
         with directory.failing():
             marker = clean_shutdown.read_and_remove(self._seams.disk, directory.path)
             if marker is None:
@@ -223,7 +224,7 @@ class LogManager(ChangingLogs):
             for partition in partitions:
                 self._load(directory, partition, config_of, report, is_clean=marker is not None)
         self._started.add(directory.path)
-        return marker.broker_epoch if marker is not None else None
+        return marker
 
     def _load(
         self,
@@ -261,7 +262,10 @@ class LogManager(ChangingLogs):
             unopened = [path for one, path in self._places.items() if one not in self._logs]
             if directory.path not in unopened and not directory.failed_partitions:
                 # Whatever was not opened was not recovered either: the next start must look.
-                clean_shutdown.write(directory.disk, directory.path, broker_epoch)
+                log_count = len(self._logs) if broker_epoch != NO_BROKER_EPOCH else None
+                clean_shutdown.write(
+                    directory.disk, directory.path, broker_epoch, log_count=log_count
+                )
         except OSError as error:
             directory.flush_failed(error)
         except (StorageFailed, DiskFull, TooManyOpenFiles):
@@ -273,6 +277,11 @@ class LogManager(ChangingLogs):
     def offline_partitions(self) -> list[TopicPartition]:
         """Partitions that failed, or whose directory did."""
         return [name for name, log in self._logs.items() if log.failure is not None]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether no directory is left that can be used."""
+        return all(one.failure is not None for one in self._directories)
 
     @property
     def clock(self) -> Clock:
@@ -422,6 +431,22 @@ class _Checkpoints:
         directory.store_current(names.HIGH_WATERMARKS, self._high_watermarks, is_current)
         directory.store_current(names.LOG_STARTS, self._log_starts, is_current)
         directory.store_current(names.CLEANER_OFFSETS, self._dirty, is_current)
+
+
+def _proved_epoch(report: StartReport, markers: Sequence[CleanShutdown | None]) -> BrokerEpoch:
+    """The epoch under which all that is not here any more would have been lost, and nothing is.
+
+    Whoever has it keeps its place among those that have all records, in every partition: a single
+    log that is missing, or that cannot be used, makes the whole of it untrue.
+    """
+    first = markers[0] if markers else None
+    if first is None or first.broker_epoch is None or any(one != first for one in markers):
+        return NO_BROKER_EPOCH
+    if first.log_count is None:
+        is_all_there = not report.failed_directories and not report.unusable_partitions
+    else:
+        is_all_there = first.log_count == len(report.loaded)
+    return first.broker_epoch if is_all_there else NO_BROKER_EPOCH
 
 
 @contextmanager

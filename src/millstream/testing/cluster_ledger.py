@@ -160,6 +160,8 @@ class ClusterLedger:
         """`joining` came into sync with this very change, by their leader's word."""
         if now.leader_epoch < was.leader_epoch:
             yield Violation("I-15", f"leader epoch went down: {was} to {now}")
+        if now.leader in now.lost:
+            yield Violation("I-14", f"{now.key}: its leader has lost its log: {now}")
         if now.leader == NO_LEADER or now.leader == was.leader:
             return
         if now.leader_epoch == was.leader_epoch:

@@ -11,7 +11,8 @@ def without_leader(committed: CommittedState, alive: Collection[int]) -> list[Vi
     found = []
     for one in committed.partitions.values():
         candidates = [broker for broker in one.holders if broker in alive]
-        if not one.holders and one.last_known_leader in alive:
+        is_whole = one.last_known_leader not in one.lost
+        if not one.holders and one.last_known_leader in alive and is_whole:
             candidates = [one.last_known_leader]
         if candidates and one.leader not in alive:
             told = f"leader {one.leader}, though {candidates} could lead"

@@ -3,7 +3,7 @@
 All promises are checked meanwhile, as in the simulation with faults.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from millstream.rpc.connections import Address
@@ -49,8 +49,10 @@ _PRODUCE_VERSION: Final = 11
 class Stage:
     """Three brokers, one topic of one partition, and one client that talks to whom it is told."""
 
-    def __init__(self, seed: int = 1, *, brokers: int = 3) -> None:
-        self.play = ClusterPlay(seed, duration_s=0.0, broker_count=brokers)
+    def __init__(
+        self, seed: int = 1, *, brokers: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.play = ClusterPlay(seed, duration_s=0.0, broker_count=brokers, settings=settings)
         self.scene = self.play.scene
         self.client = Client(self.scene, "client", self.scene.randomness.fork("client"))
 
@@ -121,6 +123,11 @@ class Stage:
     def state(self) -> CommittedPartition | None:
         partitions = self.scene.committed.partitions.values()
         return next((one for one in partitions if one.key.topic == TOPIC), None)
+
+    def lost(self) -> tuple[int, ...]:
+        """Who has lost its log of the partition, by the coordination service."""
+        state = self.state()
+        return state.lost if state is not None else ()
 
     def replica(self, broker: int) -> ReplicaView | None:
         view = self.machine(broker).view()

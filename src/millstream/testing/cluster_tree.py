@@ -186,6 +186,7 @@ class TreeShadow:
             state["controller_epoch"],
             node.version,
             int(self.config(topic).get(MIN_IN_SYNC, "1")),
+            tuple(state.get("lost", ())),
         )
 
     def topic(self, name: str) -> dict[str, Any] | None:

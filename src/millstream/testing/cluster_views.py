@@ -92,6 +92,8 @@ class CommittedPartition(NamedTuple):
     controller_epoch: int = 0
     partition_epoch: int = 0
     in_sync_min: int = 1
+    lost: tuple[int, ...] = ()
+    """Whose logs have failed, as they say."""
 
     @property
     def holders(self) -> tuple[int, ...]:

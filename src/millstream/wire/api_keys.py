@@ -190,6 +190,7 @@ APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: Api(range(2), 0),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(range(1), 0),
     ApiKey.PUSH_TELEMETRY: Api(range(1), 0),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: Api(range(1), 0),
     ApiKey.LIST_CONFIG_RESOURCES: Api(range(2), 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(range(1), 0),
     ApiKey.SHARE_GROUP_HEARTBEAT: Api(range(1, 2), 0),

@@ -6,8 +6,8 @@ moved; else the broker asks again. STALE_BROKER_EPOCH for an earlier incarnation
 from a broker that is not. A broker's life is known by its session with the coordination service and
 not by these, so that none are sent without `want_shut_down`; one is answered with how the broker
 stands.
-v1 offline log directories, which do not count here: a partition without a log is told by its
-leader.
+v1 offline log directories, which do not count here: which replicas a broker has lost it tells with
+AssignReplicasToDirs.
 """
 
 from typing import Final

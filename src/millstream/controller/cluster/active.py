@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from millstream.controller.cluster import brokers, isr_changes, leadership, topics_plans
+from millstream.controller.cluster import (
+    brokers,
+    isr_changes,
+    leadership,
+    lost_replicas,
+    topics_plans,
+)
 from millstream.controller.cluster import reassignments as moves
 from millstream.controller.cluster.candidate import Elected
 from millstream.controller.cluster.decisions import Decide, Decisions
@@ -23,6 +29,7 @@ from millstream.controller.cluster.port import (
     FeedNews,
     FeedPosition,
     IsrChange,
+    LostReplica,
     Reassignment,
 )
 from millstream.controller.cluster.racing import first_of
@@ -276,6 +283,23 @@ class ActiveController:
                 broker_epoch=broker_epoch,
             )
         )
+
+    async def lose_replicas(
+        self, lost: Sequence[LostReplica], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
+    ) -> list[OperatingError | None]:
+        results = await self._decisions.make(
+            lambda image: lost_replicas.losing_replicas(
+                image,
+                lost,
+                self._policy(image),
+                broker_id=broker_id,
+                broker_epoch=broker_epoch,
+            )
+        )
+        if results.marked:
+            log.warning("logs of a broker failed", broker=broker_id, partitions=results.marked)
+        self._report(results.unclean_elections)
+        return results.errors
 
     async def elect_leaders(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition] | None

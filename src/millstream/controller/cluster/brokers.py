@@ -3,7 +3,8 @@
 Three phases, each of which may be the last one that a dying controller writes:
 
 1. Whoever went, or was replaced by its own successor, leaves every in-sync set; whoever came back
-   without proof leaves the eligible ones too. Leaders are elected among those that stayed.
+   without proof leaves the eligible ones too. Leaders are elected among those that stayed. What
+   the one before said of logs that it had lost is forgotten: its successor says it anew.
 2. The epochs of those that came are remembered. From here on they count as what they are now.
 3. Where nobody leads, those that came are candidates.
 
@@ -128,14 +129,18 @@ def _brokers_now(looks: _Looks) -> dict[BrokerId, BrokerImage]:
 def _taking_out(draft: Draft, policy: Policy, looks: _Looks) -> Steps[None]:
     """Whoever is not the one that is known leaves every in-sync set."""
     stayed = looks.stayed()
-    lost = frozenset(one for one in looks.came() if not looks.is_proved(one))
+    came = frozenset(looks.came())
+    lost = frozenset(one for one in came if not looks.is_proved(one))
     leaving = {one for one, known in looks.before.items() if known.is_leaving}
     electorate = Electorate(stayed, stayed - leaving)
     pace = Pace()
     for topic in draft.image.topics.values():
         rules: TopicRules | None = None
         for partition in topic.partitions:
-            if stayed.issuperset(partition.isr) and lost.isdisjoint(partition.elr):
+            if not came.isdisjoint(partition.lost):
+                still = tuple([one for one in partition.lost if one not in came])
+                partition = partition._replace(lost=still)
+            elif stayed.issuperset(partition.isr) and lost.isdisjoint(partition.elr):
                 continue
             if rules is None:
                 # Whoever came may have more than those that an unclean election could choose now.

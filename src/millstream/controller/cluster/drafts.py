@@ -72,11 +72,13 @@ class Draft:
             # As in Kafka: a fetch that was sent before must not count for the same broker when it
             # is a replica again, with a log that begins anew (I-13).
             after = after._replace(leader_epoch=LeaderEpoch(before.leader_epoch + 1))
+        if not set(after.lost).issubset(after.replicas):
+            after = after._replace(lost=tuple([o for o in after.lost if o in after.replicas]))
         check_state(topic, before, after)
         following = after._replace(partition_epoch=before.partition_epoch + 1)
         partitions[after.index] = following
         self._moved[topic.name].add(after.index)
-        if before[1] == after[1] and before[8:] == after[8:]:
+        if before[1] == after[1] and before[8:10] == after[8:10]:
             self.groups.append([self._state_set(topic, following)])
         else:
             self._reassigned.setdefault(topic.name, []).append(following)
@@ -206,10 +208,16 @@ def check_state(topic: TopicImage, before: PartitionImage, after: PartitionImage
         before=before,
         after=after,
     )
-    members = {*after.isr, *after.elr, *after.adding, *after.removing}
+    members = {*after.isr, *after.elr, *after.adding, *after.removing, *after.lost}
     invariant(
         members.issubset(after.replicas) and set(after.isr).isdisjoint(after.elr),
         "I-14 in sync or eligible without being a replica, or both",
+        topic=topic.name,
+        after=after,
+    )
+    invariant(
+        {*after.isr, *after.elr}.isdisjoint(after.lost),
+        "I-14 in sync or eligible with a log that is lost",
         topic=topic.name,
         after=after,
     )

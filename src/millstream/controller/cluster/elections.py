@@ -97,7 +97,7 @@ def settled(
     """The partition with another in-sync set, and with the leader that follows from it.
 
     The caller has taken out of `isr` whoever is not alive. `lost` have come back without proof
-    that they still have what they had: they are not eligible either.
+    that they still have what they had, or say that they have not: they are not eligible either.
     """
     elr = eligible(partition, rules, isr=isr, lost=lost)
     if partition.leader in isr:
@@ -138,13 +138,14 @@ def _settled_without(
     last_known: BrokerId,
 ) -> Settled:
     """Nobody who surely has everything is alive."""
+    candidates = [one for one in partition.replicas if one not in partition.lost]
     is_nobody_left = rules.is_last_known_allowed and not isr and not elr
-    if is_nobody_left and last_known in electorate.alive and last_known in partition.replicas:
+    if is_nobody_left and last_known in electorate.alive and last_known in candidates:
         led = _led(partition, rules, leader=last_known, isr=(last_known,), elr=())
         return Settled(led, is_unclean=True, is_last_known=True)
     if rules.is_unclean_allowed:
         # Who is only being added may have nothing at all.
-        order = sorted(partition.replicas, key=lambda one: one in partition.adding)
+        order = sorted(candidates, key=lambda one: one in partition.adding)
         leader = electorate.first(order, order)
         if leader != NO_LEADER:
             led = _led(partition, rules, leader=leader, isr=(leader,), elr=())

@@ -28,11 +28,19 @@ class InvalidUpdateVersion(OperatingError):
 
 
 class IneligibleReplica(OperatingError):
-    """A replica that may not be in sync: it is gone, leaving, or was restarted since."""
+    """A replica that may not be in sync: it is gone, leaving, lost, or was restarted since."""
 
     def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
         self.partition, self.broker_id = partition, broker_id
         super().__init__(f"broker {broker_id} may not be in sync with {partition}")
+
+
+class NoReplicaThere(OperatingError):
+    """A broker tells of a partition that it has no replica of."""
+
+    def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
+        self.partition, self.broker_id = partition, broker_id
+        super().__init__(f"broker {broker_id} has no replica of {partition}")
 
 
 class ElectionNotNeeded(OperatingError):

@@ -25,7 +25,7 @@ from millstream.model.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
-from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
+from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.runtime.turns import Pace, Steps, run_whole
 
 IsrResults = list[PartitionImage | OperatingError]
@@ -66,7 +66,7 @@ def considering_isr_changes(
     pace = Pace()
     for change in changes:
         try:
-            topic, partition = _found(draft, change)
+            topic, partition = find_by_id(draft, change.topic_id, change.partition)
             _check_based_on(topic, partition, change, broker_id)
             _check_members(image, topic, partition, change)
         except OperatingError as error:
@@ -89,14 +89,15 @@ def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, epoch: BrokerEp
         raise StaleBrokerEpoch(broker_id, epoch)
 
 
-def _found(draft: Draft, change: IsrChange) -> tuple[TopicImage, PartitionImage]:
-    topic = draft.image.topics_by_id.get(change.topic_id)
+def find_by_id(draft: Draft, topic_id: TopicId, index: int) -> tuple[TopicImage, PartitionImage]:
+    """The partition as it will be; raises UnknownTopicId or UnknownPartition."""
+    topic = draft.image.topics_by_id.get(topic_id)
     if topic is None:
-        raise UnknownTopicId(change.topic_id)
+        raise UnknownTopicId(topic_id)
     partitions = draft.partitions(topic)
-    if not 0 <= change.partition < len(partitions):
-        raise UnknownPartition(TopicPartition(topic.name, change.partition))
-    return topic, partitions[change.partition]
+    if not 0 <= index < len(partitions):
+        raise UnknownPartition(TopicPartition(topic.name, index))
+    return topic, partitions[index]
 
 
 def _check_based_on(
@@ -129,6 +130,9 @@ def _check_members(
     for broker_id, epoch in change.isr:
         broker = image.brokers.get(broker_id)
         if broker is None or broker.is_fenced or broker.epoch != epoch:
+            raise IneligibleReplica(name, broker_id)
+        # What it fetched before its log failed, and its leader heard late, is not there any more.
+        if broker_id in partition.lost:
             raise IneligibleReplica(name, broker_id)
         # Who is shutting down may stay until it goes: its leader must be able to bring others in.
         if broker.is_leaving and broker_id not in partition.isr:

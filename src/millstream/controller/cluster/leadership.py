@@ -216,7 +216,7 @@ def shutting_down(
                 rules = all_rules.of(topic).only_certain()
                 outcome = settled(partition, rules, electorate, isr=isr)
                 draft.put(topic, outcome.partition)
-            elif partition.leader == broker_id and _is_anybody(partition.replicas, electorate):
+            elif partition.leader == broker_id and _is_anybody(_whole(partition), electorate):
                 left.append(TopicPartition(topic.name, partition.index))
             if pace.is_due():
                 yield None
@@ -228,6 +228,11 @@ def _can_go_on(partition: PartitionImage, broker_id: BrokerId, electorate: Elect
     if any(one != broker_id for one in partition.isr):
         return _is_anybody(partition.isr, electorate)
     return _is_anybody(partition.elr, electorate)
+
+
+def _whole(partition: PartitionImage) -> list[BrokerId]:
+    """Who has a log of it that can be used."""
+    return [one for one in partition.replicas if one not in partition.lost]
 
 
 def _is_anybody(brokers: Iterable[BrokerId], electorate: Electorate) -> bool:

@@ -236,12 +236,13 @@ def _topic(fields: dict[str, Any]) -> TopicNode:
 
 
 def encode_state(partition: PartitionImage, *, controller_epoch: int) -> bytes:
-    """Version 1, and who else may lead."""
+    """Version 1, and who else may lead or not."""
+    lost = f',"lost":[{",".join(map(str, partition.lost))}]' if partition.lost else ""
     return (
         f'{{"version":1,"leader":{partition.leader},"leader_epoch":{partition.leader_epoch},'
         f'"controller_epoch":{controller_epoch},"isr":[{",".join(map(str, partition.isr))}],'
         f'"elr":[{",".join(map(str, partition.elr))}],'
-        f'"last_known_leader":{partition.last_known_leader}}}'
+        f'"last_known_leader":{partition.last_known_leader}{lost}}}'
     ).encode("ascii")
 
 
@@ -259,11 +260,14 @@ def decode_state(
             raise _WrongField(f"leader_epoch is {leader_epoch}")
         if leader != NO_LEADER and leader not in isr:
             raise _WrongField(f"leader {leader} is not in the ISR {list(isr)}")
-        if not {*isr, *elr} <= {*assignment.replicas}:
+        lost = _brokers(fields, "lost")
+        if not {*isr, *elr, *lost} <= {*assignment.replicas}:
             raise _WrongField(
-                f"ISR {list(isr)} and ELR {list(elr)} are not among the replicas"
-                f" {list(assignment.replicas)}"
+                f"ISR {list(isr)}, ELR {list(elr)} and lost ones {list(lost)} are not among the"
+                f" replicas {list(assignment.replicas)}"
             )
+        if not {*isr, *elr}.isdisjoint(lost):
+            raise _WrongField(f"of the lost {list(lost)} some are in sync or eligible")
         return PartitionImage(
             index=partition.partition,
             replicas=assignment.replicas,
@@ -275,6 +279,7 @@ def decode_state(
             last_known_leader=BrokerId(_int(fields, "last_known_leader", NO_LEADER)),
             adding=assignment.adding,
             removing=assignment.removing,
+            lost=lost,
         )
 
     return _read(state_path(partition.topic, partition.partition), data, read)

@@ -170,6 +170,7 @@ def _pulled_partition(one: PartitionImage) -> PulledPartition:
         last_known_leader=one.last_known_leader,
         adding=list(one.adding),
         removing=list(one.removing),
+        lost=list(one.lost),
     )
 
 
@@ -327,6 +328,7 @@ def _partition_image(one: PulledPartition) -> PartitionImage:
         last_known_leader=BrokerId(one.last_known_leader),
         adding=_brokers(one.adding),
         removing=_brokers(one.removing),
+        lost=_brokers(one.lost),
     )
 
 

@@ -31,6 +31,13 @@ class IsrChange(NamedTuple):
     isr: tuple[tuple[BrokerId, BrokerEpoch], ...]
 
 
+class LostReplica(NamedTuple):
+    """A replica whose log has failed, as its own broker says (AssignReplicasToDirs)."""
+
+    topic_id: TopicId
+    partition: int
+
+
 class FeedPosition(NamedTuple):
     """How much of the controller's changes a broker has."""
 
@@ -95,6 +102,11 @@ class ClusterController(Protocol):
         self, changes: Sequence[IsrChange], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
     ) -> list[PartitionImage | OperatingError]:
         """By the leader; each as it is now, or why it was refused."""
+
+    async def lose_replicas(
+        self, lost: Sequence[LostReplica], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
+    ) -> list[OperatingError | None]:
+        """By the broker that has them; why some were refused."""
 
     async def elect_leaders(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition] | None

@@ -142,6 +142,9 @@ class Membership:
         self._timeout_ms = session_timeout_ms
         self._randomness = randomness
         self._while_registered = while_registered
+        self.is_whole: Callable[[], bool] = lambda: True
+        """Whether nothing on this broker's disks has failed since it was started: else what it had
+        is not all still there, and it proves nothing."""
         self._closing = asyncio.Event()
         self.current: Registered | None = None
         """None while this broker is no member."""
@@ -212,7 +215,7 @@ class Membership:
         await check_memory(
             session, self._registration.broker_id, seen_epoch=self._cluster_ids.seen_epoch
         )
-        stat = await register(session, self._registration, now_ms=self._clock.wall_ms())
+        stat = await register(session, self._told(), now_ms=self._clock.wall_ms())
         epoch, previous = BrokerEpoch(stat.czxid), self._registration.previous_epoch
         if epoch <= previous:
             raise CoordinationIsOlder(had=previous, has=epoch)
@@ -224,6 +227,11 @@ class Membership:
         log.info("registered", broker=self._registration.broker_id, epoch=epoch)
         self._events.registered(incarnation)
         await until(ended, self._stay(incarnation))
+
+    def _told(self) -> Registration:
+        if self.is_whole():
+            return self._registration
+        return self._registration._replace(previous_epoch=NO_BROKER_EPOCH, earlier_epochs=())
 
     async def _stay(self, incarnation: Registered) -> None:
         await first_of(self._guard(incarnation), self._work_beside(incarnation))

@@ -61,6 +61,7 @@ class PulledPartition(Struct):
     last_known_leader: int = int32(default=-1)
     adding: list[int] = array(int32)
     removing: list[int] = array(int32)
+    lost: list[int] = array(int32, tag=0)
 
 
 class PulledTopic(Struct):
