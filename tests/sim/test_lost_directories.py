@@ -172,6 +172,30 @@ def test_missing_directory_is_not_made_anew_where_its_broker_was_the_last_in_syn
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_directory_that_fails_at_the_start_is_not_made_anew_in_the_other(seed: int) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2], in_sync_min=1)
+        stage.kill(2)
+        await stage.until_led(by=1, isr={1})
+        assert await stage.produce(1, b"a") == 0
+        machine = stage.machine(1)
+        await machine.stop()
+        machine.node.disk.faults.fail_next("list", path_part=FIRST)
+        await stage.start(1, 2)
+        await until_leaderless(stage, last_known=1)
+        assert stage.lost() == (1,)
+        assert not machine.node.disk.exists(f"{SECOND}/{TOPIC}-0")
+        await machine.stop()
+        await stage.start(1)
+        await stage.until_led(isr={1, 2})
+        state = stage.state()
+        assert state is not None
+        assert await stage.read_values(state.leader) == [b"a"]
+
+    stage_of(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_directory_that_is_given_up_is_fetched_again_from_the_others(seed: int) -> None:
     """Its broker stopped cleanly, and proves nothing: it is in sync when it has all again."""
 
