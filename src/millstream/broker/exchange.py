@@ -1,8 +1,9 @@
 """All that one wake-up brings, handled together.
 
 The carriers of connections hand in what arrived; requests are walked in order, plain produce
-requests are staged by the connection core, everything else goes to dispatch. Then comes one write
-per partition, and only then the answers: one send per connection.
+requests are staged by the connection core, everything else goes to dispatch. Then comes what
+handlers left for the end of the wake-up, to be done for many requests at once, and one write per
+partition, and only then the answers: one send per connection.
 """
 
 from collections.abc import Callable
