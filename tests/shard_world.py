@@ -69,6 +69,8 @@ class World:
         self.may_be_gone: dict[Place, int] = {}
         """What somebody has tried to delete, and the last value that any commit had then."""
         self.commits: dict[object, dict[Place, int]] = {}
+        self.fetches: dict[object, tuple[str, dict[Place, int], int]] = {}
+        """Asked for stable offsets and not answered yet; the floor then, and what was deleted."""
         self.value = 0
         self.seen: dict[str, int] = {}
         self.was_refused = False
@@ -219,25 +221,33 @@ class World:
     def fetch(self, group: str, *, is_stable: bool) -> None:
         """I-29."""
         wanted = [(topic, n) for topic in TOPICS for n in range(2)]
-        answer = self.shell.answer("offset_fetch", fetch(group, wanted), is_stable=is_stable)
-        for topic in answer.topics:
-            for one in topic.partitions:
-                if one.error_code == ErrorCode.NONE:
-                    place = (group, topic.name, one.partition_index)
-                    self._saw(place, one.committed_offset)
+        before = (group, dict(self.floor), self.deleted.get(group, -1))
+        token = self.shell.ask("offset_fetch", fetch(group, wanted), is_stable=is_stable)
+        self.fetches[token] = before
+        if not is_stable and token not in self.shell.answers:
+            raise Broken("a fetch waits that need not")
+        self._look_at_fetches()
         self._count("fetch")
 
-    def _saw(self, place: Place, offset: int) -> None:
-        floor = self.floor.get(place, -1)
+    def _look_at_fetches(self) -> None:
+        for token in [one for one in self.fetches if one in self.shell.answers]:
+            group, floor, deleted = self.fetches.pop(token)
+            for topic in self.shell.answers.pop(token).topics:
+                for one in topic.partitions:
+                    if one.error_code == ErrorCode.NONE:
+                        place = (group, topic.name, one.partition_index)
+                        self._saw(place, one.committed_offset, floor.get(place, -1), deleted)
+
+    def _saw(self, place: Place, offset: int, floor: int, deleted: int) -> None:
         if offset < 0:
             if floor >= 0 and place not in self.may_be_gone:
                 raise Broken(f"I-29 {place} had {floor} and has nothing")
-        elif offset <= self.deleted.get(place[0], -1):
+        elif offset <= deleted:
             raise Broken(f"I-29 {place} was deleted and has {offset}")
         elif offset < floor:
             raise Broken(f"I-29 {place} went back from {floor} to {offset}")
         else:
-            self.floor[place] = offset
+            self.floor[place] = max(offset, self.floor.get(place, -1))
 
     def delete_group(self, group: str) -> None:
         self._may_go(group)
@@ -310,6 +320,7 @@ class World:
         behind = len(before.log) - before.high_watermark
         self.shell = before.fail_over(keep=before.high_watermark + round(behind * part))
         self.commits.clear()
+        self.fetches.clear()
         # A classic member that has left is in the log until a rebalance is complete.
         self.left.clear()
         for number, client in enumerate(self.clients):
@@ -353,6 +364,7 @@ class World:
                     self.floor[place] = max(value, self.floor.get(place, -1))
                     if value > self.may_be_gone.get(place, value):
                         del self.may_be_gone[place]
+        self._look_at_fetches()
         self._check_owners()
 
     def _look_at_types(self) -> None:
