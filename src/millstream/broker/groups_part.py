@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.controller.topics import NewTopic
-from millstream.groups.records.partitioning import partition_of
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
 from millstream.runtime.turns import Steps
@@ -120,6 +119,8 @@ class GroupsPart:
 
     def partition_of(self, group_id: str) -> int:
         """The partition of the offsets topic that the group is in."""
+        from millstream.groups.records.partitioning import partition_of
+
         topic = self._topic
         if topic is not None:
             return partition_of(group_id, len(topic.partitions))
