@@ -1,6 +1,23 @@
-"""For all tests: a machine that is busy with other things must not fail a test by being slow."""
+"""For all tests: a machine that is busy with other things must not fail a test by being slow.
 
+And tests of one group run in one process, in their order; or nothing runs.
+"""
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """pytest-xdist tells groups by a suffix of names, which not every pytest lets it write."""
+    if not getattr(session.config.option, "loadgroup", False):
+        return
+    for item in session.items:
+        if item.get_closest_marker("xdist_group") and "@" not in item.nodeid.rpartition("]")[2]:
+            raise pytest.UsageError(
+                f"pytest {pytest.__version__} and pytest-xdist do not keep the group of"
+                f" {item.nodeid} together; install what pyproject.toml asks for"
+            )
