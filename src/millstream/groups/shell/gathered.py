@@ -1,8 +1,8 @@
 """Commits that were gathered, on their way into the log in steps.
 
-The steps of many shards are done one kind after the other: encode all, append all, apply all. So
-each kind of work finds the processor's caches as it left them, which makes a write of twenty shards
-a fifth faster than one shard after the other. Nothing is asked of a shard in between.
+The steps of many shards are done one kind after the other: encode all, append all, apply all. The
+same work many times in a row costs less than shard after shard: of 65 us for a commit, with twenty
+in a wake-up, it saves 8. Nothing is asked of a shard in between.
 """
 
 from collections.abc import Sequence
