@@ -260,6 +260,30 @@ def test_commits_of_all_shards_are_written_at_the_end_of_one_turn() -> None:
     led(story)
 
 
+def test_fault_in_the_write_of_one_shard_does_not_stop_the_others() -> None:
+    async def story(bench: Bench, log: FakeLog) -> None:
+        other = FakeLog(1)
+        other.watch_leadership(bench.coordinator)
+        await settled()
+        append = log.append_now
+
+        def fail(*_: Any, **__: Any) -> Any:
+            raise KeyError("a fault")
+
+        log.append_now = fail  # type: ignore[method-assign]
+        first = bench.ask(writing(commit_of("g", 1)), keeps_gathered=True)
+        second = bench.ask(writing(commit_of("h", 1)), index=1, keeps_gathered=True)
+        bench.timers.run_due()
+        assert first.told == ["CoordinatorNotAvailable"]
+        assert second.answers == ["done"]
+        log.append_now = append  # type: ignore[method-assign]
+        third = bench.ask(writing(commit_of("g", 2)), keeps_gathered=True)
+        bench.timers.run_due()
+        assert third.answers == ["done"]
+
+    led(story)
+
+
 def test_deadline_that_came_with_a_gathered_commit_is_kept() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         bench.shard.deadline_ms = 10
@@ -453,6 +477,32 @@ def test_leadership_lost_inside_of_an_append_ends_it_well() -> None:
         log.size_max, log.too_large = 0, lose_then_fail
         asker = bench.ask(writing(group_entry()))
         assert asker.told in (["NotCoordinator"], ["DiskFull"])
+
+    led(story)
+
+
+def test_leadership_lost_while_other_shards_are_written_is_told() -> None:
+    """The directory of both fails with the second write: the first may count or not."""
+
+    async def story(bench: Bench, log: FakeLog) -> None:
+        other = FakeLog(1)
+        other.watch_leadership(bench.coordinator)
+        await settled()
+        first = bench.ask(writing(commit_of("g", 1)), keeps_gathered=True)
+        second = bench.ask(writing(commit_of("h", 1)), index=1, keeps_gathered=True)
+        machine = bench.shards[0]
+        machine.told.clear()
+        append = other.append_now
+
+        def lose(*arguments: Any, **options: Any) -> Any:
+            log.lose()
+            return append(*arguments, **options)
+
+        other.append_now = lose  # type: ignore[method-assign]
+        bench.timers.run_due()
+        assert log.log_end == 1
+        assert (first.told, second.told) == (["NotCoordinator"], ["done"])
+        assert machine.told == ["unloaded"]
 
     led(story)
 

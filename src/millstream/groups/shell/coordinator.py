@@ -10,6 +10,7 @@ from typing import Any, Final
 from millstream.groups.counts import Counts
 from millstream.groups.effects import Caller
 from millstream.groups.errors import NotCoordinator
+from millstream.groups.shell.gathered import GatheredBatch
 from millstream.groups.shell.held_shard import HeldShard, Phase, Question
 from millstream.groups.shell.home import Home, Moment, ShellCounts, ShellSeams
 from millstream.groups.shell.loading import loading
@@ -237,8 +238,16 @@ class GroupCoordinator:
         if self._is_stopped:
             return
         moment = self._home.moment()
+        batches = [held.encode_gathered(moment) for held in gathering]
+        gathered = [one for one in batches if one is not None]
+        for step in (GatheredBatch.append, GatheredBatch.finish):
+            for batch in gathered:
+                try:
+                    step(batch)
+                except Exception as error:  # noqa: BLE001 - the other shards must go on
+                    where = str(batch.held.log.partition)
+                    log.error("a write of the groups failed", partition=where, error=error)
         for held in gathering:
-            held.write_gathered(moment)
             self._arm_for(held)
         self._home.deliver()
 

@@ -14,15 +14,14 @@ from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
-    InvalidGroupRequest,
     NotCoordinator,
 )
-from millstream.groups.records.entries import encode
+from millstream.groups.shell.gathered import GatheredBatch, Taken, encoded
 from millstream.groups.shell.home import Home, Moment
 from millstream.model.errors import BatchTooLarge, OperatingError
 from millstream.model.ids import NO_OFFSET, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
-from millstream.storage.ports import PartitionLog
+from millstream.storage.ports import AppendOutcome, PartitionLog
 
 if TYPE_CHECKING:
     from millstream.groups.shard import Shard
@@ -149,55 +148,73 @@ class HeldShard:
 
     def write_gathered(self, moment: Moment) -> None:
         """What was gathered is written now."""
+        batch = self.encode_gathered(moment)
+        if batch is not None:
+            batch.append()
+            batch.finish()
+
+    def encode_gathered(self, moment: Moment) -> GatheredBatch | None:
+        """What was gathered, to be written at once; None where that is nothing."""
         if not self._gathered or self.phase is not _ACTIVE:
-            return
+            return None
         gathered, self._gathered = self._gathered, []
+        return GatheredBatch(self, gathered, moment)
+
+    def finish_gathered(self, writes: Sequence[Write], taken: Taken, moment: Moment) -> None:
+        """The log has taken the batch of these, or has not."""
         self.is_settling = True
         try:
-            self._append(gathered, moment)
+            self._finish(writes, taken, moment)
         finally:
             self.is_settling = False
         self.settle(moment)
 
     def _append(self, writes: Sequence[Write], moment: Moment) -> None:
         """In one batch, or else one by one: what one cannot be is no fault of the others."""
-        is_alone = len(writes) == 1
-        if is_alone or all(one.producer is None for one in writes):
-            error = self._append_together(writes, moment)
-            if error is None:
-                return
-            if is_alone or not isinstance(error, BatchTooLarge):
-                for one in writes:
-                    self._refuse(one, error, moment)
-                return
-        for one in writes:
-            self._append([one], moment)
-
-    def _append_together(self, writes: Sequence[Write], moment: Moment) -> OperatingError | None:
-        entries = [entry for write in writes for entry in write.entries]
-        if not entries:  # an answer that waits for what was written before it
+        if len(writes) > 1 and any(one.producer is not None for one in writes):
+            for one in writes:
+                self._append([one], moment)
+        elif any(one.entries for one in writes):
+            self._finish(writes, self.take(encoded(writes, moment)), moment)
+        else:  # an answer that waits for what was written before it
             self._await(writes, self.log.log_end, moment)
-            return None
+
+    def take(self, batch: bytearray | OperatingError) -> Taken:
+        """Let the log take a batch."""
+        if isinstance(batch, OperatingError):
+            return batch
         try:
-            batch = encode(entries, now_ms=moment.wall_ms, producer=writes[0].producer)
-            outcome = self.log.append_now(batch)
+            return self.log.append_now(batch)
         except OperatingError as error:
             return error
-        except ValueError as error:
-            return InvalidGroupRequest(str(error))
-        base = outcome.base_offset
-        if outcome.last_offset - base + 1 != len(entries):
-            invariant(False, "I-29 not every entry has its offset", partition=self.log.partition)
+
+    def _finish(self, writes: Sequence[Write], taken: Taken, moment: Moment) -> None:
+        if self.phase is _DROPPED:  # meanwhile, and the machine with it
+            for one in writes:
+                for reply in one.replies:
+                    self._home.refuse(reply.token, NotCoordinator())
+        elif isinstance(taken, AppendOutcome):
+            self._applied(writes, taken, moment)
+        elif len(writes) > 1 and isinstance(taken, BatchTooLarge):
+            for one in writes:
+                self._append([one], moment)
+        else:
+            for one in writes:
+                self._refuse(one, taken, moment)
+
+    def _applied(self, writes: Sequence[Write], taken: AppendOutcome, moment: Moment) -> None:
         counts = self._home.counts
         counts.batches += 1
         counts.writes += len(writes)
+        base = taken.base_offset
         last = base - 1
         now_ms, wall_ms = moment
         for one in writes:
             last += len(one.entries)
             self.shard.appended(one, Offset(last), now_ms=now_ms, wall_ms=wall_ms)
+        if last != taken.last_offset:
+            invariant(False, "I-29 not every entry has its offset", partition=self.log.partition)
         self._await(writes, base, moment)
-        return None
 
     def _await(self, writes: Sequence[Write], base: Offset, moment: Moment) -> None:
         """The log has the writes from `base` on. Without followers they count already."""
