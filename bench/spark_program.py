@@ -67,6 +67,15 @@ class Program:
         )
         return {"version": self._session.version}
 
+    def configure(self, settings: dict[str, str | None]) -> Answer:
+        """Of what runs from now on; None puts a setting back."""
+        for name, value in settings.items():
+            if value is None:
+                self._spark.conf.unset(name)
+            else:
+                self._spark.conf.set(name, value)
+        return {}
+
     # -- topic to DataFrame
 
     def read(self, source: str, options: dict[str, str], sink: str) -> Answer:

@@ -137,7 +137,7 @@ def test_rows_without_key_stick_and_avoid_a_partition_without_leader() -> None:
             await producer.send(numbers(list(range(start, start + 100_000))))
         await producer.flush()
 
-    play(fake, scenario)
+    play(fake, scenario, {"max.request.size": 250_000})  # so that there are many batches
     logs = fake.stored()
     assert logs[2] == []
     assert sum(len(log) for log in logs) == 300_000

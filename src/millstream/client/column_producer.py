@@ -40,10 +40,10 @@ from millstream.model.ids import TopicPartition
 from millstream.runtime.clock import Clock, SystemClock
 from millstream.runtime.randomness import Randomness, system_randomness
 
-BATCH_BYTES: Final = 512 * 1024
+BATCH_BYTES: Final = 1_000_000
 """Of a record batch before it is packed, where `batch.size` is not larger. That setting is about
-how much memory may be set aside for rows to come; here the rows are there. Half of what a topic
-takes by default, and large enough that the costs of a batch do not count."""
+how much memory may be set aside for rows to come; here the rows are there. Nearly what a topic and
+a request take by default: batches of half the size cost a tenth more for rows of 1 KB."""
 
 _LZ4_LEVEL: Final = 9
 """What `compression.lz4.level` is without being set."""

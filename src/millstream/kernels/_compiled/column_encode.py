@@ -92,8 +92,12 @@ class Packer:
     def next_batch(self, size_max: int64_t):
         """(batch, rows); the position moves on."""
         out: Growing = Growing()
-        # A first guess that small records leave mostly untouched and large ones double.
-        out.fit(min(size_max, GUESS_BYTES_MAX, HEADER_BYTES + 128 * (self.stop - self.position)))
+        # A first guess, as if all records were as large as the first: growing means copying.
+        first: int64_t = self.source.measure(
+            self.position, 0, self.source.timestamp_at(self.position)
+        )
+        guess: int64_t = HEADER_BYTES + (first + first // 8 + 16) * (self.stop - self.position)
+        out.fit(min(size_max, GUESS_BYTES_MAX, guess))
         out.used = HEADER_BYTES
         rows: int64_t = self.fill(out, size_max)
         if self.options.codec != 0:
