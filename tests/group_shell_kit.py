@@ -1,14 +1,15 @@
 """The coordinator's shell on a log that does what a test says, with a machine that is a script."""
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from millstream.groups.counts import Counts
 from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.records.entries import Entry, decode_batches, encode
-from millstream.groups.records.keys import OffsetKey
-from millstream.groups.records.values import OffsetCommitValue
+from millstream.groups.records.keys import ConsumerGroupKey, OffsetKey
+from millstream.groups.records.values import ConsumerGroupMetadataValue, OffsetCommitValue
 from millstream.groups.shell.coordinator import GroupCoordinator
 from millstream.groups.shell.home import Moment, ShellSeams
 from millstream.kernels.batches import LAST_OFFSET, RECORD_COUNT, ROW_FIELDS, walk
@@ -19,6 +20,7 @@ from millstream.storage.log import ReadResult
 from millstream.storage.log_reader import Isolation, ReadSlice
 from millstream.storage.ports import AppendOutcome, LeadershipListener
 from millstream.storage.producers import Origin
+from millstream.testing import virtual_loop
 from millstream.testing.sim_background import InlineBackground
 from millstream.testing.sim_clock import ManualClock
 
@@ -348,3 +350,31 @@ def writing(*entries: Entry, answer: str = "done", **options: Any) -> Write:
 def last_offset_of(batch: bytes) -> int:
     rows, _, _ = walk(batch, 0, len(batch), check_crc=True, size_max=2**31 - 1)
     return int(rows[LAST_OFFSET - ROW_FIELDS])
+
+
+Story = Callable[[Bench, FakeLog], Coroutine[Any, Any, None]]
+
+
+def group_entry(group: str = "g", epoch: int = 1) -> Entry:
+    """Of a kind that does not wait for others."""
+    return Entry(ConsumerGroupKey(GroupId(group)), ConsumerGroupMetadataValue(epoch=epoch))
+
+
+def led(story: Story, settings: FakeSettings | None = None) -> None:
+    """Tell the story with one partition that is led and loaded."""
+
+    async def main() -> None:
+        bench, log = Bench(settings), FakeLog()
+        log.watch_leadership(bench.coordinator)
+        await settled()
+        assert bench.shard.told == [("committed", 0), "loaded"]
+        bench.shard.told.clear()
+        await story(bench, log)
+
+    virtual_loop.run(main)
+
+
+async def settled() -> None:
+    """Until steps that were begun are done."""
+    for _ in range(50):
+        await asyncio.sleep(0)
