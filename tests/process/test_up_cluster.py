@@ -1,5 +1,6 @@
 """`millstream up --brokers 3`: a keeper and three brokers, real clients, kills and restarts."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,9 @@ def test_cluster_goes_on_without_a_broker_and_has_everything_after_a_restart(
         assert set(values) == acknowledged
         assert len(values) == 600, "nothing is doubled"
         assert len(again.produce("events", range(600, 700))) == 100
+    lines = (tmp_path / "stderr").read_text().splitlines()
+    told = [json.loads(one) for one in lines if "topic created" in one and "events" in one]
+    assert sorted(one["node"] for one in told) == [1, 2, 3], "it is no news at a start"
 
 
 def test_killed_broker_that_is_started_again_is_in_sync_again(tmp_path: Path) -> None:

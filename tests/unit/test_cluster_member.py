@@ -12,6 +12,7 @@ from millstream.broker.configs import BrokerConfigs
 from millstream.broker.tasks import TaskScope
 from millstream.controller.image import BrokerImage, ClusterImage, ImageChange, TopicImage
 from millstream.controller.topics import new_topic_id
+from millstream.coordination.errors import CannotConnect
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
@@ -33,6 +34,7 @@ class Membership:
 
     def __init__(self) -> None:
         self.current: Incarnation | None = None
+        self.has_connected = False
         self.seen: list[BrokerEpoch] = []
 
     def note_seen(self, epoch: BrokerEpoch) -> None:
@@ -258,3 +260,33 @@ def test_fault_beside_the_metadata_ends_the_broker() -> None:
             await world.member.ready()
 
     world.play(story)
+
+
+@pytest.mark.parametrize(
+    ("is_there", "told"),
+    [(False, "h:1 could not be reached within 18 s"), (True, "did not take the registration")],
+)
+def test_a_start_says_whether_the_service_was_reached(is_there: bool, told: str) -> None:
+    world = World()
+    world.membership.has_connected = is_there
+
+    async def story() -> None:
+        with pytest.raises(CannotConnect, match=told):
+            await world.member.registered_once()
+
+    world.play(story)
+
+
+def test_the_first_failure_is_the_one_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever ends after it ends because of it."""
+    world = World()
+
+    async def story() -> None:
+        world.member.give_up(MemberFault("the first"))
+        world.member.give_up(MemberFault("the second"))
+        assert str(world.member.failure) == "the first"
+
+    world.play(story)
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == [
+        "this broker cannot be a member of the cluster"
+    ]

@@ -117,6 +117,14 @@ def test_json_line() -> None:
     }
 
 
+def test_lines_say_which_broker_wrote_them() -> None:
+    """Three brokers of one machine write to one terminal; `broker` may be a field about another."""
+    made = record("joined", broker=3)
+    assert " WARN  [2] test.logs: joined broker=3" in HumanFormatter(2).format(made)
+    entry = json.loads(JsonFormatter(2).format(made))
+    assert (entry["node"], entry["broker"]) == (2, 3)
+
+
 @given(st.text(), st.text())
 def test_no_text_makes_a_second_line_or_a_control_character(message: str, value: str) -> None:
     """Client ids and topic names come from outside."""

@@ -1,6 +1,7 @@
 """A broker's membership: one id, one broker, an epoch that grows, a loss that is told at once."""
 
 import asyncio
+import logging
 from functools import partial
 
 import pytest
@@ -132,6 +133,23 @@ def test_a_lost_session_is_told_at_once_and_the_broker_comes_again_with_its_proo
         await one.stop()
 
     played(6, story)
+
+
+def test_a_service_that_is_away_and_back_is_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "millstream.controller.registration")
+
+    async def story(world: SimulatedWorld) -> None:
+        one = await Member(world, 1).start().is_member()
+        session = one.coordination.sessions[0]
+        one.cut()
+        await happens(lambda: session.state is SessionState.SUSPENDED, "it is away")
+        one.mend()
+        await happens(lambda: session.state is SessionState.CONNECTED, "it is back")
+        await one.stop()
+
+    played(7, story)
+    told = [one.getMessage() for one in caplog.records if "service" in one.getMessage()]
+    assert told == ["the coordination service is away", "the coordination service is back"]
 
 
 def test_a_broker_whose_disk_failed_comes_again_without_proof() -> None:

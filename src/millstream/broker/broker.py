@@ -379,6 +379,7 @@ class Broker:
 
         What was created is there already: it was prepared before anybody could see the change.
         """
+        is_news = self._not_ready is None  # a start takes what the cluster has had for long
         if change.brokers_reconfigured:
             self._use_dynamic_configs()
         cluster = self.cluster
@@ -387,7 +388,8 @@ class Broker:
         else:
             yield from self.partitions.following(change)
         yield from self.groups.metadata_changed(change)
-        yield from _telling(change)
+        if is_news:
+            yield from _telling(change)
         if change.created or change.grown:
             self._garbage.put_aside()
         if change.deleted and cluster is None:

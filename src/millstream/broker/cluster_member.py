@@ -213,9 +213,10 @@ class ClusterMember:
             async with asyncio.timeout(limit_s):
                 await self._or_failed(self._registered)
         except TimeoutError:
-            raise CannotConnect(
-                f"no registration with {self._settings.hosts or 'the service'} in {limit_s:.0f} s"
-            ) from None
+            service = f"the coordination service {self._settings.hosts}"
+            is_there = self._membership is not None and self._membership.has_connected
+            what = "did not take the registration" if is_there else "could not be reached"
+            raise CannotConnect(f"{service} {what} within {limit_s:.0f} s") from None
 
     async def ready(self) -> None:
         """The metadata shows this broker, and what it leads is led; raises what ended it."""
@@ -237,15 +238,15 @@ class ClusterMember:
         try:
             await work
         except OperatingError as error:
-            self.failure = error
+            self.give_up(error)
         except Exception as error:  # noqa: BLE001 - told by whoever stops the broker
-            self.failure = MemberFault(f"{type(error).__name__}: {error}")
             log.error("a fault in a member of the cluster", error=error)
-        if self.failure is not None:
-            self.give_up(self.failure)
+            self.give_up(MemberFault(f"{type(error).__name__}: {error}"))
 
     def give_up(self, reason: OperatingError) -> None:
         """This broker cannot be a member any more, and is to be stopped."""
+        if self.failure is not None:
+            return  # what comes after the first failure comes of it
         self.failure = reason
         log.error("this broker cannot be a member of the cluster", reason=str(reason))
         self.failed.set()

@@ -62,7 +62,8 @@ def run(config_file: Path, *, zookeeper: str | None = None, lifeline: int | None
     except (InvalidConfig, OSError) as error:
         sys.stderr.write(f"millstream: {error}\n")
         return EXIT_USAGE
-    logs.configure(level=configs.get_text("log.level"))
+    node = configs.get_int("broker.id") if configs.get_list(_SERVERS) else None
+    logs.configure(level=configs.get_text("log.level"), node=node)
     with asyncio.Runner(loop_factory=DirectLoop) as runner:
         fatal.install(runner.get_loop())
         return runner.run(_serve(configs, lifeline))

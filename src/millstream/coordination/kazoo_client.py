@@ -19,6 +19,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
+from millstream.coordination.kazoo_logs import FewLines
 from millstream.model.limits import MIB
 
 ANSWER_BYTES_MAX: Final = 64 * MIB
@@ -33,6 +34,7 @@ CONNECT_SHARE: Final = 3
 the others must still have their turn before the session expires."""
 
 log = logging.getLogger("millstream.coordination.kazoo")
+log.addFilter(FewLines(log))
 
 
 class NotSent(ConnectionLoss):  # type: ignore[misc] # kazoo has no types

@@ -62,14 +62,21 @@ def _quoted(value: object) -> str:
 
 
 class HumanFormatter(logging.Formatter):
-    """`2026-01-02 03:04:05.678 INFO  broker.server: message key=value`, UTC."""
+    """`2026-01-02 03:04:05.678 INFO  broker.server: message key=value`, UTC.
+
+    With a node `[2]` stands before the logger.
+    """
+
+    def __init__(self, node: int | None = None) -> None:
+        super().__init__()
+        self._node = "" if node is None else f"[{node}] "
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, tz=UTC)
         words = [
             f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}",
             f"{level_name(record.levelno):<5}",
-            f"{record.name.removeprefix('millstream.')}:",
+            f"{self._node}{record.name.removeprefix('millstream.')}:",
             escape_line(record.getMessage()),
         ]
         for name, value in _fields(record).items():
@@ -89,8 +96,9 @@ class HumanFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object per line; our own keys win over fields of the same name."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: int | None = None) -> None:
         super().__init__()
+        self._node: dict[str, object] = {} if node is None else {"node": node}
         from json import JSONEncoder  # only who wants JSON pays for it
 
         self._encode = JSONEncoder(ensure_ascii=True).encode
@@ -100,6 +108,7 @@ class JsonFormatter(logging.Formatter):
         entry: dict[str, object] = {
             "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond:06d}Z",
             "level": level_name(record.levelno),
+            **self._node,
             "logger": record.name,
             "message": record.getMessage(),
         }

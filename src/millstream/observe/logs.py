@@ -157,17 +157,20 @@ def configure(
     level: str = "INFO",
     log_format: LogFormat = LogFormat.AUTO,
     stream: LineStream | None = None,
+    node: int | None = None,
 ) -> LineHandler:
     """Send the lines of the whole process to standard error; replaces an earlier handler of ours.
 
     For programs, not for libraries: it takes the root logger, so that asyncio's and other
-    libraries' lines come in the same form.
+    libraries' lines come in the same form. `node` is in every line: whose it is, where several
+    brokers write to one terminal or file.
     """
     number = _level_number(level)
     if log_format is LogFormat.AUTO:
         log_format = LogFormat.HUMAN if os.isatty(2) else LogFormat.JSON
     handler = LineHandler(stream if stream is not None else standard_error())
-    handler.setFormatter(HumanFormatter() if log_format is LogFormat.HUMAN else JsonFormatter())
+    is_human = log_format is LogFormat.HUMAN
+    handler.setFormatter(HumanFormatter(node) if is_human else JsonFormatter(node))
     root = logging.getLogger()
     for former in [one for one in root.handlers if isinstance(one, LineHandler)]:
         root.removeHandler(former)

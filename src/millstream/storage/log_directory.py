@@ -176,8 +176,8 @@ class LogDirectory:
             self.failed(error)
             return
         if gone and self._lock is lock:  # not after a stop
-            detail = f"{gone[0]} was removed, renamed or unmounted while it was in use"
-            self.failed(OSError(errno.ENOENT, detail, self.path))
+            detail = "removed, renamed or unmounted while it was in use"
+            self.failed(OSError(errno.ENOENT, detail, gone[0]))
 
     def _inside(self, name: str) -> str:
         return f"{self.path}/{name}"

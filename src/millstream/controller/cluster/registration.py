@@ -146,6 +146,8 @@ class Membership:
         """Whether nothing on this broker's disks has failed since it was started: else what it had
         is not all still there, and it proves nothing."""
         self._closing = asyncio.Event()
+        self.has_connected = False
+        """Whether the service has ever been reached."""
         self.current: Registered | None = None
         """None while this broker is no member."""
 
@@ -190,7 +192,7 @@ class Membership:
                 log.warning("no session with the coordination service", error=str(error))
                 await asyncio.sleep(CONNECT_BACKOFF.delay_s(failures, self._randomness))
                 continue
-            failures = 0
+            failures, self.has_connected = 0, True
             try:
                 await self._live(session)
             except SessionLost:
@@ -207,6 +209,10 @@ class Membership:
             if state is SessionState.LOST:
                 self._lose()
                 ended.set()
+            elif state is SessionState.SUSPENDED:
+                log.warning("the coordination service is away")
+            else:
+                log.info("the coordination service is back")
 
         session.add_listener(on_state)
         await make_base_nodes(session)
