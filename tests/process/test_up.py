@@ -98,6 +98,20 @@ def test_ctrl_c_stops_it_cleanly_and_the_data_is_there_again_on_the_same_port(
             assert found.high_watermark == 1
 
 
+def test_ctrl_c_while_it_starts_is_no_failure(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*MILLSTREAM, "up", "--brokers", "3", "--port", "0", "--data-dir", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: any(tmp_path.glob("keeper/log.*")), "the brokers are about to be started")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=40)
+    assert process.returncode == 0
+    assert "millstream:" not in errors
+
+
 def test_a_dead_broker_is_told_and_one_started_by_hand_is_stopped_with_the_rest(
     tmp_path: Path,
 ) -> None:
@@ -185,7 +199,9 @@ def test_a_taken_port_is_an_error_that_names_it(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert port in done.stderr
+    reason, told = done.stderr.splitlines()
+    assert port in reason
+    assert told == "millstream: broker 1 did not start: exit code 1", "and not that it died, too"
 
 
 def test_everything_acknowledged_survives_kill_9_of_up_and_broker(tmp_path: Path) -> None:

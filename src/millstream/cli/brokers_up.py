@@ -14,7 +14,7 @@ from millstream.cli.brokers_on_disk import (
     brokers_of,
 )
 from millstream.cli.failure import complain, refuse
-from millstream.cli.supervisor import StartFailed, Supervisor
+from millstream.cli.supervisor import StartFailed, StartStopped, Supervisor
 from millstream.model.errors import OperatingError
 
 if TYPE_CHECKING:
@@ -143,14 +143,20 @@ def _keep(
         sys.stdout.write(f"ready: {','.join(places)}\n")
         sys.stdout.flush()
         supervisor.wait()
+    except StartStopped:
+        _undo(directories)
     except StartFailed as error:
         complain(str(error))
-        for one in directories:
-            one.undo()
+        _undo(directories)
         return EXIT_STAYS_ALONE if error.exit_code == EXIT_STAYS_ALONE else EXIT_FAILED
     finally:
         supervisor.stop()
     return 0
+
+
+def _undo(directories: Sequence[BrokerDirectory]) -> None:
+    for one in directories:
+        one.undo()
 
 
 def _keep_with_keeper(place: Place, directories: Sequence[BrokerDirectory]) -> int:
@@ -172,8 +178,7 @@ def _keep_with_keeper(place: Place, directories: Sequence[BrokerDirectory]) -> i
         port = keeper.start(int(former) if former.isdigit() else 0, on_failure=failed)
     except (OperatingError, OSError) as error:
         complain(f"the keeper cannot start: {error}")
-        for one in directories:
-            one.undo()
+        _undo(directories)
         supervisor.stop()
         return EXIT_FAILED
     for one in directories:

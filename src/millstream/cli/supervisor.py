@@ -37,7 +37,12 @@ class StartFailed(Exception):
     def __init__(self, broker_id: int, exit_code: int | None) -> None:
         self.exit_code = exit_code
         """None: it did not end in time."""
-        super().__init__(f"broker {broker_id} did not start")
+        how = "it is not ready yet" if exit_code is None else _how_ended(exit_code)
+        super().__init__(f"broker {broker_id} did not start: {how}")
+
+
+class StartStopped(Exception):
+    """Somebody told us to stop before every broker was ready."""
 
 
 class Supervisor:
@@ -113,7 +118,9 @@ class Supervisor:
         child = self._children[directory.broker_id]
         line = self._first_line(child)
         if not line.startswith(_READY):
-            raise StartFailed(directory.broker_id, _exit_code(child))
+            if self._is_told:
+                raise StartStopped
+            raise StartFailed(directory.broker_id, self._ended(directory.broker_id))
         places = line.removeprefix(_READY).decode().strip().split(",")
         directory.keep_port(places[0])
         return places
@@ -154,12 +161,24 @@ class Supervisor:
             code = child.poll()
             if code is None:
                 continue
-            del self._children[broker_id]
-            if child.stdout is not None:
-                child.stdout.close()
+            self._forget(broker_id)
             if not self._is_told:
-                how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+                how = _how_ended(code)
                 self._complain(f"broker {broker_id} (pid {child.pid}) died: {how}")
+
+    def _ended(self, broker_id: int) -> int | None:
+        """The exit code of a broker whose output has ended; None if it goes on all the same."""
+        try:
+            code = self._children[broker_id].wait(EXIT_WAIT_S)
+        except subprocess.TimeoutExpired:
+            return None
+        self._forget(broker_id)  # whoever hears of the code tells it
+        return code
+
+    def _forget(self, broker_id: int) -> None:
+        child = self._children.pop(broker_id)
+        if child.stdout is not None:
+            child.stdout.close()
 
     def _is_alive(self, pid: int) -> bool:
         for child in self._children.values():
@@ -180,12 +199,8 @@ class Supervisor:
             os.close(descriptor)
 
 
-def _exit_code(child: subprocess.Popen[bytes]) -> int | None:
-    """Its output has ended, so it will, too."""
-    try:
-        return child.wait(EXIT_WAIT_S)
-    except subprocess.TimeoutExpired:
-        return None
+def _how_ended(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
 def _send(pid: int, number: int) -> None:

@@ -326,7 +326,8 @@ class ProduceMachine:
         self._end(queue, batch, error)
 
     def _too_late(self, queue: PartitionQueue, batch: Batch) -> ClientError:
-        what = f"writing {batch.row_count} records to {batch.partition}"
+        count = f"{batch.row_count} record{'s' if batch.row_count != 1 else ''}"
+        what = f"writing {count} to {batch.partition}"
         last = batch.last if batch.last is not None else queue.last
         within_s = self._rules.delivery_timeout_s
         if batch.may_be_stored or batch in queue.in_flight:
