@@ -150,8 +150,8 @@ CLUSTER_ROWS: Final = (
         "zookeeper.connection.timeout.ms",
         _INT,
         None,
-        "How long a start waits for the coordination service; without it as long as a session"
-        " lives.",
+        "How long a start waits for the coordination service, beyond two session time-outs;"
+        " without it for a third one.",
         at_least(1),
     ),
     ConfigKey(
