@@ -123,6 +123,7 @@ def test_a_dead_broker_is_told_and_one_started_by_hand_is_stopped_with_the_rest(
         assert "signal 9" in told
         assert process.poll() is None
         settings = tmp_path / "broker-1" / "server.properties"
+        assert f"`millstream broker --config {settings}`" in told
         with running("broker", "--config", settings) as (by_hand, again):
             assert again == place
             assert pid_of(tmp_path) == by_hand.pid

@@ -120,6 +120,7 @@ class Supervisor:
         if not line.startswith(_READY):
             if self._is_told:
                 raise StartStopped
+            self._is_told = True  # all are stopped now: that others end is no news
             raise StartFailed(directory.broker_id, self._ended(directory.broker_id))
         places = line.removeprefix(_READY).decode().strip().split(",")
         directory.keep_port(places[0])
@@ -163,8 +164,11 @@ class Supervisor:
                 continue
             self._forget(broker_id)
             if not self._is_told:
-                how = _how_ended(code)
-                self._complain(f"broker {broker_id} (pid {child.pid}) died: {how}")
+                settings = BrokerDirectory(self._data_dir, broker_id).settings_file
+                self._complain(
+                    f"broker {broker_id} (pid {child.pid}) died: {_how_ended(code)}; it can be"
+                    f" started again with `millstream broker --config {settings}`"
+                )
 
     def _ended(self, broker_id: int) -> int | None:
         """The exit code of a broker whose output has ended; None if it goes on all the same."""
