@@ -501,7 +501,7 @@ def _telling(change: ImageChange) -> Steps[None]:
     for topic in change.reconfigured:
         log.info("topic settings changed", topic=topic.name, settings=dict(topic.configs))
     if change.brokers_reconfigured:
-        log.info("broker settings changed")
+        log.info("settings of brokers or groups changed")
 
 
 def _tell_start(report: StartReport, bound: list[ListenerAddress]) -> None:
