@@ -18,6 +18,7 @@ from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from millstream.wire.messages.metadata import MetadataRequest
 from waiting_for import until
 from wire_client import WireClient, build_batch
 
@@ -158,6 +159,17 @@ def test_a_data_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert str(place) in done.stderr
+
+
+def test_on_all_addresses_clients_are_told_the_one_they_came_to(tmp_path: Path) -> None:
+    """By every loopback address there is; the machine's name need not mean anything to them."""
+    arguments = ("up", "--host", "0.0.0.0", "--port", "0", "--data-dir", tmp_path)
+    with running(*arguments) as (_, place):
+        port = int(place.rpartition(":")[2])
+        for host in ("127.0.0.1", "127.0.0.2"):
+            with WireClient(f"{host}:{port}") as client:
+                (broker,) = client.send(MetadataRequest(topics=[]), 12).brokers
+                assert (broker.host, broker.port) == (host, port)
 
 
 @needs_ipv6

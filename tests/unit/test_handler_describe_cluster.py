@@ -72,3 +72,19 @@ def test_a_whole_failure_is_its_error(version: int) -> None:
     failed = handler.failed(DescribeClusterRequest(), ErrorCode.INVALID_REQUEST, version)
     decoded = DescribeClusterResponse.decode(memoryview(failed.encode(version)), version)
     assert codes([decoded]) == ["INVALID_REQUEST"]
+
+
+def test_only_broker_without_a_name_of_its_own_is_where_the_client_came_to() -> None:
+    """In a container, say: its machine's name, which is for other brokers, says nothing outside."""
+    desk = Desk()
+    desk.services.unnamed_listeners = frozenset({"PLAINTEXT"})
+    assert ask(desk, DescribeClusterRequest()).brokers[0].host == "127.0.0.1"
+    outside = ask(desk, DescribeClusterRequest(), listener=OUTSIDE).brokers[0]
+    assert outside.host == "outside"
+
+
+def test_brokers_of_a_cluster_are_told_by_name_whoever_is_asked() -> None:
+    desk = Desk()
+    desk.services.unnamed_listeners = frozenset({"PLAINTEXT"})
+    desk.register(BrokerImage(BrokerId(2), (Endpoint("PLAINTEXT", "two", 9092),)))
+    assert [one.host for one in ask(desk, DescribeClusterRequest()).brokers] == ["inside", "two"]

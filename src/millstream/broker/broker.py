@@ -288,7 +288,9 @@ class Broker:
         self.logs.expect(META_PROPERTIES)
         bound = await self.server.bind(wanted)
         given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
-        told = self._told(advertised(bound, given))
+        chosen = advertised(bound, given)
+        self.services.unnamed_listeners = frozenset(one.name for one in chosen if not one.host)
+        told = self._told(chosen)
         self.endpoints = bound
         if cluster is None:
             self.controller.register(BrokerImage(self.broker_id, told, self._rack))

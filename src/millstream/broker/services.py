@@ -117,6 +117,8 @@ class Services:
     """This broker's place in a cluster; None: it is alone."""
     groups: "GroupsPart | None" = None
     """The group coordinator; None only where handlers are tried without it."""
+    unnamed_listeners: frozenset[str] = frozenset()
+    """Listeners on all addresses for which nothing is advertised; known once they are bound."""
 
     @property
     def image(self) -> "ClusterImage":

@@ -5,9 +5,7 @@ from typing import Final, NamedTuple
 
 from millstream.controller.image import (
     NO_LEADER,
-    BrokerImage,
     ClusterImage,
-    Endpoint,
     PartitionImage,
 )
 from millstream.model.ids import BrokerId
@@ -48,26 +46,30 @@ class PartitionView(NamedTuple):
 
 
 def nodes_on(
-    image: ClusterImage, listener: str, *, arrived_at: str, with_fenced: bool = False
+    image: ClusterImage,
+    listener: str,
+    *,
+    arrived_at: str,
+    is_unnamed: bool = False,
+    with_fenced: bool = False,
 ) -> list[Node]:
     """The brokers that can be reached on the listener, by id.
 
     A broker that listens on all addresses and advertises none is told as `arrived_at`, the
-    address that the client has just reached it by.
+    address that the client has just reached it by. In a cluster such a broker (`is_unnamed`) has
+    its machine's name for the others, which may mean nothing to clients: while it is the only
+    broker there is nobody else to tell it, and it too is told as `arrived_at`.
     """
+    by_arrival = is_unnamed and len(image.brokers) == 1
     nodes = []
     for broker_id, broker in sorted(image.brokers.items()):
         endpoint = broker.endpoint(listener)
         if broker.is_fenced and not with_fenced:
             continue
         if endpoint is not None:
-            nodes.append(_node(broker_id, broker, endpoint, arrived_at))
+            host = arrived_at if by_arrival or not endpoint.host else endpoint.host
+            nodes.append(Node(broker_id, host, endpoint.port, broker.rack, broker.is_fenced))
     return nodes
-
-
-def _node(broker_id: BrokerId, broker: BrokerImage, endpoint: Endpoint, arrived_at: str) -> Node:
-    host = endpoint.host or arrived_at
-    return Node(broker_id, host, endpoint.port, broker.rack, broker.is_fenced)
 
 
 def controller_on(image: ClusterImage, nodes: Collection[Node]) -> BrokerId:

@@ -12,11 +12,11 @@ Where it differs from Kafka: the controller is named and not any broker, since h
 from typing import Final
 
 from millstream.broker.context import Context
+from millstream.broker.told_nodes import told_nodes
 from millstream.controller.views import (
     CLUSTER_OPERATIONS_ALL,
     OPERATIONS_NOT_ASKED,
     controller_on,
-    nodes_on,
 )
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_cluster import (
@@ -38,12 +38,7 @@ def handle(context: Context, request: DescribeClusterRequest) -> DescribeCluster
     if request.endpoint_type != _BROKERS:
         return failed(request, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, context.version)
     image = context.services.image
-    nodes = nodes_on(
-        image,
-        context.peer.listener,
-        arrived_at=context.peer.local_host,
-        with_fenced=request.include_fenced_brokers,
-    )
+    nodes = told_nodes(context, with_fenced=request.include_fenced_brokers)
     is_asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,

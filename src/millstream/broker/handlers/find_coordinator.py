@@ -16,7 +16,8 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.context import Context
-from millstream.controller.views import Node, nodes_on
+from millstream.broker.told_nodes import told_nodes
+from millstream.controller.views import Node
 from millstream.runtime.turns import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import (
@@ -77,9 +78,8 @@ async def _after_creation(
 def _finding(
     context: Context, request: FindCoordinatorRequest, groups: "GroupsPart"
 ) -> Steps[FindCoordinatorResponse]:
-    image, peer = context.services.image, context.peer
-    topic = image.topics.get(_TOPIC)
-    nodes = nodes_on(image, peer.listener, arrived_at=peer.local_host)
+    topic = context.services.image.topics.get(_TOPIC)
+    nodes = told_nodes(context)
     by_id = {int(node.broker_id): node for node in nodes}
     found = []
     pace = Pace()

@@ -27,6 +27,7 @@ from uuid import UUID
 from millstream.broker.context import Context
 from millstream.broker.error_codes import code_of
 from millstream.broker.services import Services
+from millstream.broker.told_nodes import told_nodes
 from millstream.broker.topic_changes import is_log_offline, topic_defaults
 from millstream.controller.errors import InvalidTopicName, TooManyPartitions
 from millstream.controller.image import TopicImage
@@ -41,7 +42,6 @@ from millstream.controller.views import (
     TOPIC_OPERATIONS_ALL,
     PartitionViews,
     controller_on,
-    nodes_on,
 )
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
@@ -210,7 +210,7 @@ def _answering(
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     services, version = context.services, context.version
     image, listener = services.image, context.peer.listener
-    nodes = nodes_on(image, listener, arrived_at=context.peer.local_host)
+    nodes = told_nodes(context)
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(
