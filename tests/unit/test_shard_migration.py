@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from millstream.groups.errors import GroupNotEmpty, GroupNotFound, InvalidGroupId, StaleMemberEpoch
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey, ConsumerGroupKey
 from millstream.groups.settings import MigrationPolicy
 from millstream.testing.group_settings import WEEK_MS, PlainGroupSettings
 from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.join_group import JoinGroupRequestProtocol
 from millstream.wire.messages.list_groups import ListGroupsRequest
 from shard_clients import ClassicClient, ConsumerClient, code_of
 from shard_kit import LogFull, Shell
@@ -19,11 +22,13 @@ from shard_requests import (
     heartbeat,
     join,
     offset_delete,
+    subscription,
     sync,
 )
 from shard_topics import FakeTopics
 
 T0, T1 = ("t", 0), ("t", 1)
+SUBSCRIPTION = subscription(["t"])
 Client = ClassicClient | ConsumerClient
 
 
@@ -299,6 +304,25 @@ def test_an_upgrade_after_a_rebalance_that_began_twice_gives_away_nothing_that_i
     assert named(shell, new) == set()
     beat = shell.answer("heartbeat", heartbeat("g", reader.member, generation), version=4)
     assert beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x80\0"])
+def test_the_way_back_is_open_whatever_a_member_says_of_an_assignor_it_does_not_use(
+    raw: bytes,
+) -> None:
+    """The second assignor's subscription is read for the first time when the last one leaves."""
+    shell = new_shell()
+    new = ConsumerClient(shell, "g", "new")
+    run(shell, new)
+    request = join("g")
+    request.protocols.append(JoinGroupRequestProtocol(name="a better one", metadata=raw))
+    shell.answers.pop(shell.ask("join_group", request, version=3))
+    other = join("g")
+    other.protocols.insert(0, JoinGroupRequestProtocol(name="a better one", metadata=SUBSCRIPTION))
+    shell.answers.pop(shell.ask("join_group", other, version=3))
+    assert listed(shell) != ("classic", "PreparingRebalance")
+    new.leave()
+    assert listed(shell) == ("classic", "PreparingRebalance")
 
 
 def test_the_policy_keeps_a_group_with_members_as_it_is() -> None:
