@@ -14,6 +14,7 @@ from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    InvalidGroupRequest,
     NotCoordinator,
 )
 from millstream.groups.shell.gathered import GatheredBatch, Taken, encoded
@@ -41,6 +42,9 @@ class Phase(Enum):
     DROPPED = "dropped"
     """Not led any more, or led anew: nothing counts that still comes for it."""
 
+
+_NOT_TOGETHER: Final = (BatchTooLarge, InvalidGroupRequest)
+"""Why several writes cannot be one batch although all but one of them could be written."""
 
 # A look-up in an enumeration's class costs as much as four comparisons.
 _ACTIVE: Final = Phase.ACTIVE
@@ -195,7 +199,7 @@ class HeldShard:
                     self._home.refuse(reply.token, NotCoordinator())
         elif isinstance(taken, AppendOutcome):
             self._applied(writes, taken, moment)
-        elif len(writes) > 1 and isinstance(taken, BatchTooLarge):
+        elif len(writes) > 1 and isinstance(taken, _NOT_TOGETHER):
             for one in writes:
                 self._append([one], moment)
         else:
