@@ -76,6 +76,8 @@ class HeldShard:
         self.shard = home.seams.new_shard(self.index, self.outbox)
         self.load_end: Offset | None = None
         """Where the log ended when all before it had been read; None: it is being read."""
+        self.deleted_topics: set[str] = set()
+        """While it was being loaded: their offsets go when all are known."""
         self._home = home
         self._gathered: list[Write] = []
         self._pending: deque[_Pending] = deque()
@@ -289,6 +291,8 @@ class HeldShard:
         self._committed = self.log.high_watermark
         self.shard.committed(self._committed)
         self.shard.loaded(now_ms=moment.now_ms, wall_ms=moment.wall_ms)
+        if self.deleted_topics:
+            self.shard.partitions_deleted(sorted(self.deleted_topics))
         self.settle(moment)
 
     def drop(self) -> None:
