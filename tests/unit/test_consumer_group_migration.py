@@ -330,13 +330,14 @@ def test_a_classic_group_goes_on_with_what_its_members_have() -> None:
         (
             {},
             {
+                "protocol": "mine",
                 "members": [
                     MemberMetadata(
                         member_id="x",
                         subscription=subscription("orders"),
                         assignment=assignment(b"mine", orders=[1]),
                     )
-                ]
+                ],
             },
             "custom assignor",
         ),
@@ -351,6 +352,18 @@ def test_a_group_that_can_not_be_upgraded_stays_what_it_is(
         setattr(value, name, told)
     with pytest.raises(GroupNotFound, match=why):
         upgrade(world, value)
+
+
+@pytest.mark.parametrize("name", ["cooperative-sticky", "sticky", "range", "roundrobin"])
+def test_what_a_standard_assignor_adds_to_an_assignment_is_no_reason_to_refuse(name: str) -> None:
+    """Members of librdkafka with cooperative-sticky get back what they had said themselves."""
+    world = a_world()
+    value = a_classic_group(c1=[0, 1])
+    value.protocol = name
+    value.members[0].assignment = assignment(b"sticky state", orders=[0, 1])
+    upgrade(world, value)
+    topic = world.topics.id_of("orders")
+    assert sorted(world.group._core.state.members[MemberId("c1")].assigned[topic]) == [0, 1]
 
 
 def test_an_assignment_in_which_two_members_have_a_partition_is_set_right() -> None:

@@ -221,6 +221,18 @@ def test_what_is_too_large_together_is_written_one_by_one() -> None:
     led(story)
 
 
+def test_what_cannot_be_written_is_no_fault_of_the_others() -> None:
+    async def story(bench: Bench, log: FakeLog) -> None:
+        small = [bench.ask(writing(commit_of("g", one)), keeps_gathered=True) for one in range(2)]
+        bad = bench.ask(writing(commit_of("g" * 40_000, 9)), keeps_gathered=True)
+        bench.timers.run_due()
+        assert [one.told for one in small] == [["done"]] * 2
+        assert bad.told == ["InvalidGroupRequest"]
+        assert len(log.batches) == 2
+
+    led(story)
+
+
 def test_refused_batch_refuses_every_commit_in_it() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         askers = [bench.ask(writing(commit_of("g", one)), keeps_gathered=True) for one in range(3)]

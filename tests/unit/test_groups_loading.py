@@ -190,3 +190,24 @@ def test_commit_of_the_time_after_the_load_is_not_read_twice() -> None:
         assert ("appended", 10, 1) in bench.shard.told
 
     virtual_loop.run(main)
+
+
+def test_topics_that_are_deleted_while_it_loads_are_told_when_all_is_known() -> None:
+    """Their offsets would be those of the next topics with the same names, and never expire."""
+
+    async def main() -> None:
+        bench, log = Bench(FakeSettings(offsets_load_bytes=500)), filled(1000)
+        log.watch_leadership(bench.coordinator)
+        assert is_loading(bench)
+        for _ in bench.coordinator.topics_changed({"a", "b", "c"}, ["b", "a"]):
+            pass
+        log.read_fails = StorageFailed("/d", "input/output error")
+        await until(lambda: bench.coordinator.counts.load_failures == 1)
+        log.read_fails = None
+        bench.pass_ms(1_000)
+        for _ in bench.coordinator.topics_changed({"d"}, ["d"]):
+            pass
+        await until(lambda: not is_loading(bench))
+        assert bench.shard.told == [("committed", 1000), "loaded", ("deleted", ["a", "b", "d"])]
+
+    virtual_loop.run(main)

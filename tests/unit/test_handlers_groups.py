@@ -1,14 +1,16 @@
 """The handlers of groups in every version: over the wire, through the shell, into a real shard."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from group_handlers_kit import GroupDesk
 from group_requests_kit import commit_of, fetch_of, join_of, member_of, tell
 from millstream.broker import registry
-from millstream.broker.group_calls import group_code
+from millstream.broker.context import Context, RequestFacts
+from millstream.broker.group_calls import GroupCall, group_code
+from millstream.broker.handlers.join_group import failed
 from millstream.broker.registry import SERVED
 from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.groups import errors as refusals
@@ -26,7 +28,7 @@ from millstream.wire.messages import offset_fetch as fetches
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.delete_groups import DeleteGroupsRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest
-from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from millstream.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from millstream.wire.messages.list_groups import ListGroupsRequest
 from millstream.wire.messages.sync_group import SyncGroupRequest
@@ -198,6 +200,39 @@ def test_member_joins_syncs_beats_and_leaves(version: int) -> None:
         assert (answer.error_code, [one.error_code for one in answer.members]) == (0, [0])
         again = LeaveGroupRequest(group_id="g", member_id=member_id)
         assert (await desk.ask(again, 0)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    tell(story)
+
+
+@pytest.mark.parametrize("character", ["i", "\U0001f600"])
+def test_member_whose_names_are_as_long_as_can_be_is_told_its_id(character: str) -> None:
+    """The id begins with the name of the client or the instance, and is a string as well."""
+
+    async def story(desk: GroupDesk) -> None:
+        instance_id = character * (32_767 // len(character.encode()))
+        answer = await desk.ask(join_of(group_instance_id=instance_id), 5)
+        assert answer.error_code == ErrorCode.NONE
+        assert answer.member_id.startswith(instance_id[:8_000])
+        assert answer.encode(5)
+
+    tell(story)
+
+
+def test_connection_is_closed_when_an_answer_cannot_be_sent() -> None:
+    """Whoever waits for it, and for all that it asked after it, would wait for ever."""
+
+    async def story(desk: GroupDesk) -> None:
+        closed: list[str] = []
+
+        class Peer:
+            is_open, close = True, closed.append
+
+        facts = RequestFacts(ApiKey.JOIN_GROUP, 5, 1, "c", 1, 0, 0)
+        context = Context(desk.services, cast("Any", Peer), facts)
+        call = GroupCall(context, join_of(), failed, None)
+        with pytest.raises(KeyError):  # the desk knows of no such request
+            call.answered(JoinGroupResponse())
+        assert len(closed) == 1
 
     tell(story)
 

@@ -2,19 +2,33 @@
 
 from typing import Any
 
+import pytest
+
 from millstream.groups.errors import GroupNotEmpty, GroupNotFound, InvalidGroupId, StaleMemberEpoch
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey, ConsumerGroupKey
 from millstream.groups.settings import MigrationPolicy
 from millstream.testing.group_settings import WEEK_MS, PlainGroupSettings
 from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.join_group import JoinGroupRequestProtocol
 from millstream.wire.messages.list_groups import ListGroupsRequest
-from shard_clients import ClassicClient, ConsumerClient
+from shard_clients import ClassicClient, ConsumerClient, code_of
 from shard_kit import LogFull, Shell
-from shard_requests import commit, consumer_heartbeat, fetch, fetched, offset_delete
+from shard_requests import (
+    commit,
+    consumer_heartbeat,
+    fetch,
+    fetched,
+    heartbeat,
+    join,
+    offset_delete,
+    subscription,
+    sync,
+)
 from shard_topics import FakeTopics
 
 T0, T1 = ("t", 0), ("t", 1)
+SUBSCRIPTION = subscription(["t"])
 Client = ClassicClient | ConsumerClient
 
 
@@ -249,6 +263,66 @@ def test_members_that_wait_during_an_upgrade_are_told_to_join_again() -> None:
     run(shell, old, new)
     assert listed(shell) == ("consumer", "Stable")
     assert named(shell, old) | named(shell, new) == {T0, T1}
+
+
+def test_members_that_have_not_synced_during_an_upgrade_go_on_in_the_new_group() -> None:
+    """A new member comes between the answer to JoinGroup and the leader's SyncGroup."""
+    shell = new_shell()
+    token = shell.ask("join_group", join("g"), version=3)
+    shell.pass_time(0)
+    joined = shell.answers.pop(token)
+    assert listed(shell) == ("classic", "CompletingRebalance")
+    new = ConsumerClient(shell, "g", "new")
+    new.heartbeat()
+    assert listed(shell) != ("classic", "CompletingRebalance")
+    member, generation = joined.member_id, joined.generation_id
+    late = shell.answer("sync_group", sync("g", member, generation), version=5)
+    assert code_of(late) == ErrorCode.REBALANCE_IN_PROGRESS
+    beat = shell.answer("heartbeat", heartbeat("g", member, generation), version=4)
+    assert beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    old = ClassicClient(shell, "g", "old")
+    old.member = member
+    run(shell, old, new)
+    assert listed(shell) == ("consumer", "Stable")
+    assert named(shell, old) | named(shell, new) == {T0, T1}
+
+
+def test_an_upgrade_after_a_rebalance_that_began_twice_gives_away_nothing_that_is_read() -> None:
+    """I-27. A cooperative member reads what it has until it is told otherwise."""
+    shell = new_shell()
+    reader = ClassicClient(shell, "g", "reader")
+    run(shell, reader)
+    assert reader.owned == {T0, T1}
+    waiting = [shell.ask("join_group", join("g"), version=3)]
+    again = shell.ask("join_group", join("g", reader.member), version=3)
+    assert listed(shell) == ("classic", "CompletingRebalance")
+    generation = shell.answers.pop(again).generation_id
+    waiting.append(shell.ask("join_group", join("g"), version=3))
+    assert listed(shell) == ("classic", "PreparingRebalance")
+    new = ConsumerClient(shell, "g", "a first one")
+    new.heartbeat()
+    assert named(shell, new) == set()
+    beat = shell.answer("heartbeat", heartbeat("g", reader.member, generation), version=4)
+    assert beat.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x80\0"])
+def test_the_way_back_is_open_whatever_a_member_says_of_an_assignor_it_does_not_use(
+    raw: bytes,
+) -> None:
+    """The second assignor's subscription is read for the first time when the last one leaves."""
+    shell = new_shell()
+    new = ConsumerClient(shell, "g", "new")
+    run(shell, new)
+    request = join("g")
+    request.protocols.append(JoinGroupRequestProtocol(name="a better one", metadata=raw))
+    shell.answers.pop(shell.ask("join_group", request, version=3))
+    other = join("g")
+    other.protocols.insert(0, JoinGroupRequestProtocol(name="a better one", metadata=SUBSCRIPTION))
+    shell.answers.pop(shell.ask("join_group", other, version=3))
+    assert listed(shell) != ("classic", "PreparingRebalance")
+    new.leave()
+    assert listed(shell) == ("classic", "PreparingRebalance")
 
 
 def test_the_policy_keeps_a_group_with_members_as_it_is() -> None:

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from millstream.groups.errors import GroupNotFound, IllegalGeneration, InvalidGroupId
-from millstream.groups.records.entries import Producer
+from millstream.groups.records.entries import Entry, Producer, decode_batches, encode
 from millstream.model.ids import ProducerEpoch, ProducerId
-from millstream.testing.group_settings import PlainGroupSettings
+from millstream.testing.group_settings import WEEK_MS, PlainGroupSettings
 from millstream.wire.errors import ErrorCode
 from shard_kit import LogFull, Shell
 from shard_requests import commit, fetch, fetched, offset_delete, txn_commit
@@ -190,3 +190,15 @@ def test_an_offset_of_another_topic_of_the_same_name_is_none() -> None:
     for topic_id, found in ((old, {T0: 5}), (new, {})):
         ask.topics[0].topic_id = topic_id
         assert fetched(shell.answer("offset_fetch", ask, is_stable=False)) == found
+
+
+def test_a_retention_for_ever_is_written_as_the_last_time_that_there_is() -> None:
+    shell = Shell()
+    request = commit("g", {T0: 5}, retention_ms=2**63 - 1)
+    shell.answers.pop(shell.ask("offset_commit", request, version=4))
+    written = [logged.what for logged in shell.log if isinstance(logged.what, Entry)]
+    (read,) = decode_batches(encode(written, now_ms=shell.wall_ms))
+    assert read.what == written[0]
+    shell.wall_ms += 100 * WEEK_MS
+    shell.expire()
+    assert committed(shell, "g") == {T0: 5}

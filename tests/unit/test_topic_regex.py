@@ -2,8 +2,9 @@
 
 import pytest
 
+from millstream.groups.consumer import regex_job
 from millstream.groups.consumer.regex_automaton import TopicRegex
-from millstream.groups.consumer.regex_job import RegexJob
+from millstream.groups.consumer.regex_job import WORK_MAX, RegexJob
 from millstream.groups.errors import InvalidRegularExpression
 
 
@@ -71,3 +72,34 @@ def test_many_topics_are_looked_at_in_steps() -> None:
         steps += 1
     assert steps > 3
     assert found == {"orders-.*": frozenset(names), "none": frozenset()}
+
+
+def test_the_end_of_a_name_is_known_the_second_time_as_all_of_it_is() -> None:
+    regex = TopicRegex(".*" * 400 + "x")
+    assert [regex.matches(name) for name in ("aa", "ax")] == [False, True]
+    work = regex.work
+    assert work > 400 * 4
+    assert [regex.matches(name) for name in ("aaa", "aa", "ax")] == [False, False, True]
+    assert regex.work - work <= 2 * regex.place_count
+
+
+def test_many_patterns_are_made_and_run_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs some milliseconds, and every member of a group may have one of its own."""
+    made: list[TopicRegex] = []
+
+    def make(pattern: str) -> TopicRegex:
+        made.append(TopicRegex(pattern))
+        return made[-1]
+
+    monkeypatch.setattr(regex_job, "TopicRegex", make)
+    patterns = [".*" * 400 + f"x{number}" for number in range(50)]
+    job = RegexJob(patterns, ["a" * 100, "ax3"], version=1)
+    assert made == []
+    before, found = 0, None
+    while found is None:
+        found = job.step()
+        work = sum(one.work + one.place_count for one in made)
+        one_name = 101 * made[-1].place_count
+        assert work - before <= WORK_MAX + one_name
+        before = work
+    assert found == {one: {"ax3"} if one.endswith("x3") else set() for one in patterns}

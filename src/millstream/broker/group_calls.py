@@ -79,15 +79,19 @@ class GroupCall:
         self._finish = finish
 
     def answered(self, response: Any) -> None:
-        """Send it, unless nobody is there any more."""
+        """Send it, unless nobody is there any more; without an answer nobody is left waiting."""
         context = self._context
         if not context.peer.is_open:
             return
-        if isinstance(response, OperatingError):
-            response = self._refused(response)
-        elif self._finish is not None:
-            response = self._finish(response)
-        context.answer(response)
+        try:
+            if isinstance(response, OperatingError):
+                response = self._refused(response)
+            elif self._finish is not None:
+                response = self._finish(response)
+            context.answer(response)
+        except Exception as error:
+            context.close(f"an answer of a group could not be sent: {error!r}")
+            raise
 
     def _refused(self, error: OperatingError) -> Any:
         response = self._failed(self._request, group_code(error), self._context.version)

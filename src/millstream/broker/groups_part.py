@@ -32,6 +32,9 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 REPLICATION_FACTOR: Final = "offsets.topic.replication.factor"
 CREATE_WAIT_S: Final = 5.0
 """For the offsets topic; then the client is told to ask again, and it is created all the same."""
+MEMBER_PREFIX_CHARACTERS_MAX: Final = 8_000
+"""Of a client id or instance id in a member id, which must fit a string of the protocol whatever
+the characters are: otherwise nobody could be told of the member, nor its group be written."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +84,8 @@ class GroupsPart:
         def new_member_id(prefix: str) -> Any:
             from uuid import UUID
 
-            return f"{prefix}-{UUID(bytes=randomness.bytes(16), version=4)}"
+            made = UUID(bytes=randomness.bytes(16), version=4)
+            return f"{prefix[:MEMBER_PREFIX_CHARACTERS_MAX]}-{made}"
 
         def new_shard(index: int, outbox: "Outbox") -> "Shard":
             return Shard(

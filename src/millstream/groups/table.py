@@ -26,6 +26,11 @@ class Timed(Protocol):
 T = TypeVar("T", bound=Timed)
 
 
+def _is_due(group: Timed, now_ms: int) -> bool:
+    deadline_ms = group.next_deadline_ms()
+    return deadline_ms is not None and deadline_ms <= now_ms
+
+
 class GroupTable(dict[GroupId, T]):
     """Groups by their id, with a heap of deadlines. Whoever calls a group arms it afterwards."""
 
@@ -63,13 +68,16 @@ class GroupTable(dict[GroupId, T]):
             _, group_id = heappop(self._heap)
             del self._armed[group_id]
             come.append(group_id)
-        for group_id in come:
-            group = self.get(group_id)
-            if group is None:
-                continue
-            if (real := group.next_deadline_ms()) is not None and real <= now_ms:
-                yield group
-            self.arm(group_id)
+        come.reverse()
+        try:
+            while come:
+                group = self.get(come[-1])
+                if group is not None and _is_due(group, now_ms):
+                    yield group
+                self.arm(come.pop())
+        finally:
+            for group_id in come:  # the caller has failed at one of them
+                self.arm(group_id)
 
     def _drop_stale(self) -> None:
         heap, armed = self._heap, self._armed

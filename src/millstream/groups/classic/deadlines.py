@@ -4,10 +4,14 @@ Every heartbeat moves one deadline to a later time, so that must cost nothing: t
 earliest time at which a key has to be looked at, and the real deadline is looked up only then.
 """
 
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final
 
 from millstream.model.ids import MemberId
 from millstream.model.invariant import invariant
+
+STALE_MIN: Final = 64
+"""So many entries that do not count are always left where they are."""
 
 
 class Deadlines:
@@ -30,8 +34,13 @@ class Deadlines:
             heappush(self._heap, (at_ms, member_id))
 
     def drop(self, member_id: MemberId) -> None:
-        """No deadline any more; its entry of the heap goes when its time comes."""
+        """No deadline any more; its entry of the heap goes when its time comes, or with others."""
         self._due_ms.pop(member_id, None)
+        # A session may last half an hour, and consumers may come and go every second.
+        if len(self._heap) > 2 * len(self._due_ms) + STALE_MIN:
+            self._queued_ms = dict(self._due_ms)
+            self._heap = [(at_ms, one) for one, at_ms in self._due_ms.items()]
+            heapify(self._heap)
 
     def of(self, member_id: MemberId) -> int | None:
         """The member's, if it has one."""

@@ -197,6 +197,7 @@ class ClassicGroup:
         for member_id in list(core.roster.pending):
             core.remove_pending(member_id)
         core.join_deadline_ms = core.sync_deadline_ms = None
+        core.pending_sync.clear()
         core.writes.clear()
         core.move(Event.REMOVED)
         core.check()

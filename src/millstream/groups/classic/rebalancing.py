@@ -135,9 +135,13 @@ def members_for_leader(core: Core) -> list[JoinGroupResponseMember]:
 
 
 def give_up_assignment(core: Core, error: ErrorCode | OperatingError, now_ms: int) -> None:
-    """There will be none in this generation: nobody keeps one, and who waits is told why."""
+    """There will be none in this generation, and who waits is told why.
+
+    Each member keeps what it was told last, which is of no generation now: a cooperative one reads
+    on, and if the group is converted its partitions must not be free (I-27).
+    """
     for member in core.roster:
-        member.assignment, member.assigned_in = b"", NO_GENERATION
+        member.assigned_in = NO_GENERATION
         caller = _take_sync(core, member, now_ms)
         if caller is None:
             continue

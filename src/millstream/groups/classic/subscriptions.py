@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from millstream.wire.primitives import (
-    Bytes,
     MalformedFrame,
     read_int16,
     read_int32,
@@ -19,32 +18,47 @@ from millstream.wire.primitives import (
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of Kafka's consumers."""
 _TOPIC_BYTES_MIN: Final = 2
+NAMES_MAX: Final = 100_000
+"""Read for one decision: some fifty milliseconds. A group that says more could not be written, for
+all of it is in the group's record; until then it may subscribe to anything."""
 
 
-def topics_of(metadata: Bytes) -> frozenset[str] | None:
-    """None: these bytes are not a consumer's subscription."""
-    view = memoryview(metadata)
+def topics_of(metadata: bytes) -> frozenset[str] | None:
+    """None: these bytes are not a consumer's subscription, or it is too long."""
+    return all_topics((metadata,))
+
+
+def all_topics(metadatas: Iterable[bytes]) -> frozenset[str] | None:
+    """Of all of them; None if one of them cannot be read, or there are too many names.
+
+    Members of a group mostly begin with the very same topics; those are read once.
+    """
+    topics: set[str] = set()
+    names_left = NAMES_MAX
+    head = b""
     try:
-        version, at = read_int16(view, 0)
-        count, at = read_int32(view, at)
-        if version < 0 or not 0 <= count <= (len(view) - at) // _TOPIC_BYTES_MIN:
-            return None
-        topics = []
-        for _ in range(count):
-            topic, at = read_string(view, at)
-            topics.append(topic)
-        user_bytes, at = read_int32(view, at)
+        for metadata in metadatas:
+            if not head or not metadata.startswith(head):
+                found, end = _read_topics(memoryview(metadata), names_left)
+                names_left -= len(found)
+                topics.update(found)
+                head = metadata[:end]
+            user_bytes, at = read_int32(memoryview(metadata), len(head))
+            if not -1 <= user_bytes <= len(metadata) - at:
+                return None
     except MalformedFrame:
         return None
-    return frozenset(topics) if -1 <= user_bytes <= len(view) - at else None
-
-
-def all_topics(metadatas: Iterable[Bytes]) -> frozenset[str] | None:
-    """Of all of them; None if one of them cannot be read."""
-    topics: set[str] = set()
-    for metadata in metadatas:
-        found = topics_of(metadata)
-        if found is None:
-            return None
-        topics |= found
     return frozenset(topics)
+
+
+def _read_topics(view: memoryview, names_max: int) -> tuple[list[str], int]:
+    """The topics and where they end; raises MalformedFrame."""
+    version, at = read_int16(view, 0)
+    count, at = read_int32(view, at)
+    if version < 0 or not 0 <= count <= min(names_max, (len(view) - at) // _TOPIC_BYTES_MIN):
+        raise MalformedFrame(f"a subscription of version {version} to {count} topics")
+    topics = []
+    for _ in range(count):
+        topic, at = read_string(view, at)
+        topics.append(topic)
+    return topics, at

@@ -37,6 +37,10 @@ from millstream.wire.primitives import MalformedFrame
 Protocols = Mapping[str, Sequence[tuple[str, bytes]]]
 """By member id: its assignors with their subscriptions, in the order of its preference."""
 
+STANDARD_ASSIGNORS: Final = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
+"""Of all clients. Nothing is lost with what they add to an assignment: librdkafka sends back what
+the member had said, and nobody reads it (Kafka refuses that too, and the new member ends)."""
+
 NO_PROTOCOLS: Final[Protocols] = MappingProxyType({})
 
 
@@ -98,7 +102,7 @@ def _upgraded_member(
     known = protocols.get(member.member_id) or ((value.protocol or "", bytes(member.subscription)),)
     subscription = decode_subscription(member.subscription or known[0][1])
     assignment = decode_assignment(member.assignment)
-    if assignment.user_data:
+    if assignment.user_data and value.protocol not in STANDARD_ASSIGNORS:
         raise GroupNotFound(
             "Cannot upgrade the classic group to a consumer group because an unsupported custom "
             "assignor is in use. Switch to a default assignor before re-attempting the upgrade."

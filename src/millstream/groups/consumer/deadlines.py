@@ -2,7 +2,10 @@
 
 import heapq
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+STALE_MIN: Final = 64
+"""So many entries that do not count are always left where they are."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -32,6 +35,11 @@ class Deadlines(Generic[K]):
     def cancel(self, key: K) -> None:
         """It need not have one."""
         self._at_ms.pop(key, None)
+        # Time-outs may be hours, and members may join again every second.
+        if len(self._heap) > 2 * len(self._at_ms) + STALE_MIN:
+            self._heap = []
+            for one, at_ms in self._at_ms.items():
+                self._push(one, at_ms)
 
     def of(self, key: K) -> int | None:
         """When, or None."""

@@ -70,13 +70,20 @@ def decode_assignment(raw: Bytes) -> EmbeddedAssignment:
 def encode_assignment(
     assignment: Mapping[UUID, Iterable[int]], topics: TopicsView, subscription: Bytes
 ) -> bytes:
-    """In the version of the member's subscription; topics that are gone are left out."""
+    """In the version of the member's subscription; topics that are gone are left out.
+
+    A member may have brought a subscription that cannot be read, for an assignor that was not used
+    so far: it gets the oldest version. To refuse would keep others from leaving the group.
+    """
     parts = [
         EmbeddedPartitions(topic=facts.name, partitions=sorted(partitions))
         for topic_id, partitions in assignment.items()
         if (facts := topics.by_id(topic_id)) is not None
     ]
-    version = _version(subscription)
+    try:
+        version = _version(subscription)
+    except MalformedFrame:
+        version = 0
     return INT16.pack(version) + EmbeddedAssignment(assigned_partitions=parts).encode(version)
 
 

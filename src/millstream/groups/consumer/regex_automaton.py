@@ -38,7 +38,7 @@ class _Place(NamedTuple):
 class TopicRegex:
     """A compiled pattern; raises InvalidRegularExpression when it cannot be."""
 
-    __slots__ = ("_accepting", "_places", "_start", "_steps", "pattern", "work")
+    __slots__ = ("_accepting", "_places", "_sets", "_start", "_steps", "pattern", "work")
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
@@ -48,6 +48,12 @@ class TopicRegex:
         self._accepting = self._add(_Place(None, ()))
         self._start = self._compile(parse(pattern), self._accepting)
         self._steps: dict[tuple[frozenset[int], bool, str], frozenset[int]] = {}
+        self._sets: dict[frozenset[int], frozenset[int]] = {}
+
+    @property
+    def place_count(self) -> int:
+        """What it cost to make."""
+        return len(self._places)
 
     def matches(self, name: str) -> bool:
         """The whole name."""
@@ -61,21 +67,29 @@ class TopicRegex:
             if not after:
                 return False
             held, is_word_before, is_first = after, char in _WORD, False
-        ends = self._spread(held, start=is_first, before=is_word_before, after=None)
-        return self._accepting in ends
+        key = (held, is_word_before, "^" if is_first else "")  # no character: the end
+        ends = self._steps.get(key)
+        if ends is None:
+            ends = self._step(key, None, is_first=is_first)
+        return bool(ends)
 
     def _step(
-        self, key: tuple[frozenset[int], bool, str], char: str, *, is_first: bool
+        self, key: tuple[frozenset[int], bool, str], char: str | None, *, is_first: bool
     ) -> frozenset[int]:
+        """Where the character leads to; without one, the accepting place if it is reached."""
         held, is_word_before, _ = key
         spread = self._spread(held, start=is_first, before=is_word_before, after=char)
         self.work += len(spread)
-        after = frozenset(
-            self._places[one].ways[0] for one in spread if char in (self._places[one].chars or ())
-        )
+        if char is None:
+            after = frozenset(spread & {self._accepting})
+        else:
+            places = [self._places[one] for one in spread]
+            after = frozenset(one.ways[0] for one in places if char in (one.chars or ()))
         if len(self._steps) >= REMEMBERED_MAX:
             self._steps.clear()
-        self._steps[key] = after
+            self._sets.clear()
+        # The very same set for the same places: to compare two of a thousand takes microseconds.
+        after = self._steps[key] = self._sets.setdefault(after, after)
         return after
 
     def _spread(

@@ -26,6 +26,8 @@ from millstream.model.ids import GroupId, InstanceId, MemberId
 from millstream.model.invariant import invariant
 
 NO_TARGET_EPOCH = -1
+UNUSED_NAMES_MIN = 16
+"""So many subscriptions that nobody has any more are always kept."""
 
 
 class ConsumerGroupState(StrEnum):
@@ -192,6 +194,8 @@ class GroupState:
             made = (before or ConsumerMember(member_id=member_id)).with_metadata(value)
             names = self._names.setdefault(made.topic_names, made.topic_names)
             self._replace(before, replace(made, topic_names=names))
+            if len(self._names) > 2 * len(self.members) + UNUSED_NAMES_MIN:
+                self._names = {one.topic_names: one.topic_names for one in self.members.values()}
         elif before is not None:
             self.targets.pop(member_id, None)
             self._replace(before, None)

@@ -48,6 +48,8 @@ CheckPartition = Callable[[str, UUID, int], None]
 
 NO_EXPIRY_MS = -1
 """A client that leaves the retention of its offsets to the broker says this."""
+TIMESTAMP_MAX_MS = 2**63 - 1
+"""What a record has room for."""
 
 
 class Committing(NamedTuple):
@@ -88,7 +90,9 @@ def commit(
     """A text that is too long fails its partition alone, before it is checked."""
     group_id = GroupId(request.group_id)
     retention_ms = request.retention_time_ms
-    expire_ms = NO_EXPIRY_MS if retention_ms == NO_EXPIRY_MS else wall_ms + retention_ms
+    expire_ms = NO_EXPIRY_MS
+    if retention_ms != NO_EXPIRY_MS:  # some clients say with the largest number: for ever
+        expire_ms = min(wall_ms + retention_ms, TIMESTAMP_MAX_MS)
     entries: list[Entry] = []
     response = OffsetCommitResponse()
     for topic in request.topics:

@@ -174,6 +174,7 @@ class GroupCoordinator:
         if held.phase is not Phase.DROPPED and not self._is_stopped:
             self._drop(held)
             self.leadership_gained(held.log, held.leader_epoch)
+            self._held[held.index].deleted_topics |= held.deleted_topics
 
     def _activate_if_loaded(self, held: HeldShard) -> None:
         if held.is_loaded:
@@ -257,7 +258,8 @@ class GroupCoordinator:
         """Tell every shard, in steps: topics that came, went or grew, and those that went."""
         for held in list(self._held.values()):
             if held.phase is not Phase.ACTIVE:
-                continue  # what it loads is decided on topics as they are then
+                held.deleted_topics.update(deleted)
+                continue  # everything else is decided on topics as they are then
             moment = self._home.moment()
             held.write_gathered(moment)
             held.shard.topics_changed(names, now_ms=moment.now_ms, wall_ms=moment.wall_ms)

@@ -14,6 +14,7 @@ from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    InvalidGroupRequest,
     NotCoordinator,
 )
 from millstream.groups.shell.gathered import GatheredBatch, Taken, encoded
@@ -41,6 +42,9 @@ class Phase(Enum):
     DROPPED = "dropped"
     """Not led any more, or led anew: nothing counts that still comes for it."""
 
+
+_NOT_TOGETHER: Final = (BatchTooLarge, InvalidGroupRequest)
+"""Why several writes cannot be one batch although all but one of them could be written."""
 
 # A look-up in an enumeration's class costs as much as four comparisons.
 _ACTIVE: Final = Phase.ACTIVE
@@ -72,6 +76,8 @@ class HeldShard:
         self.shard = home.seams.new_shard(self.index, self.outbox)
         self.load_end: Offset | None = None
         """Where the log ended when all before it had been read; None: it is being read."""
+        self.deleted_topics: set[str] = set()
+        """While it was being loaded: their offsets go when all are known."""
         self._home = home
         self._gathered: list[Write] = []
         self._pending: deque[_Pending] = deque()
@@ -195,7 +201,7 @@ class HeldShard:
                     self._home.refuse(reply.token, NotCoordinator())
         elif isinstance(taken, AppendOutcome):
             self._applied(writes, taken, moment)
-        elif len(writes) > 1 and isinstance(taken, BatchTooLarge):
+        elif len(writes) > 1 and isinstance(taken, _NOT_TOGETHER):
             for one in writes:
                 self._append([one], moment)
         else:
@@ -285,6 +291,8 @@ class HeldShard:
         self._committed = self.log.high_watermark
         self.shard.committed(self._committed)
         self.shard.loaded(now_ms=moment.now_ms, wall_ms=moment.wall_ms)
+        if self.deleted_topics:
+            self.shard.partitions_deleted(sorted(self.deleted_topics))
         self.settle(moment)
 
     def drop(self) -> None:
