@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Final
 
 from millstream.broker.member_directories import DIRECTORIES_FILE
+from millstream.controller.identity import META_PROPERTIES
 from millstream.runtime.disk import remove_tree
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
@@ -48,7 +49,7 @@ class LostDirectories:
         loss = randomness.choice(list(Loss))
         path = randomness.choice(machine.directories)
         disk = machine.node.disk
-        if machine.absent is not None or not disk.storage.powered:
+        if machine.absent is not None or not disk.storage.powered or not _is_in_use(machine, path):
             return False
         if not self._atlas.may_fall(number, healthy):
             return False
@@ -100,6 +101,18 @@ class LostDirectories:
         excuses.wounded_at[number] = self._scene.ledger.tree.zxid
         others = [one for one in machine.directories if one != path]
         _put_back(machine.node.disk, path, self._losses.pop(number), others)
+
+
+def _is_in_use(machine: BrokerMachine, path: str) -> bool:
+    """The broker has made it its own, and the others know it by its id.
+
+    Before that the next start takes whatever has its name for the new disk, and misses that one for
+    good once the first is back: nobody can tell them apart.
+    """
+    disk = machine.node.disk
+    others = [one for one in machine.directories if one != path]
+    names_of_all = [f"{path}/{META_PROPERTIES}", *(f"{one}/{DIRECTORIES_FILE}" for one in others)]
+    return all(map(disk.exists, names_of_all))
 
 
 def _take_away(disk: SimDisk, path: str, loss: Loss) -> None:
