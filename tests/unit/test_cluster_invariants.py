@@ -90,6 +90,7 @@ BROKEN: list[tuple[str, Callable[[], ClusterView]]] = [
     ("I-13", lambda: view(LEADER, BrokerView(2, 1, 12))),  # without any log of it
     ("I-14", lambda: view(LEADER, FOLLOWER, state=committed(leader=3))),
     ("I-14", lambda: view(LEADER, FOLLOWER, state=committed(elr=(9,)))),
+    ("I-14", lambda: view(LEADER, FOLLOWER, state=committed(lost=(2,)))),
     ("I-15", lambda: view(LEADER, broker(replica(2, B0, B1), epoch=1))),
     ("I-15", lambda: view(broker(replica(1, B0, B1), epoch=2))),
     ("I-18", lambda: view(replace(LEADER, has_lost_session=True))),
@@ -120,6 +121,12 @@ def test_a_broker_that_nobody_has_dealt_with_yet_may_lack_what_it_lost() -> None
     assert numbers(short, Excuses(wounded={2})) == set()
     unsettled = CommittedState(committed().partitions, {1: 11, 2: 99}, {1: 11, 2: 12}, 1, 1)
     assert numbers(view(LEADER, broker(replica(2, B0, hw=2)), state=unsettled)) == set()
+
+
+def test_a_log_in_a_directory_that_is_away_may_be_gone_but_not_short() -> None:
+    away = Excuses(without_directory={2})
+    assert numbers(view(LEADER, BrokerView(2, 1, 12)), away) == set()
+    assert numbers(view(LEADER, broker(replica(2, B0, hw=2))), away) == {"I-13"}
 
 
 def test_a_high_watermark_that_falls_within_an_epoch() -> None:

@@ -197,6 +197,44 @@ def test_a_broker_without_its_memory_that_stays_in_sync() -> None:
     assert book.write(proved) == []
 
 
+def test_a_registration_without_the_lost_directory_or_before_the_harm_heals_nothing() -> None:
+    book = Book()
+    mine, noted = "/brokers/ids/2", "/millstream/brokers/2"
+
+    def register() -> int:
+        book.write(create(mine, registration(-1), is_ephemeral=True), session=OTHER)
+        return book.ledger.tree.nodes[mine].czxid
+
+    def deal_with(epoch: int) -> None:
+        book.write(SetNode(noted, json.dumps({"epoch": epoch}).encode()))
+
+    book.write(create(noted, json.dumps({"epoch": 0}).encode()))
+    epoch = register()
+    book.excuses.wounded.add(2)
+    book.excuses.without_directory.add(2)
+    deal_with(epoch)
+    assert book.excuses.wounded == {2}
+    book.excuses.without_directory.clear()
+    book.excuses.wounded_at[2] = book.ledger.tree.zxid
+    deal_with(epoch)
+    assert book.excuses.wounded == {2}
+    book.write(CloseSession(), session=OTHER)
+    deal_with(register())
+    assert book.excuses.wounded == set()
+
+
+def test_a_proof_of_a_broker_whose_disk_was_replaced() -> None:
+    """I-14: what it had under that epoch is not all there any more."""
+    book = Book()
+    mine, noted = "/brokers/ids/2", "/millstream/brokers/2"
+    book.write(create(noted, json.dumps({"epoch": 1}).encode()))
+    book.excuses.emptied.add(2)
+    book.write(create(mine, registration(1), is_ephemeral=True), session=OTHER)
+    epoch = book.ledger.tree.nodes[mine].czxid
+    assert book.write(SetNode(noted, json.dumps({"epoch": epoch}).encode())) == ["I-14"]
+    assert book.excuses.emptied == set()
+
+
 def test_what_a_keeper_has_that_came_back() -> None:
     """Changes that nobody was told of are looked at, too."""
     book, keeper = Book(), State()

@@ -51,6 +51,19 @@ def test_moves_go_one_after_the_other_and_are_all_shown() -> None:
     assert [report.end for report in mover.reports] == [MoveEnd.MOVED] * 2
 
 
+def test_a_move_does_not_go_where_the_target_was() -> None:
+    """With the disk back in its place the log would be in neither."""
+    mover = Mover()
+    before = mover.records()
+    mover.disk.rename(B, "/c")
+    mover.disk.make_directories(B)
+    with pytest.raises(StorageFailed, match="/b was removed, renamed or unmounted"):
+        mover.move()
+    mover.steps.run_all()
+    assert mover.log.owner.path == A
+    assert mover.records() == before
+
+
 def test_a_queued_move_survives_a_restart() -> None:
     mover = Mover()
     moves = mover.broker.manager.moves

@@ -152,6 +152,34 @@ def test_a_directory_without_what_it_must_have_is_offline_after_a_look() -> None
     broker.put(kept, b"x")
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize("is_mount_point", [False, True])
+def test_no_partition_is_made_where_a_directory_was(
+    monkeypatch: pytest.MonkeyPatch, *, is_late: bool, is_mount_point: bool
+) -> None:
+    """Not even before the next look: once the directory is back nobody would find it."""
+    broker = Broker(roots=PATHS)
+    make_directories = broker.disk.make_directories
+
+    def take_away(path: str = "") -> None:
+        monkeypatch.undo()
+        broker.disk.rename("/a", "/c")
+        if is_mount_point:
+            make_directories("/a")
+        if path:
+            make_directories(path)
+
+    if is_late:
+        monkeypatch.setattr(broker.disk, "make_directories", take_away)
+    else:
+        take_away()
+    with pytest.raises(StorageFailed, match="/a was removed, renamed or unmounted"):
+        broker.create(ONE)
+    assert not broker.disk.exists(f"/a/{names.partition_directory(ONE)}")
+    (log,) = broker.create(ONE)
+    assert log.owner.path == "/b"
+
+
 def test_a_look_that_comes_after_the_stop_finds_nothing_wrong() -> None:
     broker, _, _ = two_disks()
     (directory, _) = broker.manager.directories

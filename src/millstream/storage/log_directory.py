@@ -179,6 +179,14 @@ class LogDirectory:
             detail = "removed, renamed or unmounted while it was in use"
             self.failed(OSError(errno.ENOENT, detail, gone[0]))
 
+    def check_in_place(self) -> None:
+        """Look, and raise StorageFailed where it is not what was opened.
+
+        For whoever makes names in it: what its path leads to may be an empty mount point.
+        """
+        self.look()
+        self.check_usable()
+
     def _inside(self, name: str) -> str:
         return f"{self.path}/{name}"
 

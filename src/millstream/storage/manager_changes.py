@@ -404,6 +404,7 @@ class ChangingLogs:
 
 def _make_files(disk: Disk, directory: LogDirectory, homes: Sequence[LogHome]) -> None:
     """First the logs, then the metadata, whose sync makes the names of both durable."""
+    directory.check_in_place()
     made: list[str] = []
     try:
         for home in homes:
@@ -426,6 +427,7 @@ def _make_files(disk: Disk, directory: LogDirectory, homes: Sequence[LogHome]) -
         # Recovery must know of them before they roll, and the roll shall not wait for the disk.
         # With the checkpoint's name the names of the partitions become durable.
         directory.store(names.RECOVERY_POINTS, dict.fromkeys(partitions, Offset(0)))
+        directory.check_in_place()  # else they may be where nobody will find them
     except (OSError, OperatingError) as error:
         _clear_away(disk, directory, made)
         if isinstance(error, OSError):

@@ -200,6 +200,7 @@ class DirectoryMoves:
             directory.disk.make_directories(move.future)
         except OSError as error:
             raise directory.refused(error) from error
+        directory.check_in_place()  # from here on what it leads to has the copy, or nothing has
         self._waiting.append(move)
         self._newest[log.partition] = move
 

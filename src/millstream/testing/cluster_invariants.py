@@ -39,6 +39,12 @@ class Excuses:
     """Led by somebody who had not everything: an unclean election, and it was reported."""
     wounded: set[int] = field(default_factory=set)
     """Brokers that lost unsynced data and have not been dealt with by the controller since."""
+    wounded_at: dict[int, int] = field(default_factory=dict)
+    """The keeper's last transaction then: a registration before it says nothing."""
+    without_directory: set[int] = field(default_factory=set)
+    """Brokers that a log directory was taken from: logs in it are not there, whoever knows it."""
+    emptied: set[int] = field(default_factory=set)
+    """Brokers that got an empty directory for one with logs, and have not been dealt with since."""
     restarted: set[int] = field(default_factory=set)
     """Brokers that ended without warning since the last look."""
 
@@ -155,6 +161,8 @@ def in_sync_have_all(view: ClusterView, excuses: Excuses) -> Found:
                 continue
             if not view.committed.is_settled(member):
                 continue
+            if member in excuses.without_directory and claim.key not in broker.replicas:
+                continue
             # A new partition's members are in sync before they have made their logs.
             empty = ReplicaView(member, claim.key, leader.log_start, 0, 0, 0, 0)
             replica = broker.replicas.get(claim.key, empty)
@@ -171,6 +179,9 @@ def leader_in_sync(view: ClusterView) -> Found:
         outside = [member for member in one.holders if member not in one.replicas]
         if outside:
             yield Violation("I-14", f"{one.key}: {outside} in ISR or ELR are no replicas")
+        lost = [member for member in one.holders if member in one.lost]
+        if lost:
+            yield Violation("I-14", f"{one.key}: {lost} in ISR or ELR have lost their logs")
 
 
 def one_leader_per_epoch(view: ClusterView) -> Found:

@@ -43,6 +43,7 @@ ISR_SHRINKS = "isr shrinks"
 ISR_GROWTHS = "isr growths"
 CONTROLLER_CHANGES = "controller changes"
 REGISTRATIONS = "registrations"
+LOSSES = "replicas told as lost"
 
 
 class LeaderLedger:
@@ -144,6 +145,7 @@ class ClusterLedger:
     def _count(self, was: CommittedPartition, now: CommittedPartition) -> None:
         self._made[ELECTIONS] += now.leader_epoch > was.leader_epoch and now.leader != NO_LEADER
         self._made[ISR_SHRINKS] += set(now.isr) < set(was.isr)
+        self._made[LOSSES] += len(set(now.lost) - set(was.lost))
         self._made[ISR_GROWTHS] += set(now.isr) > set(was.isr)
 
     def _pace(self, now: CommittedPartition) -> Iterator[Violation]:
@@ -193,9 +195,15 @@ class ClusterLedger:
         known = epoch_in(node.after.data) if node.after is not None else -1
         if registration is None or registration.czxid != known or node.before is None:
             return
-        self._excuses.wounded.discard(broker)
+        excuses = self._excuses
+        is_whole = broker not in excuses.without_directory
         before = epoch_in(node.before.data)
         proof = json.loads(registration.data).get("previous_epoch", -1)
+        if is_whole and known > excuses.wounded_at.get(broker, -1):
+            excuses.wounded.discard(broker)
+            if broker in excuses.emptied and before == proof:
+                yield Violation("I-14", f"{broker} has lost a directory and proves a clean stop")
+            excuses.emptied.discard(broker)
         if before in (known, proof):
             return
         self._made["unclean registrations"] += 1

@@ -31,7 +31,7 @@ from millstream.testing.cluster_liveness import (
 )
 from millstream.testing.cluster_simulation_admin import DOINGS, ClusterAdmin
 from millstream.testing.cluster_simulation_atlas import Atlas
-from millstream.testing.cluster_simulation_brokers import BrokerMachine
+from millstream.testing.cluster_simulation_brokers import DIRECTORY, SECOND_DIRECTORY, BrokerMachine
 from millstream.testing.cluster_simulation_clients import (
     ClusterConsumer,
     ClusterIdempotentProducer,
@@ -107,14 +107,14 @@ class ClusterPlay:
         self._randomness = scene.randomness.fork("play")
         count = broker_count or self._randomness.choice([3, 3, 3, 4, 5])
         self.keeper = KeeperMachine(scene)
-        self.brokers = {
-            one: BrokerMachine(scene, one, settings or {}) for one in range(1, count + 1)
-        }
+        settings = _own_settings(scene) if settings is None else settings
+        self.brokers = {one: BrokerMachine(scene, one, settings) for one in range(1, count + 1)}
         scene.broker_hosts = {one: machine.host for one, machine in self.brokers.items()}
         atlas = Atlas(
             lambda: scene.committed,
             is_promised=lambda key: key.topic in scene.promised,
             wounded=scene.excuses.wounded,
+            without_directory=scene.excuses.without_directory,
         )
         self.faults = ClusterFaults(
             scene, self.keeper, self.brokers, atlas, self._randomness.fork("faults")
@@ -234,6 +234,7 @@ class ClusterPlay:
         for machine in self.brokers.values():
             if machine.is_running:
                 machine.kill()
+            self.faults.directories.restore(machine)
         self.keeper.kill()
         check_acknowledged(self.scene, self.brokers, committed)
         self.scene.made["broken off"] += 1
@@ -332,6 +333,13 @@ def unfinished(clients: Sequence[Client]) -> list[Violation]:
         for one in clients
         if not one.is_finished
     ]
+
+
+def _own_settings(scene: ClusterScene) -> Mapping[str, str]:
+    """Every other seed has brokers with two log directories, so that one can be lost."""
+    if scene.randomness.fork("directories").chance(0.5):
+        return {"log.dirs": f"{DIRECTORY},{SECOND_DIRECTORY}"}
+    return {}
 
 
 def _shuffled(randomness: SeededRandomness, items: list[BrokerMachine]) -> list[BrokerMachine]:

@@ -24,6 +24,7 @@ from millstream.testing.durability import FateChooser
 from millstream.testing.sim_world import SimNode
 
 DIRECTORY: Final = "/data"
+SECOND_DIRECTORY: Final = "/more"
 START_WAIT_S: Final = 60.0
 """A start that cannot reach the keeper is tried again, as a supervisor would."""
 
@@ -61,7 +62,9 @@ class BrokerMachine:
             "listeners": f"PLAINTEXT://{self.host}:{PORT}",
             **settings,
         }
-        self.node: SimNode = scene.world.node(self.host, directories=[DIRECTORY])
+        self.node: SimNode = scene.world.node(self.host, directories=self.directories)
+        self.absent: str | None = None
+        """A log directory that is lost, until somebody brings it back."""
         self._randomness: SeededRandomness = scene.randomness.fork(self.host)
         self.broker: Broker | None = None
         self.process: SimProcess | None = None
@@ -74,6 +77,10 @@ class BrokerMachine:
         self._recovery = RecoveryWatch()
         self._loaded: Broker | None = None
         """The broker whose logs are loaded, be it still starting."""
+
+    @property
+    def directories(self) -> list[str]:
+        return self._settings["log.dirs"].split(",")
 
     @property
     def is_up(self) -> bool:
@@ -126,7 +133,7 @@ class BrokerMachine:
             report = load(config_of)
             if self.process is process:
                 self._loaded = broker
-                self._scene.fail_for(self._recovery.compare(broker, node.disk))
+                self._scene.fail_for(self._recovery.compare(broker, node.disk, absent=self.absent))
                 self._scene.made["recoveries"] += self._recovery.compared > 0
                 self._recovery.compared = 0
             return report
@@ -188,6 +195,10 @@ class BrokerMachine:
         if self._loaded is not None:
             self._recovery.note(self._loaded, self.node.disk, loses_power=loses_power)
         self._loaded = None
+
+    def forget_logs_in(self, directory: str) -> None:
+        """What its logs had is not asked for any more: they are gone for good."""
+        self._recovery.forget(directory)
 
     def _end(self) -> None:
         self._starting = None

@@ -169,6 +169,20 @@ def _without_fence(original: Any) -> Any:
     return write
 
 
+def _nothing_is_missed(_: Any) -> Any:
+    return lambda *_: {}
+
+
+def _any_marker_proves(_: Any) -> Any:
+    """As it was once: whatever is in a directory that is not there any more."""
+
+    def proved(_: Any, markers: Any) -> Any:
+        epochs = [one.broker_epoch for one in markers if one is not None and one.broker_epoch]
+        return max(epochs, default=-1)
+
+    return proved
+
+
 BUGS: Final = (
     Planted(
         "an uncleanly restarted replica stays eligible",
@@ -210,5 +224,17 @@ BUGS: Final = (
         (Patch("millstream.controller.cluster.fenced_writes:FencedWriter.write", _without_fence),),
         ("I-16",),
         first_seed=8,
+    ),
+    Planted(
+        "what was in a log directory that is missing is made anew",
+        (Patch("millstream.broker.member_directories:absent", _nothing_is_missed),),
+        ("I-01", "I-13", "I-14", "lost", "could not open partitions"),
+        first_seed=9,
+    ),
+    Planted(
+        "a broker without one of its directories proves a clean stop",
+        (Patch("millstream.storage.manager:_proved_epoch", _any_marker_proves),),
+        ("I-14", "I-01", "I-13", "lost"),
+        first_seed=20,
     ),
 )

@@ -29,6 +29,9 @@ IN_SIXTY_SEEDS: Final = {
     "isr shrinks": 20,
     "controller changes": 10,
     "lost replies": 10,
+    "recoveries": 60,
+    "directories lost": 20,
+    "replicas told as lost": 20,
 }
 """What the fixed seeds of `make test` must meet together, and with it any run that is as long."""
 SEEDS_TO_MEET_ALL: Final = 60

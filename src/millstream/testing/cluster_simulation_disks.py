@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from millstream.storage.scan import scan_checkpoints, scan_partition
 from millstream.testing.broker_simulation_watch import require
-from millstream.testing.cluster_simulation_brokers import DIRECTORY, BrokerMachine
+from millstream.testing.cluster_simulation_brokers import BrokerMachine
 from millstream.testing.cluster_simulation_scene import ClusterScene
 from millstream.testing.cluster_views import CommittedPartition, CommittedState, batches_in
 from millstream.testing.history import Outcome, Send, told_of
@@ -16,11 +16,13 @@ def scan_disks(brokers: Mapping[int, BrokerMachine]) -> None:
     """I-10: nothing that a clean stop left has a fault."""
     for machine in brokers.values():
         disk = machine.node.disk
-        problems = scan_checkpoints(disk, DIRECTORY).problems
-        for name in disk.list_directory(DIRECTORY):
-            path = f"{DIRECTORY}/{name}"
-            if disk.is_directory(path) and name.rpartition("-")[2].isdigit():
-                problems += scan_partition(disk, path).problems
+        problems: list[str] = []
+        for directory in machine.directories:
+            problems += scan_checkpoints(disk, directory).problems
+            for name in disk.list_directory(directory):
+                path = f"{directory}/{name}"
+                if disk.is_directory(path) and name.rpartition("-")[2].isdigit():
+                    problems += scan_partition(disk, path).problems
         require(not problems, "I-10 files", broker=machine.host, problems=problems[:4])
 
 
@@ -38,21 +40,21 @@ def check_acknowledged(
         for member in partition.isr:
             if member in scene.excuses.wounded or not committed.is_settled(member):
                 continue
-            disk = brokers[member].node.disk
-            if mine and disk.storage.powered:
-                _check_member(disk, member, partition, mine)
+            machine = brokers[member]
+            if mine and machine.node.disk.storage.powered:
+                _check_member(machine, partition, mine)
 
 
-def _check_member(
-    disk: SimDisk, member: int, partition: CommittedPartition, sends: list[Send]
-) -> None:
-    stored = _records_in(disk, f"{DIRECTORY}/{partition.key}")
+def _check_member(machine: BrokerMachine, partition: CommittedPartition, sends: list[Send]) -> None:
+    stored: dict[int, bytes] = {}
+    for directory in machine.directories:
+        stored |= _records_in(machine.node.disk, f"{directory}/{partition.key}")
     for send in sends:
         for offset, value in enumerate(send.values, send.base_offset):
             require(
                 stored.get(offset) == value,
                 "I-01 an acknowledged record is not on the disk of a member of the ISR",
-                broker=member,
+                broker=machine.host,
                 partition=partition,
                 offset=offset,
                 sent=f"{told_of(value)} by {send}",

@@ -11,6 +11,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.broker_simulation_process import SimProcess
 from millstream.testing.cluster_simulation_atlas import Atlas
 from millstream.testing.cluster_simulation_brokers import BrokerMachine
+from millstream.testing.cluster_simulation_directories import LostDirectories
 from millstream.testing.cluster_simulation_keeper import KEEPER, KEEPER_PORT, KeeperMachine
 from millstream.testing.cluster_simulation_scene import SESSION_MS, ClusterScene
 from millstream.testing.cluster_tree import CONTROLLER
@@ -44,6 +45,7 @@ class ClusterFaults:
         self._scene, self._keeper, self._brokers = scene, keeper, brokers
         self._atlas = atlas
         self._randomness = randomness
+        self.directories = LostDirectories(scene, atlas, randomness.fork("directories"))
         self.client_hosts: list[str] = []
         self._under_way: list[asyncio.Task[None]] = []
         self.all: dict[str, Fault] = {
@@ -65,6 +67,8 @@ class ClusterFaults:
             "keeper kill": self._keeper_kill,
             "keeper power loss": self._keeper_power_loss,
         }
+        if any(len(one.directories) > 1 for one in brokers.values()):
+            self.all["lose a directory"] = self._lose_directory
         chosen = [name for name in self.all if randomness.chance(0.45)]
         self.enabled = chosen or [randomness.choice(list(self.all))]
         self._calm_s = randomness.choice([0.6, 1.2, 2.0])
@@ -162,6 +166,8 @@ class ClusterFaults:
     def _power_loss(self) -> None:
         machine, healthy = self._some_broker(), self._healthy()
         number = machine.broker_id
+        if machine.absent is not None:
+            return  # what its disks have is hard to tell then, and it is ended soon enough
         if not machine.is_running or not self._atlas.may_lose_power(number, healthy):
             return
         if not self._atlas.may_fall(number, healthy):
@@ -169,6 +175,7 @@ class ClusterFaults:
         self._scene.made["power losses"] += 1
         self._scene.powers_lost += 1
         self._scene.excuses.wounded.add(number)
+        self._scene.excuses.wounded_at[number] = self._scene.ledger.tree.zxid
         machine.lose_power()
         self._later(self._power_later(machine), "power again")
 
@@ -202,6 +209,16 @@ class ClusterFaults:
             self._scene.pauses.pause(machine.host, machine.process)
             resume = self._scene.pauses.resume
             self._scene.world.loop.call_later(self._for_a_while_s(), resume, machine.host)
+
+    def _lose_directory(self) -> None:
+        machine = self._some_broker()
+        if self.directories.lose(machine, self._healthy()):
+            self._later(self._directory_later(machine), "a directory comes back")
+
+    async def _directory_later(self, machine: BrokerMachine) -> None:
+        await asyncio.sleep(self._for_a_while_s())
+        await self.directories.bring_back(machine)
+        machine.begin()
 
     # -- links -----------------------------------------------------------------------------
 

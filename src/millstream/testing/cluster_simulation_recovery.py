@@ -11,7 +11,7 @@ from typing import NamedTuple
 from millstream.broker.broker import Broker
 from millstream.storage.log import Log
 from millstream.testing.cluster_invariants import Violation
-from millstream.testing.cluster_simulation_views import stored_batches
+from millstream.testing.cluster_simulation_views import has_files, stored_batches
 from millstream.testing.cluster_views import BatchView
 from millstream.testing.sim_disk import SimDisk
 
@@ -67,14 +67,27 @@ class RecoveryWatch:
     def note(self, broker: Broker, disk: SimDisk, *, loses_power: bool) -> None:
         """The process ends now."""
         self._fates = {
-            log.home.directory: _fate(log, disk, loses_power=loses_power) for log in broker.logs
+            log.home.directory: _fate(log, disk, loses_power=loses_power)
+            for log in broker.logs
+            # What became of a log that failed nobody saw to the end.
+            if log.failure is None and has_files(disk, log)
         }
 
-    def compare(self, broker: Broker, disk: SimDisk) -> list[Violation]:
-        """The next one has loaded its logs, and nothing else."""
+    def forget(self, directory: str) -> None:
+        """Its logs are gone for good."""
+        inside = [one for one in self._fates if one.startswith(f"{directory}/")]
+        for one in inside:
+            del self._fates[one]
+
+    def compare(
+        self, broker: Broker, disk: SimDisk, *, absent: str | None = None
+    ) -> list[Violation]:
+        """The next one has loaded its logs, and nothing else; `absent` is a lost directory."""
         logs: Mapping[str, Log] = {log.home.directory: log for log in broker.logs}
         found: list[Violation] = []
         for directory, fate in self._fates.items():
+            if absent is not None and directory.startswith(f"{absent}/"):
+                continue
             log = logs.get(directory)
             one = None
             if log is not None:

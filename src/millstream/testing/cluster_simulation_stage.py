@@ -52,7 +52,7 @@ class Stage:
     def __init__(
         self, seed: int = 1, *, brokers: int = 3, settings: Mapping[str, str] | None = None
     ) -> None:
-        self.play = ClusterPlay(seed, duration_s=0.0, broker_count=brokers, settings=settings)
+        self.play = ClusterPlay(seed, duration_s=0.0, broker_count=brokers, settings=settings or {})
         self.scene = self.play.scene
         self.client = Client(self.scene, "client", self.scene.randomness.fork("client"))
 

@@ -36,6 +36,8 @@ def view_of(
     """Everything that can be seen of it."""
     replicas = {}
     for log in broker.logs:
+        if not has_files(disk, log):
+            continue
         replica = _replica(broker.broker_id, log, disk)
         replicas[replica.key] = replica
     claims = {claim.key: claim for claim in (_claim(broker, one) for one in broker.partitions)}
@@ -73,10 +75,15 @@ def _claim(broker: Broker, partition: Partition) -> LeaderClaim:
     return LeaderClaim(broker.broker_id, _key(partition.log), partition.leader_epoch, isr)
 
 
+def has_files(disk: SimDisk, log: Log) -> bool:
+    """Not while its log directory is away."""
+    return disk.storage.live.find(log.home.directory) is not None
+
+
 def stored_batches(disk: SimDisk, directory: str) -> list[BatchView]:
     """As the page cache has them; the same list while the files are the same."""
     live = disk.storage.live
-    names = [name for name in disk.list_directory(directory) if name.endswith(".log")]
+    names = [name for name in sorted(live.directory(directory).entries) if name.endswith(".log")]
     contents = [bytes(live.file(f"{directory}/{name}").content) for name in names]
     prints = tuple((crc32(data), len(data)) for data in contents)
     return _cached(prints, lambda: [one for data in contents for one in _batches_of(data)])
