@@ -78,3 +78,14 @@ def test_failed_fetch_is_told_and_done_again(programs: Path, tmp_path: Path) -> 
         fetch_jars(tmp_path / "jars", ARTIFACTS)
     install_program(programs, "mvn", "exit 0")
     assert fetch_jars(tmp_path / "jars", ARTIFACTS) == tmp_path / "jars"
+
+
+def test_jars_come_to_a_relative_directory_too(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Maven takes relative paths to begin where its project is, not where we are."""
+    asked = tmp_path / "asked"
+    install_program(programs, "mvn", f'echo "$@" >{asked}')
+    monkeypatch.chdir(tmp_path)
+    fetch_jars(Path("jars"), ARTIFACTS)
+    assert f"-DoutputDirectory={tmp_path}/jars" in asked.read_text()

@@ -6,7 +6,8 @@ its parent's and starts its own. `client_for` keeps one client per settings, so 
 is used for task after task connects once.
 """
 
-import re
+from __future__ import annotations
+
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -14,16 +15,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
-from millstream.client.admin import (
-    Admin,
-    ClusterInfo,
-    ConfigChange,
-    ConfigEntry,
-    ConfigResource,
-    CreatedTopic,
-    NewPartitions,
-    NewTopic,
-)
 from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientClosed, ClientError, DeadlinePassed
 from millstream.client.metadata import TopicInfo
@@ -44,7 +35,19 @@ from millstream.runtime.loop_thread import (
     keep_for_ever,
 )
 
-if TYPE_CHECKING:  # they load pyarrow
+if TYPE_CHECKING:  # they load pyarrow, or much that a process which only reads does not need
+    import re
+
+    from millstream.client.admin import (
+        Admin,
+        ClusterInfo,
+        ConfigChange,
+        ConfigEntry,
+        ConfigResource,
+        CreatedTopic,
+        NewPartitions,
+        NewTopic,
+    )
     from millstream.client.column_writer import ColumnWriter
     from millstream.client.reading.blocking import BatchIterator, ColumnIterator
     from millstream.client.reading.options import ReadOptions
@@ -63,11 +66,9 @@ CLOSE_TIMEOUT_S: Final = 2.0
 not wait at all: the thread is a daemon, and the system closes the connections."""
 
 _lock = ForkSafeLock()
-_known: "weakref.WeakValueDictionary[ClientSettings, BlockingClient]" = (
-    weakref.WeakValueDictionary()
-)
+_known: weakref.WeakValueDictionary[ClientSettings, BlockingClient] = weakref.WeakValueDictionary()
 """Those that somebody has, or that are in use."""
-_in_use: "OrderedDict[ClientSettings, BlockingClient]" = OrderedDict()
+_in_use: OrderedDict[ClientSettings, BlockingClient] = OrderedDict()
 """Those that keep thread and connections, the last used last."""
 
 
@@ -75,7 +76,7 @@ def _settings(given: ClientSettings | Mapping[str, object]) -> ClientSettings:
     return given if isinstance(given, ClientSettings) else ClientSettings.from_configs(given)
 
 
-def _used(client: "BlockingClient") -> "list[BlockingClient]":
+def _used(client: BlockingClient) -> list[BlockingClient]:
     """Note that it is in use, under the lock; gives those that have to rest for it."""
     if _known.get(client.settings) is not client:
         return []  # not of the cache: whoever made it closes it
@@ -84,7 +85,7 @@ def _used(client: "BlockingClient") -> "list[BlockingClient]":
     return _surplus()
 
 
-def _surplus() -> "list[BlockingClient]":
+def _surplus() -> list[BlockingClient]:
     """Take out of use, under the lock, who is idle and too many."""
     count = len(_in_use) - CLIENTS_MAX
     if count <= 0:
@@ -95,7 +96,7 @@ def _surplus() -> "list[BlockingClient]":
     return surplus
 
 
-def _rest(surplus: "list[BlockingClient]") -> None:
+def _rest(surplus: list[BlockingClient]) -> None:
     """Without the lock: connections are waited for. Who was used meanwhile goes on."""
     for one in surplus:
         one.rest(only_if_idle=True)
@@ -285,8 +286,8 @@ class BlockingClient:
         end: Offset | None,
         *,
         columns: Sequence[str] | None = None,
-        options: "ReadOptions | None" = None,
-    ) -> "ColumnIterator":
+        options: ReadOptions | None = None,
+    ) -> ColumnIterator:
         """The records `[start, end)` as Arrow record batches; see `reading.blocking`."""
         from millstream.client.reading.blocking import read_columns
 
@@ -297,8 +298,8 @@ class BlockingClient:
         ranges: Iterable[ReadRange],
         *,
         columns: Sequence[str] | None = None,
-        options: "ReadOptions | None" = None,
-    ) -> "BatchIterator":
+        options: ReadOptions | None = None,
+    ) -> BatchIterator:
         """The same of many partitions at once, in the order in which they come."""
         from millstream.client.reading.blocking import read_many
 
@@ -306,7 +307,7 @@ class BlockingClient:
 
     def column_writer(
         self, *, topic: str | None = None, creates_topics: bool = False
-    ) -> "ColumnWriter":
+    ) -> ColumnWriter:
         """A writer of Arrow batches; to be closed. Without `topic` the batches have a column.
 
         With `creates_topics` brokers that create topics by themselves do so.
@@ -318,6 +319,8 @@ class BlockingClient:
     # -- admin; see `Admin` for each
 
     def _admin(self, work: Callable[[Admin], Coroutine[Any, Any, T]], timeout_s: float | None) -> T:
+        from millstream.client.admin import Admin
+
         return self.run(lambda cluster: work(Admin(cluster)), timeout_s=timeout_s)
 
     def create_topics(

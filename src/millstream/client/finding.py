@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from millstream.client.errors import BrokersUnreachable
-from millstream.rpc.connection import Connection, host_port
+from millstream.rpc.addresses import host_port
+from millstream.rpc.connection import Connection
 from millstream.rpc.connections import Address
 from millstream.rpc.errors import ConnectionLost, RpcError
 from millstream.runtime.randomness import Randomness

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from millstream.client.errors import code_of
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
-from millstream.rpc.connection import host_port
+from millstream.rpc.addresses import host_port
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataResponse,

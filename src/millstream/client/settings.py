@@ -14,8 +14,8 @@ from millstream.client.setting_keys import ACKS, CLIENT_KEYS, field_name
 from millstream.model.config.definition import Value, split_list
 from millstream.model.config.errors import InvalidValue
 from millstream.observe.logs import get_logger
+from millstream.rpc.addresses import host_port
 from millstream.rpc.backoff import Backoff
-from millstream.rpc.connection import host_port
 from millstream.rpc.settings import RpcSettings
 
 BOOTSTRAP: Final = "bootstrap.servers"

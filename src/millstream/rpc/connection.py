@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 from millstream.model.invariant import invariant
+from millstream.rpc.addresses import host_port
 from millstream.rpc.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -42,11 +43,6 @@ JOINS_PARTS: Final = sys.version_info < (3, 12)
 """Whether asyncio copies the parts of a write together before it sends them."""
 LARGE_PART_BYTES: Final = 32 * 1024
 """From here on a copy costs more than a call of the system."""
-
-
-def host_port(host: str, port: int) -> str:
-    """An address for people, as they would write it: an IPv6 one is in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def connect(network: Network, settings: RpcSettings, *, host: str, port: int) -> "Connection":

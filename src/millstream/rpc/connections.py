@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from millstream.model.invariant import invariant
+from millstream.rpc.addresses import host_port
 from millstream.rpc.backoff import Attempts, Backoff
-from millstream.rpc.connection import Connection, connect, host_port
+from millstream.rpc.connection import Connection, connect
 from millstream.rpc.errors import ConnectFailed
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.network import Network

@@ -14,7 +14,7 @@ from millstream.pipelines.spark.columns import source_schema
 from millstream.pipelines.spark.stream_reader import StreamReader
 from millstream.pipelines.spark.stream_writer import StreamWriter
 from millstream.pipelines.spark.task_reading import ReadTask
-from millstream.pipelines.spark.task_writing import TaskWritten
+from millstream.pipelines.spark.task_report import TaskWritten
 from millstream.testing.chaos_spark_control import Hook
 from millstream.testing.chaos_spark_steps import Step
 

@@ -1,13 +1,16 @@
 """`df.write.format("millstream")`: rows of a batch query to topics."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from millstream.pipelines.spark.sink_plan import sink_plan
-from millstream.pipelines.spark.task_writing import TaskWritten, write_task
+from millstream.pipelines.spark.task_report import TaskWritten
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -18,8 +21,10 @@ class BatchWriter(DataSourceArrowWriter):
     ) -> None:
         self._plan = sink_plan(options, schema, is_overwrite=is_overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskWritten:
         """In a task."""
+        from millstream.pipelines.spark.task_writing import write_task
+
         return write_task(self._plan, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

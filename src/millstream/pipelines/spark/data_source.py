@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from millstream.pipelines.spark.spark_process import loading
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
@@ -28,33 +30,38 @@ class MillstreamDataSource(DataSource):
         return "millstream"
 
     def schema(self) -> StructType:
-        from millstream.pipelines.spark.columns import source_schema
+        with loading():
+            from millstream.pipelines.spark.columns import source_schema
 
-        return source_schema(self.options)
+            return source_schema(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from millstream.pipelines.spark.batch_reader import BatchReader
+        with loading():
+            from millstream.pipelines.spark.batch_reader import BatchReader
 
-        return BatchReader(self.options, schema)
+            return BatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from millstream.pipelines.spark.stream_reader import StreamReader
+        with loading():
+            from millstream.pipelines.spark.stream_reader import StreamReader
 
-        return StreamReader(self.options, schema)
+            return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
-        from millstream.pipelines.spark.batch_writer import BatchWriter
+        with loading():
+            from millstream.pipelines.spark.batch_writer import BatchWriter
 
-        return BatchWriter(self.options, schema, is_overwrite=overwrite)
+            return BatchWriter(self.options, schema, is_overwrite=overwrite)
 
     def streamWriter(  # noqa: N802
         self,
         schema: StructType,
         overwrite: bool,  # noqa: FBT001
     ) -> DataSourceStreamArrowWriter:
-        from millstream.pipelines.spark.stream_writer import StreamWriter
-
         # Set in complete mode, where every batch has the whole result: it is added to the topic,
         # as with Spark's connector.
         del overwrite
-        return StreamWriter(self.options, schema)
+        with loading():
+            from millstream.pipelines.spark.stream_writer import StreamWriter
+
+            return StreamWriter(self.options, schema)

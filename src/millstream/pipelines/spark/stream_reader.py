@@ -22,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from millstream.client.errors import ClientError
 from millstream.model.ids import Offset, TimestampMs
 from millstream.pipelines.admission import AdmissionLimits, Positions, TriggerTimes
+from millstream.pipelines.byte_estimate import ByteEstimate
 from millstream.pipelines.data_loss import ClusterView, check_available_now, survey
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.micro_batch import (
@@ -38,9 +39,7 @@ from millstream.pipelines.source_offset import (
     document_from_source_offset,
     source_offset_from_document,
 )
-from millstream.pipelines.spark.byte_samples import ByteSamples
 from millstream.pipelines.spark.cluster_look import ClusterLook
-from millstream.pipelines.spark.group_progress import GroupProgress
 from millstream.pipelines.spark.notices import tell, tell_all
 from millstream.pipelines.spark.resolving import resolved, start_wanted
 from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
@@ -49,6 +48,9 @@ from millstream.runtime.clock import SystemClock
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from millstream.pipelines.spark.byte_samples import ByteSamples
+    from millstream.pipelines.spark.group_progress import GroupProgress
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,11 +68,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of an AvailableNow query."""
         self._latest: Positions | None = None
         """Of the last trigger, for the query's progress."""
-        self._bytes: Final = ByteSamples()
+        self._bytes: Final = self._byte_samples()
+        self._progress: Final = self._group_progress()
+
+    # -- parts that few queries use, and that take time to load
+
+    def _byte_samples(self) -> "ByteSamples | None":
+        if self._options.limits.max_bytes is None:
+            return None
+        from millstream.pipelines.spark.byte_samples import ByteSamples
+
+        return ByteSamples()
+
+    def _group_progress(self) -> "GroupProgress | None":
         group_id = self._options.progress_group_id
-        self._progress: Final = (
-            None if group_id is None else GroupProgress(lambda: self._look.client, group_id)
-        )
+        if group_id is None:
+            return None
+        from millstream.pipelines.spark.group_progress import GroupProgress
+
+        return GroupProgress(lambda: self._look.client, group_id)
 
     # -- where to begin
 
@@ -121,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view = self._cut(view, begin)
         is_unlimited = isinstance(limit, ReadAllAvailable)
         limits = AdmissionLimits() if is_unlimited else self._options.limits
-        if limits.max_bytes is not None:
+        if self._bytes is not None and limits.max_bytes is not None:
             self._bytes.refresh(self._look.client, view, survey(begin, view).begins)
         found = next_end(
             begin,
@@ -132,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 is_available_now=self._frozen is not None,
             ),
             TriggerTimes(now=self._now(), last=self._last_trigger),
-            estimate=self._bytes.estimate,
+            estimate=ByteEstimate() if self._bytes is None else self._bytes.estimate,
         )
         self._check_frozen()
         self._last_trigger = found.last_trigger

@@ -1,13 +1,16 @@
 """`df.writeStream.format("millstream")`: rows of every micro-batch to topics."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from millstream.pipelines.spark.sink_plan import sink_plan
-from millstream.pipelines.spark.task_writing import TaskWritten, write_task
+from millstream.pipelines.spark.task_report import TaskWritten
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -16,8 +19,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._plan = sink_plan(options, schema, is_overwrite=False)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskWritten:
         """In a task."""
+        from millstream.pipelines.spark.task_writing import write_task
+
         return write_task(self._plan, iterator)
 
     def commit(

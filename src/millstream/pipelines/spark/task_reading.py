@@ -23,7 +23,6 @@ from millstream.client.errors import (
     TopicUnknown,
 )
 from millstream.client.offsets import EARLIEST, LATEST
-from millstream.client.reading.arrow import schema_of
 from millstream.client.reading.chunks import ReadRange
 from millstream.client.reading.options import ReadOptions as ClientReadOptions
 from millstream.model.ids import Offset, TopicId
@@ -183,6 +182,8 @@ class _Fit:
 
     def __init__(self, rules: TaskRules) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
+
+        from millstream.client.reading.arrow import schema_of
 
         self.sources = tuple(one.source for one in rules.columns)
         self._schema: pa.Schema = to_arrow_schema(rules.schema, timezone="UTC")

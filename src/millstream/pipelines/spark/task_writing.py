@@ -8,12 +8,10 @@ before, leaves the transaction open, and its message tells the driver what to en
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import WriterCommitMessage
 
 from millstream.client.errors import ClientError, RecordTooLarge
 from millstream.client.producing.errors import RowInvalid
@@ -21,35 +19,12 @@ from millstream.model.invariant import invariant
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.option_rules import DeliveryGuarantee
 from millstream.pipelines.spark.sink_plan import SinkPlan
+from millstream.pipelines.spark.task_report import TaskPlace, TaskWritten
 from millstream.pipelines.spark.writer_pool import POOL
 from millstream.runtime.garbage import spare_modules
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPlace:
-    """Where in a job a task is: the same when a batch is run again, except for `attempt`."""
-
-    task: int
-    attempt: int
-    query_id: str | None = None
-    """Of a stream; stays over restarts."""
-    batch_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskWritten(WriterCommitMessage):
-    """What a task has stored."""
-
-    place: TaskPlace
-    records: dict[str, int] = field(default_factory=dict)
-    """By topic."""
-
-    @property
-    def record_count(self) -> int:
-        return sum(self.records.values())
 
 
 class WriteFailed(PipelineError):

@@ -1,11 +1,13 @@
 """Rows as Spark hands them to a sink, seen as the columns that a writer of records takes."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from millstream.pipelines.schema import Column, WriteColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Projection(NamedTuple):
@@ -17,10 +19,10 @@ class Projection(NamedTuple):
     positions: tuple[int, ...]
     names: tuple[str, ...]
 
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def of(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
         """Nothing is copied."""
         columns = [batch.column(position) for position in self.positions]
-        return pa.RecordBatch.from_arrays(columns, names=list(self.names))
+        return type(batch).from_arrays(columns, names=list(self.names))
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:

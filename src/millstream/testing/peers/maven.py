@@ -51,7 +51,9 @@ def fetch_jars(
 
 def _copy_dependencies(directory: Path) -> None:
     command = [str(find_runtime("mvn")), "--quiet", "--batch-mode", "--no-transfer-progress"]
-    command += ["-f", str(directory / "pom.xml"), COPY_GOAL, f"-DoutputDirectory={directory}"]
+    # Maven takes a relative path to be below the directory of its project.
+    target = directory.absolute()
+    command += ["-f", str(target / "pom.xml"), COPY_GOAL, f"-DoutputDirectory={target}"]
     done = subprocess.run(  # noqa: S603 - our own arguments
         command,
         stdin=subprocess.DEVNULL,
