@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import patch
 
 from data_plane import DataPlane
-from millstream.broker import fetch_read
+from millstream.broker import fetch_read, tail_fetch
 from millstream.kernels import fetch as kernel_of_fetch
 from millstream.storage.config import LogConfig
 from millstream.storage.producers import Origin
@@ -58,6 +58,7 @@ def counted(*, is_short: bool = True) -> Iterator[Ways]:
 
     with (
         patch.object(fetch_read, "tail_frame", short),
+        patch.object(tail_fetch, "tail_frame", short),
         patch.object(fetch_read.FetchReader, "read", long),
     ):
         yield ways

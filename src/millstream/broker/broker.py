@@ -1,7 +1,7 @@
 """One broker, put together: start, run, stop. Everything it needs from outside is handed in."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -92,10 +92,7 @@ class LoopTimers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop = loop
-        self._clock = clock
-
-    def monotonic_s(self) -> float:
-        return self._clock.monotonic_s()
+        self.monotonic_s: Callable[[], float] = clock.monotonic_s
 
     def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> asyncio.TimerHandle:
         return self._loop.call_later(delay_s, callback, *arguments)

@@ -312,8 +312,8 @@ class Dispatch:
     def _observe(self, context: Context, bytes_out: int, error_count: int) -> None:
         facts, services = context.facts, context.services
         latency_us = int(services.clock.monotonic_s() * 1e6) - facts.received_us
-        services.metrics.apis.observe(
-            facts.api_key, latency_us, facts.bytes_in, bytes_out, error_count
+        services.metrics.apis.observe_many(
+            facts.api_key, 1, latency_us, facts.bytes_in, bytes_out, error_count
         )
 
 

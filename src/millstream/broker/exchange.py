@@ -219,7 +219,7 @@ class Exchange:
                     api_key,
                     version,
                     correlation_id,
-                    _text(client_id),
+                    None if client_id is None else str(client_id, "utf-8", "replace"),
                     number,
                     received_us,
                     len(body),
@@ -267,7 +267,3 @@ class Exchange:
         self.after_commit()
         for core in table.take_failed():
             core.owner.close("a record of a producer that waits for no answer was not stored")
-
-
-def _text(client_id: bytes | None) -> str | None:
-    return None if client_id is None else client_id.decode("utf-8", "replace")

@@ -37,7 +37,8 @@ TAKEN_BYTES_MAX: Final = 16 * KIB
 """Larger ones are not worth the copy."""
 
 _FIRST_WITH_STORAGE_ERROR: Final = 6
-_FIRST_WITH_ZSTD: Final = 10
+FIRST_MODERN: Final = 10
+"""Knows zstd, so that no answer depends on the version."""
 
 
 class FetchReader:
@@ -80,7 +81,7 @@ class FetchReader:
         self.isolation = _isolation(ask)
         self.is_follower = ask.is_follower
         self._is_special = self.is_follower or ask.rack_id != ""
-        self._is_modern = ask.version >= _FIRST_WITH_ZSTD and not self.is_follower
+        self._is_modern = ask.version >= FIRST_MODERN and not self.is_follower
         self.has_older_segment = False
         """Whether records end with their segment: waiting for more would bring none."""
         self.held_back_s = 0.0
@@ -187,7 +188,7 @@ class FetchReader:
                 aborted = () if self.isolation is Isolation.COMMITTED else None
                 return Found(cursor, 0, end, end, slot.log_start, aborted, fresh)
         log = leader.log
-        if self._ask.version < _FIRST_WITH_ZSTD and log.config.compression is Codec.ZSTD:
+        if self._ask.version < FIRST_MODERN and log.config.compression is Codec.ZSTD:
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
         result = log.read(Offset(cursor.fetch_offset), size_max=size_max, isolation=self.isolation)

@@ -51,8 +51,9 @@ class Waking:
         while self._moved:
             moved, self._moved = self._moved, {}
             for partition in moved:
-                for reader, mark in list(partition.follower_readers.items()):
-                    reader.progressed(mark)
+                if partition.follower_readers:
+                    for reader, mark in list(partition.follower_readers.items()):
+                        reader.progressed(mark)
                 if partition.has_news:
                     partition.has_news = False
                     for reader, mark in list(partition.readers.items()):

@@ -35,15 +35,13 @@ from millstream.broker.fetch_request import decode as decode
 from millstream.broker.fetch_response import NO_HINTS, Hints, encode, encode_frame
 from millstream.broker.fetch_sessions import Found, RoundAnswer
 from millstream.broker.leader_hints import leader_hint
+from millstream.broker.tail_fetch import SIZE_BYTES, TailFetch, leader_of
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 
 VERSIONS: Final = range(4, 19)
 
 FETCH_MAX_BYTES: Final = "fetch.max.bytes"
-
-SIZE_BYTES: Final = 4
-"""In front of a frame, and not counted in it."""
 
 HELD_BACK_MS_MIN: Final = 20
 """A follower that catches up, and has had as much as it may, is not answered more often."""
@@ -58,8 +56,11 @@ def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
     services = context.services
     if request.isolation_level not in _ISOLATION_LEVELS:
         return failed(request, ErrorCode.INVALID_REQUEST, request.version)
-    round_ = services.fetch_sessions.begin(request)
     bytes_max = services.configs.get_int(FETCH_MAX_BYTES)
+    leader = leader_of(context, request)
+    if leader is not None and TailFetch(context, request, leader, answer_late, bytes_max).begin():
+        return None
+    round_ = services.fetch_sessions.begin(request)
     select = selection(services, request) if request.rack_id else None
     reader = FetchReader(services.partitions, round_, bytes_max=bytes_max, select=select)
     found = reader.read()
