@@ -7,8 +7,10 @@ answers as Kafka's clients do. A request that waits is picked up by `poll`.
 from typing import Any
 from uuid import UUID
 
+from millstream.groups.consumer.embedded import decode_subscription
 from millstream.model.errors import OperatingError
 from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponseMember
 from shard_kit import Shell
 from shard_requests import (
     assigned,
@@ -17,14 +19,26 @@ from shard_requests import (
     heartbeat,
     join,
     leave,
+    owning_subscription,
     sync,
 )
 
 Owned = set[tuple[str, int]]
 
+NEVER = -1
+LOST = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.FENCED_INSTANCE_ID,
+)
+"""With these a classic member is none any more, or has missed a generation."""
+
 
 class ClassicClient:
     """Eager: it gives up all it has before it joins again. As leader it deals out evenly."""
+
+    instance: str | None = None
+    """Of a static member."""
 
     def __init__(
         self, shell: Shell, group: str, name: str, *, topics: tuple[str, ...] = ("t",)
@@ -57,7 +71,16 @@ class ClassicClient:
     def join(self) -> None:
         """Send JoinGroup; `poll` takes the answer."""
         self.owned, self.is_stable = set(), False
-        request = join(self.group, self.member, topics=self.topics, session_ms=self.session_ms)
+        request = join(
+            self.group,
+            self.member,
+            topics=self.topics,
+            instance=self.instance,
+            session_ms=self.session_ms,
+        )
+        self._ask_to_join(request)
+
+    def _ask_to_join(self, request: JoinGroupRequest) -> None:
         token = self.shell.ask("join_group", request, version=9, client_id=self.name)
         self._waiting = ("join", token)
         self.poll()
@@ -73,7 +96,9 @@ class ClassicClient:
         self.last_error = code
         # An answer says that it was alive when it asked; who joins may wait for long, and its
         # session begins with the answer.
-        self.last_beat_ms = self.shell.now_ms if kind == "join" else self._sent_ms
+        # A SyncGroup that was refused says nothing of that.
+        if kind != "sync" or code == ErrorCode.NONE:
+            self.last_beat_ms = self.shell.now_ms if kind == "join" else self._sent_ms
         if code == ErrorCode.MEMBER_ID_REQUIRED:
             self.member = answer.member_id
             self.join()
@@ -85,25 +110,34 @@ class ClassicClient:
             self.member, self.generation = answer.member_id, answer.generation_id
             self._sync(answer)
         else:
-            self.owned, self.is_stable = assigned(answer.assignment), True
+            self._take(assigned(answer.assignment))
+
+    def _take(self, given: Owned) -> None:
+        self.owned, self.is_stable = given, True
 
     def _sync(self, answer: Any) -> None:
         given = None
         self.is_leader = answer.leader == self.member
-        if self.is_leader:
+        if self.is_leader and answer.skip_assignment:
+            self.topics_version = NEVER  # what it has dealt out was before it came back
+        elif self.is_leader:
             self.topics_version = self.shell.topics.version
-            members = sorted(one.member_id for one in answer.members)
-            given = deal(members, self.shell, self.topics)
+            given = self._deal(answer.members)
         request = sync(self.group, self.member, self.generation, given)
         request.protocol_name = answer.protocol_name
+        request.group_instance_id = self.instance
         self._sent_ms = self.shell.now_ms
         token = self.shell.ask("sync_group", request, version=5)
         self._waiting = ("sync", token)
         self.poll()
 
+    def _deal(self, members: list[JoinGroupResponseMember]) -> dict[str, Owned]:
+        return deal(sorted(one.member_id for one in members), self.shell, self.topics)
+
     def heartbeat(self) -> Any:
         """Gives the code, unless the answer waits for something."""
         request = heartbeat(self.group, self.member, self.generation)
+        request.group_instance_id = self.instance
         self._waiting = ("beat", self.shell.ask("heartbeat", request, version=4))
         self._sent_ms = self.shell.now_ms
         self.poll()
@@ -111,9 +145,9 @@ class ClassicClient:
 
     def _failed(self, code: Any) -> None:
         self.is_stable, self.owned = False, set()
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
+        if code in LOST:
             self.generation = -1
-        if code == ErrorCode.UNKNOWN_MEMBER_ID:
+        if code in LOST and code != ErrorCode.ILLEGAL_GENERATION:
             self.member = ""
 
     def leave(self) -> Any:
@@ -132,8 +166,96 @@ class ClassicClient:
 
     def commit(self, offsets: dict[tuple[str, int], int]) -> object:
         """Gives the token."""
-        request = commit(self.group, offsets, member=self.member, generation=self.generation)
+        request = commit(
+            self.group,
+            offsets,
+            member=self.member,
+            generation=self.generation,
+            instance=self.instance,
+        )
         return self.shell.ask("offset_commit", request, version=9)
+
+
+class StaticClient(ClassicClient):
+    """It has an instance id, with which it takes its own place when it comes back.
+
+    It is eager. A cooperative one that dies before it has joined again leaves what it let go to
+    nobody: when it is back it gets the same as before without a rebalance, in Kafka too.
+    """
+
+    def __init__(
+        self, shell: Shell, group: str, name: str, *, topics: tuple[str, ...] = ("t",)
+    ) -> None:
+        super().__init__(shell, group, name, topics=topics)
+        self.instance = f"{group}-{name}"
+
+
+class CooperativeClient(ClassicClient):
+    """It reads on through a rebalance, and joins again when it has let go.
+
+    And it is slow: what was answered to JoinGroup it takes when it is asked to act the next time,
+    so that much can happen before its SyncGroup.
+    """
+
+    def __init__(
+        self, shell: Shell, group: str, name: str, *, topics: tuple[str, ...] = ("t",)
+    ) -> None:
+        super().__init__(shell, group, name, topics=topics)
+        self._joined: Any = None
+        self._synced = ("", -1)
+
+    def join(self) -> None:
+        """Or go on with the join that was answered."""
+        if self._joined is not None:
+            joined, self._joined = self._joined, None
+            super()._sync(joined)
+            return
+        self.is_stable = False
+        request = join(self.group, self.member, session_ms=self.session_ms)
+        request.protocols[0].name = "cooperative-sticky"
+        request.protocols[0].metadata = owning_subscription(self.topics, self.owned)
+        self._ask_to_join(request)
+
+    def _sync(self, answer: Any) -> None:
+        self._joined = answer
+
+    def _deal(self, members: list[JoinGroupResponseMember]) -> dict[str, Owned]:
+        """What somebody reads is given to nobody else, before it has let go."""
+        reader: dict[tuple[str, int], str] = {}
+        for one in members:
+            for topic in decode_subscription(one.metadata).owned_partitions:
+                for number in topic.partitions:
+                    reader.setdefault((topic.topic, number), one.member_id)
+        return {
+            member: {place for place in given if reader.get(place, member) == member}
+            for member, given in super()._deal(members).items()
+        }
+
+    def _take(self, given: Owned) -> None:
+        self.is_stable = self.owned <= given
+        self.owned, self._synced = given, (self.member, self.generation)
+
+    def _failed(self, code: Any) -> None:
+        owned = self.owned
+        super()._failed(code)
+        if code not in LOST:
+            self.owned = owned
+
+    def leave(self) -> Any:
+        self._joined = None
+        return super().leave()
+
+    def crash(self) -> None:
+        self._joined = None
+        super().crash()
+
+    def moved(self, shell: Shell) -> None:
+        """A generation that nobody has synced in may be one that the next coordinator has not."""
+        self._joined = None
+        if not self.is_stable:
+            member, generation = self._synced
+            self.generation = generation if member == self.member else -1
+        super().moved(shell)
 
 
 class ConsumerClient:

@@ -48,6 +48,11 @@ def subscription(topics: Iterable[str]) -> bytes:
     return bytes(out + pack(">i", -1))
 
 
+def owning_subscription(topics: Iterable[str], owned: Partitions) -> bytes:
+    """Version 1: topics, no user data, and what the member reads now."""
+    return pack(">h", 1) + subscription(topics)[2:] + assignment(owned)[2:-4]
+
+
 def assignment(partitions: Partitions) -> bytes:
     """Version 0: partitions by topic, no user data."""
     by_topic = _by_topic(partitions)

@@ -1,7 +1,7 @@
 """Groups of both protocols in one shard, in random histories with faults and failovers.
 
-Replay one seed with `pytest tests/property/test_shard_world.py -k "[KIND-SEED]"`. Hypothesis draws
-the same steps itself and makes what it finds small.
+Replay one seed with `pytest "tests/property/test_shard_world.py::TEST[KIND-SEED]"`, the name that
+a failure is told with. Hypothesis draws the same steps itself and makes what it finds small.
 """
 
 from collections import Counter
@@ -11,10 +11,22 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from shard_clients import ConsumerClient, CooperativeClient, StaticClient
 from shard_world import BOTH, GROUPS, Kinds, World
 
 STEPS = 150
-KINDS: dict[str, Kinds] = {"classic": BOTH[:1], "consumer": BOTH[1:], "both": BOTH}
+NEW: Kinds = BOTH[1:]
+COOPERATIVE: Kinds = ((CooperativeClient, "coop"),)
+STATIC: Kinds = ((StaticClient, "static"),)
+KINDS: dict[str, Kinds] = {
+    "classic": BOTH[:1],
+    "consumer": NEW,
+    "both": BOTH,
+    "cooperative": COOPERATIVE,
+    "cooperative and new": COOPERATIVE + NEW,
+    "static": STATIC,
+    "static and new": STATIC + NEW,
+}
 
 
 def live(world: World, steps: int = STEPS) -> None:
@@ -32,6 +44,52 @@ def live(world: World, steps: int = STEPS) -> None:
 def test_whatever_happens_groups_share_keep_their_offsets_and_settle(kind: str, seed: int) -> None:
     """I-27 to I-31."""
     live(World(seed, kinds=KINDS[kind]))
+
+
+def begin_twice(world: World) -> None:
+    """A rebalance begins anew before it is over, and then one of the new protocol comes."""
+    numbers = range(len(world.clients) // len(GROUPS))
+    new = [n for n in numbers if isinstance(world.clients[n], ConsumerClient)]
+    stays, goes = world.random.sample([n for n in numbers if n not in new], 2)
+    for number in (*new, goes):
+        world.leave(number)
+    for _ in range(4):
+        world.act(stays)
+        world.pass_time(100)
+    for number in (goes, stays, stays):
+        world.act(number)
+    world.leave(goes)
+    world.act(world.random.choice(new))
+
+
+def live_restlessly(world: World, steps: int = 200) -> None:
+    """No faults, but consumers of one group that hardly ever stay until a rebalance is over."""
+    draw = world.random
+    for _ in range(steps):
+        number, part = draw.randrange(len(world.clients) // len(GROUPS)), draw.random()
+        is_new = isinstance(world.clients[number], ConsumerClient)
+        if part < 0.03:
+            begin_twice(world)
+        elif part < 0.1:
+            world.crash(number)
+        elif part < 0.25:
+            world.leave(number)
+        elif part < 0.4:
+            world.pass_time(draw.choice((100, 1_000, 3_000)))
+        elif is_new and part < 0.7:
+            world.leave(number)  # the group goes back to the classic protocol
+        else:
+            world.act(number)
+    world.calm_down()
+
+
+@pytest.mark.parametrize("seed", range(1, 41))
+def test_whoever_comes_and_goes_in_a_rebalance_nobody_reads_what_another_one_reads(
+    seed: int,
+) -> None:
+    """I-27, I-31: slow cooperative consumers, and new ones between their joins and their syncs."""
+    kinds = KINDS["cooperative and new"]
+    live_restlessly(World(seed, kinds=kinds, initial_rebalance_delay_ms=0))
 
 
 def test_the_worlds_see_what_they_are_for() -> None:
