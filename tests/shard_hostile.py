@@ -15,7 +15,7 @@ from millstream.groups.errors import UnknownMember
 from millstream.groups.records.entries import Producer, decode_batches, encode
 from millstream.groups.settings import MigrationPolicy
 from millstream.model.errors import OperatingError
-from millstream.model.ids import ProducerId
+from millstream.model.ids import ProducerEpoch, ProducerId
 from millstream.testing.group_settings import WEEK_MS, PlainGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest
@@ -151,7 +151,7 @@ class Hostile:
         self.seen["topic deleted"] += is_deleted
 
     def _end_a_transaction(self) -> None:
-        producer = Producer(ProducerId(self.random.randint(1, 2)), 0)
+        producer = Producer(ProducerId(self.random.randint(1, 2)), ProducerEpoch(0))
         self.shell.end_transaction(producer, is_commit=self.random.random() < 0.5)
 
     def _fail_over(self) -> None:

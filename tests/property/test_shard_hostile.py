@@ -11,7 +11,7 @@ import pytest
 from millstream.groups.classic.core import Core
 from millstream.groups.classic.states import Event, GroupState
 from millstream.groups.consumer import conversion
-from millstream.groups.consumer.embedded import decode_subscription
+from millstream.groups.consumer.embedded import decode_subscription, encode_assignment
 from millstream.model.ids import MemberId
 from millstream.model.invariant import InvariantViolated
 from millstream.wire.primitives import MalformedFrame
@@ -54,13 +54,13 @@ def test_an_unreadable_subscription_that_is_refused_too_late_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Planted: the way back to the classic protocol fails on it, and with it whoever leaves."""
-    real = conversion.encode_assignment
+    real = encode_assignment
 
-    def encode_assignment(assignment: Any, topics: Any, subscription: Any) -> bytes:
+    def strict(assignment: Any, topics: Any, subscription: Any) -> bytes:
         decode_subscription(subscription)
         return real(assignment, topics, subscription)
 
-    monkeypatch.setattr(conversion, "encode_assignment", encode_assignment)
+    monkeypatch.setattr(conversion, "encode_assignment", strict)
     with pytest.raises(MalformedFrame):
         live_all()
 
