@@ -57,7 +57,7 @@ def test_a_move_does_not_go_where_the_target_was() -> None:
     before = mover.records()
     mover.disk.rename(B, "/c")
     mover.disk.make_directories(B)
-    with pytest.raises(StorageFailed, match="/b was removed, renamed or unmounted"):
+    with pytest.raises(StorageFailed, match="/b failed: removed, renamed or unmounted"):
         mover.move()
     mover.steps.run_all()
     assert mover.log.owner.path == A

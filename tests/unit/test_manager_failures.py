@@ -173,7 +173,7 @@ def test_no_partition_is_made_where_a_directory_was(
         monkeypatch.setattr(broker.disk, "make_directories", take_away)
     else:
         take_away()
-    with pytest.raises(StorageFailed, match="/a was removed, renamed or unmounted"):
+    with pytest.raises(StorageFailed, match="/a failed: removed, renamed or unmounted"):
         broker.create(ONE)
     assert not broker.disk.exists(f"/a/{names.partition_directory(ONE)}")
     (log,) = broker.create(ONE)
