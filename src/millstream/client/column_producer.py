@@ -107,9 +107,12 @@ class ColumnProducer:
         self._sender = Sender(
             cluster, ProduceMachine(rules, randomness), on_too_large=self._spreader.too_large
         )
-        self._gatherer = Gatherer(bytes_min=batch_bytes if settings.linger_ms else 0)
+        # What is gathered, or cut off a batch, stands beside what is sent: a share of the buffer.
+        share_bytes = max(1, settings.buffer_memory // 4)
+        gathered_bytes = min(batch_bytes, share_bytes) if settings.linger_ms else 0
+        self._gatherer = Gatherer(bytes_min=gathered_bytes)
         self._linger: asyncio.TimerHandle | None = None
-        self._piece_bytes = max(1, min(PIECE_BYTES, settings.buffer_memory // 4))
+        self._piece_bytes = min(PIECE_BYTES, share_bytes)
         self._turn = asyncio.Lock()
         """Who sends keeps others behind: the order of sends is the order of records."""
         self._writes = 0
