@@ -281,3 +281,34 @@ def test_a_leader_cut_off_from_the_keeper_alone_loses_nothing(seed: int) -> None
         assert [one for one in read if one in [b"a", *acknowledged]] == [b"a", *acknowledged]
 
     Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_leader_cut_off_does_not_call_a_sequence_wrong(seed: int) -> None:
+    """I-18, I-20: another leader has what this one misses, and it must not say that nobody has.
+
+    A producer that is told OUT_OF_ORDER_SEQUENCE_NUMBER begins anew under another id or epoch, and
+    what it had sent and got no answer for is stored twice.
+    """
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3])
+        assert await stage.produce(1, b"a", producer_id=7, sequence=0) == 0
+        stage.cut_from_keeper(1)
+        stage.cut(1, 2)
+        stage.cut(1, 3)
+        await stage.until_led(isr={2, 3})
+        state = stage.state()
+        assert state is not None
+        assert await stage.produce(state.leader, b"b", producer_id=7, sequence=1) == 1
+        assert stage.claim(1) is not None, "it does not know"
+        refused = await stage.produce(1, b"c", producer_id=7, sequence=2)
+        assert refused is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert await stage.produce(state.leader, b"c", producer_id=7, sequence=2) == 2
+        real = await stage.produce(state.leader, b"e", producer_id=7, sequence=4)
+        assert real is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        stage.heal()
+        await stage.until_led(isr={1, 2, 3})
+        await stage.until(lambda: same_logs(stage, 1, 2, 3), "three equal logs")
+
+    Stage(seed).tell(story)

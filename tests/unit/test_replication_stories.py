@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from millstream.model.errors import UnknownPartition
+from log_stories import batch_of, of_producer
+from millstream.model.errors import OutOfOrderSequence, UnknownPartition
 from millstream.model.ids import Offset
 from millstream.replication.errors import (
     NotEnoughReplicas,
@@ -14,6 +15,7 @@ from millstream.replication.errors import (
     OffsetNotAvailable,
 )
 from millstream.runtime.turns import run_whole
+from millstream.storage.ports import AppendOutcome
 from millstream.testing.log_kit import SMALL_SEGMENTS
 from millstream.wire.errors import ErrorCode
 from replica_kit import LAG_S, Cluster, offsets
@@ -265,6 +267,38 @@ def test_a_broker_that_is_cut_off_from_the_coordination_serves_on_and_proposes_n
         cluster.world.network.heal("broker-1", "broker-2")
         await cluster.until(lambda: waiting, "acks go on when everybody has fetched")
         assert offsets(waiting) == [0]
+
+    Cluster(brokers=2).play(story)
+
+
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_a_leader_that_is_cut_off_does_not_call_a_sequence_wrong(acks: int) -> None:
+    """I-18, I-20: what is missing here may be with another leader. Else it is said."""
+
+    async def story(cluster: Cluster) -> None:
+        outcomes: list[AppendOutcome] = []
+
+        def append(sequence: int) -> None:
+            batch = batch_of(b"%d" % sequence, spec=of_producer(7, sequence))
+            cluster[1].leader().append(batch, acks=acks, done=outcomes.append)
+            cluster[1].partitions.wake_readers()
+
+        append(0)
+        await cluster.until(lambda: len(outcomes) == 1, "the ack")
+        append(2)
+        assert isinstance(outcomes[1].error, OutOfOrderSequence)
+        cluster[1].is_suspended = True
+        append(2)
+        assert isinstance(outcomes[2].error, NotLeader)
+        append(1)
+        await cluster.until(lambda: len(outcomes) == 4, "it serves on")
+        append(1)
+        await cluster.until(lambda: len(outcomes) == 5, "and knows what it has")
+        assert offsets([outcomes[0], *outcomes[3:]]) == [0, 1, 1]
+        assert outcomes[4].is_duplicate
+        cluster[1].is_suspended = False
+        append(3)
+        assert isinstance(outcomes[5].error, OutOfOrderSequence)
 
     Cluster(brokers=2).play(story)
 

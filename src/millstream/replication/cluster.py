@@ -16,7 +16,8 @@ class ClusterSeams:
     proposals: IsrProposals | None = None
     """None: the in-sync replicas are what the metadata says, and nobody asks for others."""
     may_propose: Callable[[], bool] = lambda: True
-    """False while the session with the coordination service is suspended (I-18)."""
+    """False while the session with the coordination service is suspended (I-18): whoever leads
+    here cannot know whether another one does by now."""
     may_lead: Callable[[], bool] = lambda: True
     """False when the session was lost since the metadata that is being taken was shown: its steps
     go on, for their logs, and must not lead anything any more (I-18)."""

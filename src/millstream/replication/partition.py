@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from millstream.model.errors import OperatingError, UnknownPartition
+from millstream.model.errors import OperatingError, OutOfOrderSequence, UnknownPartition
 from millstream.model.ids import (
     BrokerEpoch,
     BrokerId,
@@ -216,7 +216,7 @@ class Partition(ReadableReplica):
             )
         except OperatingError as error:
             self._on_refusal()
-            done(AppendOutcome(log_start=self.log.log_start, error=error))
+            done(AppendOutcome(log_start=self.log.log_start, error=self._surely(error)))
             return
         if not appended.is_duplicate:
             self.after_commit()
@@ -321,6 +321,17 @@ class Partition(ReadableReplica):
             raise NotEnoughReplicas(
                 self.partition, in_sync=len(state.isr), wanted=state.in_sync_wanted
             )
+
+    def _surely(self, error: OperatingError) -> OperatingError:
+        """What to tell a producer that was refused.
+
+        While cut off from the coordination service there may be another leader, which has what is
+        missing here (I-18). A producer told that its sequence is wrong begins anew, and stores what
+        it got no answer for twice (I-20); told that this is no leader it asks who is.
+        """
+        if isinstance(error, OutOfOrderSequence) and not self._home.cluster.may_propose():
+            return NotLeader(self.partition)
+        return error
 
     def _on_refusal(self) -> None:
         """A directory that failed has something to tell those who wait for records, too."""

@@ -46,9 +46,10 @@ _GONE: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-_LOST_MEMORY: Final = frozenset(
+LOST_MEMORY: Final = frozenset(
     {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
 )
+"""What a broker says that does not know what a producer has stored."""
 
 
 class Batch:
@@ -232,7 +233,7 @@ class _Lane:
             self._unacknowledged.remove(batch)
             owner.scene.history.acknowledged(batch.send, outcome.base_offset)
             owner.scene.made["acknowledged"] += 1
-        elif code in _LOST_MEMORY:
+        elif code in LOST_MEMORY:
             # Behind one that failed it says no more than that; alone it says that the broker
             # does not know what it acknowledged.
             if is_first:

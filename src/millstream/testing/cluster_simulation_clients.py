@@ -19,6 +19,7 @@ from millstream.testing.broker_simulation_consumers import (
     LastReader,
 )
 from millstream.testing.broker_simulation_producers import (
+    LOST_MEMORY,
     Batch,
     IdempotentProducer,
     PlainProducer,
@@ -52,6 +53,8 @@ IN_A_CLUSTER: Final = PASSING | {
     ErrorCode.BROKER_NOT_AVAILABLE,
 }
 """What passes while leaders and controllers change."""
+
+REFUSED_BY_FORMER_LEADERS: Final = "sequences refused by former leaders"
 
 
 class _Routed(Client):
@@ -126,10 +129,33 @@ class ClusterIdempotentProducer(_Routed, IdempotentProducer):
     async def produce(
         self, connection: Connection, request: ProduceRequest, version: int
     ) -> PartitionProduceResponse | RpcError:
+        before = self._led()
         outcome = await super().produce(connection, request, version)
         if isinstance(outcome, RpcError) or outcome.error_code:
             self.leader_is_wrong()
+            self._believe_leaders_only(outcome, connection.address, before)
         return outcome
+
+    def _led(self) -> tuple[str, int]:
+        """The leader's host and its epoch, as they are decided."""
+        scene = _scene_of(self)
+        state = scene.ledger.tree.partition(self.topic.name, self.partition)
+        if state is None:
+            return "", -1
+        return scene.broker_hosts.get(state.leader, ""), state.leader_epoch
+
+    def _believe_leaders_only(
+        self, outcome: PartitionProduceResponse | RpcError, address: str, before: tuple[str, int]
+    ) -> None:
+        """Whoever was deposed and has not heard of it does not have what its successor stored, and
+        can only find that a sequence is wrong. That is no loss: the successor is asked next.
+        """
+        if isinstance(outcome, RpcError) or outcome.error_code not in LOST_MEMORY:
+            return
+        host = address.rpartition(":")[0]
+        if host != before[0] or before != self._led():
+            self.scene.made[REFUSED_BY_FORMER_LEADERS] += 1
+            outcome.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class ClusterPlainProducer(_Routed, PlainProducer):

@@ -185,10 +185,21 @@ class Stage:
         await self.until_led(by=replicas[0], isr={*replicas})
 
     async def produce(
-        self, broker: int, *values: bytes, acks: int = -1, timeout_ms: int = 1500
+        self,
+        broker: int,
+        *values: bytes,
+        acks: int = -1,
+        timeout_ms: int = 1500,
+        producer_id: int = -1,
+        sequence: int = -1,
     ) -> int | ErrorCode | None:
-        """The base offset, an error, or None without an answer."""
-        spec = BatchSpec(timestamp_ms=self.client.clock.wall_ms())
+        """The base offset, an error, or None without an answer; with an id, as idempotent ones."""
+        spec = BatchSpec(
+            timestamp_ms=self.client.clock.wall_ms(),
+            producer_id=producer_id,
+            producer_epoch=0 if producer_id >= 0 else -1,
+            base_sequence=sequence,
+        )
         records = bytes(build_batch([(None, value) for value in values], spec))
         data = PartitionProduceData(index=0, records=records)
         topic = TopicProduceData(name=TOPIC, partition_data=[data])
