@@ -106,6 +106,18 @@ def test_damage_on_the_way_is_not_appended() -> None:
     assert one.log.log_end == 0
 
 
+def test_batches_of_a_later_epoch_than_the_leaders_are_not_appended() -> None:
+    """I-12: it leads no longer, and its log was truncated and written again as its answer left."""
+    one = follower(epoch=1)
+    take(one, part(of_epoch(1, 0, b"a")))
+    mixed = of_epoch(1, 1, b"of the old leader") + of_epoch(2, 2, b"of the new one")
+    assert take(one, part(mixed)) is Next.BACK_OFF
+    assert (one.log.log_end, one.log.latest_epoch) == (1, 1)
+    one.follow(FollowerState(LeaderEpoch(2), 1, LEADER))
+    assert take(one, part(of_epoch(2, 1, b"b") + of_epoch(2, 2, b"c"))) is Next.ASK
+    assert one.log.log_end == 3
+
+
 def test_an_answer_to_what_would_not_be_asked_any_more_is_not_taken() -> None:
     """I-12: the epoch, or the log's end, is another by now."""
     one = follower()

@@ -37,6 +37,7 @@ from millstream.wire.api_keys import ApiKey
 
 LARGE = 2 * MIB
 SMALL = 20 * KIB
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 UNSENT_BYTES = 0x894B
 """Linux's SIOCOUTQNSD: what lies in a socket and was not given to the network."""
 
@@ -143,6 +144,13 @@ class Stage:
                 pass
             found += self.theirs.recv(min(size - len(found), 128 * KIB))
         return bytes(found)
+
+    def read_cold(self) -> None:
+        """The threads get what they read, and the loop turns, until nobody waits for the disk."""
+        while self.background.jobs:
+            self.background.run()
+            while self.step():
+                pass
 
     def file(self, data: bytes) -> PooledFile:
         path = self._directory / "segment"
@@ -431,11 +439,25 @@ def test_answers_stay_in_order_behind_cold_data(stage: Stage, cold: int) -> None
     peer.send_answer(second, [b"second"])
     assert len(stage.background.jobs) == 1
     assert not stage.has_news()
-    while stage.background.jobs:
-        stage.background.run()
-        while stage.step():
-            pass
+    stage.read_cold()
     assert stage.received(cold + 6) == data + b"second"
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_request_during_a_cold_read_is_answered_behind_it(
+    stage: Stage, cold: int, is_told: bool
+) -> None:
+    """I-36. There is room for more requests meanwhile, and the socket could take their answers."""
+    stage.is_told = is_told
+    data = os.urandom(cold // 3)
+    stage.answer(b"head", stage.range(stage.file(data), 0, len(data)))
+    for _ in range(3):
+        stage.at_once.append([b"second"])
+        stage.request()
+    assert not stage.has_news()
+    stage.read_cold()
+    assert stage.received(len(data) + 22) == b"head" + data + 3 * b"second"
+    assert stage.core.is_direct
 
 
 def test_a_client_that_goes_away_during_a_cold_read(stage: Stage, cold: int) -> None:
@@ -478,22 +500,26 @@ def test_the_loop_reads_no_file_that_is_too_short_for_ever(stage: Stage, cold: i
     assert not is_pinned(file)
 
 
-def test_really_cold_data_is_read_by_a_thread(stage: Stage) -> None:
-    data = os.urandom(LARGE)
+@pytest.mark.parametrize("warm", [0, 2 * PAGE_BYTES])
+def test_really_cold_data_is_read_by_a_thread(stage: Stage, warm: int) -> None:
+    """A page is missing at the start or on the way, and no other answer takes its place (I-36)."""
+    data = os.urandom(900 * KIB)
     file = stage.file(data)
     descriptor = file.open().descriptor
     assert descriptor is not None
     make_cold(descriptor)
-    stage.answer(stage.range(file, 0, LARGE))
+    os.pread(descriptor, warm, 0)
+    stage.answer(b"head", stage.range(file, 0, len(data)), b"tail")
+    stage.at_once.append([b"second"])
+    stage.request()
     assert len(stage.background.jobs) == 1
-    found = b""
-    while len(found) < LARGE:
-        while stage.background.jobs:
-            stage.background.run()
+    found, expected = stage.received(4 + warm), b"head" + data + b"tailsecond"
+    while len(found) < len(expected):
+        stage.read_cold()
         stage.step()
         if select.select([stage.theirs], [], [], 0)[0]:
             found += stage.theirs.recv(MIB)
-    assert found == data
+    assert found == expected
 
 
 # -- reading -----------------------------------------------------------------------------------

@@ -76,8 +76,6 @@ class SocketShell:
         return peer
 
     def watch(self, core: Connection, *, reading: bool, writing: bool) -> None:
-        # While it is not read, or something waits to be sent, its answers are Python's to order.
-        core.is_direct = reading and not writing
         self._epoll.watch(core, reading=reading, writing=writing)
 
     def plan(self, core: Connection, parts: list[PlannedPart], *, skip: int, is_all: bool) -> bool:
@@ -146,7 +144,7 @@ class SocketPeer(ClientPeer):
         if self._reading and self.state != CLOSED:
             self._reading = False
             self._is_pause_due = True
-            self.core.is_direct = False
+            self._set_direct()
         if self._is_pause_due and not self.core.output_bytes:
             self._watch()
 
@@ -154,17 +152,29 @@ class SocketPeer(ClientPeer):
         self._reading = True
         if self._is_pause_due and not self._is_writing:
             self._is_pause_due = False
-            self.core.is_direct = True
+            self._set_direct()
         else:
             self._watch()
 
     def _watch(self) -> None:
         self._is_pause_due = False
         self._shell.watch(self.core, reading=self._reading, writing=self._is_writing)
+        self._set_direct()
+
+    def _set_direct(self) -> None:
+        """Say whether answers may leave without Python: not while it is not read, and never before
+        what is in the queue, whether that waits for the socket or for the disk (I-36).
+        """
+        self.core.is_direct = self._reading and not self._queue and self.state != CLOSED
 
     # -- output ----------------------------------------------------------------------------
 
     def send_queue(self) -> bool:
+        is_empty = self._send_queue()
+        self._set_direct()
+        return is_empty
+
+    def _send_queue(self) -> bool:
         self._take_planned()
         if self._is_loading:
             self._set_writing(False)

@@ -211,7 +211,10 @@ class Follower(ReadableReplica):
             asked=asked,
             log_end=log.log_end,
         )
-        log.append_as_follower(records, is_cut=True)
+        # Ranges leave from the file. Who was deposed, truncates its log and follows another while
+        # our answer is under way may send us its own batches and then that leader's, and with
+        # those nobody would see later that the logs differ before them.
+        log.append_as_follower(records, is_cut=True, epoch_max=asked.leader_epoch)
         self._home.counts.bytes_in += len(records)
 
     def _follow_marks(self, part: FetchedPart) -> None:

@@ -148,11 +148,16 @@ class Log(ShrinkingLog):
                 raise self.refused(error) from error
 
     def append_as_follower(
-        self, records: bytes | bytearray | memoryview, *, is_cut: bool = False
+        self,
+        records: bytes | bytearray | memoryview,
+        *,
+        is_cut: bool = False,
+        epoch_max: LeaderEpoch | None = None,
     ) -> Appended:
         """Write a leader's batches as they are: offsets, epochs and all.
 
         With `is_cut` the last one may have been cut off by a byte limit, and is left out then.
+        A leader has no batch of a later epoch than its own, which is `epoch_max`.
         """
         self._check_open()
         self.slot.settle()
@@ -169,6 +174,10 @@ class Log(ShrinkingLog):
                 )
             expected = Offset(rows[row + LAST_OFFSET] + 1)
             epoch = LeaderEpoch(rows[row + LEADER_EPOCH])
+        if epoch_max is not None and epoch > epoch_max:
+            raise OperatingError(
+                f"leader epoch {epoch} from one of {epoch_max} in {self.partition}"
+            )
         if expected > OFFSET_MAX:
             raise InvalidRecords(f"offset {expected - 1} leaves none for what comes after it")
         first = Offset(rows[BASE_OFFSET])
