@@ -143,6 +143,8 @@ def test_a_high_watermark_that_moves_while_too_few_are_in_sync() -> None:
     one = replace(LEADER, claims=claims)
     two = replace(broker(replica(1, B0, B1, B2, hw=5)), claims=claims)
     assert steps(view(one, state=state), view(two, state=state)) == {"I-09"}
+    newer = replace(two, claims={KEY: LeaderClaim(1, KEY, 1, (1,), partition_epoch=2)})
+    assert not steps(view(one, state=state), view(newer, state=state)), "more were in sync between"
     unaware = replace(two, claims={KEY: LeaderClaim(1, KEY, 1, (1, 2))})
     assert steps(view(one, state=state), view(unaware, state=state)) == set()
 

@@ -236,8 +236,12 @@ def _was_too_small(before: ClusterView, after: ClusterView, claim: LeaderClaim) 
         return False
     # The leader may not know of this state yet, and act on the one before.
     is_known = claim.leader_epoch == two.leader_epoch and set(claim.isr) == set(two.isr)
+    # Or it heard since then of one with more in sync, and of this one right after that.
     earlier = before.brokers[claim.broker].claims[claim.key]
-    was_known = set(earlier.isr) == set(two.isr)
+    was_known = (earlier.partition_epoch, set(earlier.isr)) == (
+        claim.partition_epoch,
+        set(two.isr),
+    )
     wanted = min(two.in_sync_min, len(two.replicas))
     return is_known and was_known and len(two.isr) < wanted
 

@@ -71,8 +71,14 @@ def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
 
 def _claim(broker: Broker, partition: Partition) -> LeaderClaim:
     """Of a partition that the broker leads."""
-    isr = tuple(partition.state.isr)
-    return LeaderClaim(broker.broker_id, _key(partition.log), partition.leader_epoch, isr)
+    state = partition.state
+    return LeaderClaim(
+        broker.broker_id,
+        _key(partition.log),
+        partition.leader_epoch,
+        tuple(state.isr),
+        state.partition_epoch,
+    )
 
 
 def has_files(disk: SimDisk, log: Log) -> bool:

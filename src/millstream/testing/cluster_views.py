@@ -63,6 +63,8 @@ class LeaderClaim(NamedTuple):
     leader_epoch: int
     isr: tuple[int, ...] = ()
     """Committed, as the broker knows it."""
+    partition_epoch: int = 0
+    """Of the state that the broker knows."""
 
 
 @dataclass(frozen=True, slots=True)
