@@ -57,6 +57,7 @@ class GroupsPart:
         self._coordinator: GroupCoordinator | None = None
         self._topics: ImageTopics | None = None
         self._creating: asyncio.Future[None] | None = None
+        self._is_stopped = False
 
     @property
     def loaded(self) -> "GroupCoordinator | None":
@@ -67,6 +68,8 @@ class GroupsPart:
     def coordinator(self) -> "GroupCoordinator":
         if self._coordinator is None:
             self._coordinator = self._make()
+            if self._is_stopped:  # metadata came once more while the broker stops
+                self._coordinator.stop()
         return self._coordinator
 
     def _make(self) -> "GroupCoordinator":
@@ -226,5 +229,6 @@ class GroupsPart:
 
     def stop(self) -> None:
         """No timer rings any more."""
+        self._is_stopped = True
         if self._coordinator is not None:
             self._coordinator.stop()
