@@ -120,11 +120,18 @@ def connected(settings: "ClientSettings") -> "Iterator[BlockingClient]":
     from millstream.client.blocking import BlockingClient
     from millstream.client.errors import ClientError
 
+    client = BlockingClient(settings)
+    is_interrupted = False
     try:
-        with BlockingClient(settings) as client:
-            yield client
+        yield client
     except ClientError as error:
         complain(str(error))
         raise typer.Exit(EXIT_PROBLEMS) from None
     except KeyboardInterrupt:
+        # It may have come with one of the client's locks taken. So nothing of the client is waited
+        # for: its thread ends with the process, and the system closes its connections.
+        is_interrupted = True
         raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if not is_interrupted:
+            client.close()
