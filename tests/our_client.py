@@ -194,11 +194,16 @@ def settings_are_shown_and_changed(client: BlockingClient, name: str) -> None:
     ]
     wrong = ConfigResource.topic(f"{name}-9")
     assert client.alter_configs({topic: change}) == {topic: True}
-    found = client.describe_configs([topic, wrong])
-    assert isinstance(found[wrong], TopicUnknown)
-    entries = or_raise(found[topic])
-    values = {entry.name: entry.value for entry in entries.values() if not entry.is_default}
-    assert values == {"max.message.bytes": "2000", "cleanup.policy": "delete,compact"}
+    assert isinstance(client.describe_configs([wrong])[wrong], TopicUnknown)
+    wanted = {"max.message.bytes": "2000", "cleanup.policy": "delete,compact"}
+
+    def changed() -> bool:
+        """A broker of Apache Kafka's hears of it after the controller has answered."""
+        entries = or_raise(client.describe_configs([topic])[topic])
+        return {one.name: one.value for one in entries.values() if not one.is_default} == wanted
+
+    until(changed, "the settings are shown as they were changed")
+    entries = or_raise(client.describe_configs([topic])[topic])
     assert entries["max.message.bytes"].source is ConfigSource.TOPIC
     assert entries["retention.ms"].value == "604800000"
     refused = client.alter_configs({topic: [ConfigChange("max.message.bytes", "much")]})[topic]
