@@ -179,8 +179,8 @@ class ClassicClient:
 class StaticClient(ClassicClient):
     """It has an instance id, with which it takes its own place when it comes back.
 
-    It is eager. A cooperative one that dies before it has joined again leaves what it let go to
-    nobody: when it is back it gets the same as before without a rebalance, in Kafka too.
+    It is eager. A cooperative one that dies before it has joined again seems to leave what it let
+    go to nobody until the next rebalance; whether that is Kafka's behaviour too was not compared.
     """
 
     def __init__(
