@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos_cluster import ClusterChaos
 from millstream.testing.chaos_cluster_actions import ACTIONS, WEIGHTS
 from millstream.testing.chaos_cluster_processes import (
@@ -26,6 +27,8 @@ from millstream.testing.peers.runtimes import require_runtime
 from waiting_for import until
 
 PARTITIONS = 3
+RECORDS_AT = 61
+"""In a batch: what is before it is its header."""
 
 
 class AloneCast:
@@ -74,6 +77,35 @@ def test_an_era_through_kills_stops_pauses_and_cuts(scene: ClusterScene) -> None
     scene.end_era()
     scene.begin_era("zstd")
     scene.load.finish()
+
+
+def test_late_readers_while_pages_are_dropped(scene: ClusterScene) -> None:
+    chance = SeededRandomness("pages")
+    broker, load = scene.brokers[1], scene.load
+    dropped: list[int] = []
+    load.wait_for(20, "first")
+    load.read_late(2, lambda: dropped.append(broker.drop_pages(load.topic, chance)))
+    assert sum(dropped) > 0
+    lanes = {consumer for consumer, _ in load.lines.read}
+    assert len(lanes - {"read"}) == 2
+    late = [count for (consumer, _), count in load.lines.read.items() if consumer != "read"]
+    assert len(late) == 2 * PARTITIONS
+    assert min(late) >= 20
+    load.finish()
+
+
+def test_a_wrong_byte_is_found(scene: ClusterScene) -> None:
+    """By a late reader; whoever follows the log had it before."""
+    load = scene.load
+    load.wait_for(20, "first")
+    (log,) = scene.brokers[1].directory.glob(f"data/{load.topic}-0/*.log")
+    with log.open("r+b") as file:
+        file.seek(RECORDS_AT)
+        (byte,) = file.read(1)
+        file.seek(RECORDS_AT)
+        file.write(bytes([byte ^ 0xFF]))
+    with pytest.raises(ChaosFailed, match="cannot be read"):
+        load.read_late(1, lambda: None)
 
 
 def test_a_write_to_a_paused_leader_is_noted_when_it_wakes(scene: ClusterScene) -> None:

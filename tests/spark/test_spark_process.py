@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
+from garbage_kit import as_never_frozen
 from millstream.pipelines.spark.data_source import MillstreamDataSource
-from millstream.runtime import garbage
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
 READ = {**SERVERS, "subscribe": "t"}
@@ -26,11 +26,7 @@ MAKE = (
 
 @pytest.fixture
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(garbage, "_frozen_modules", [])
-    before = gc.get_freeze_count()
-    yield
-    if not before:
-        gc.unfreeze()
+    yield from as_never_frozen(monkeypatch)
 
 
 def make_all() -> None:

@@ -7,17 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.runtime import garbage
+from garbage_kit import as_never_frozen
 from millstream.runtime.garbage import FREEZES_MAX, spare_modules
 
 
 @pytest.fixture(autouse=True)
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(garbage, "_frozen_modules", [])
-    before = gc.get_freeze_count()
-    yield
-    if not before:
-        gc.unfreeze()
+    yield from as_never_frozen(monkeypatch)
 
 
 def test_what_is_there_is_not_looked_at_again() -> None:

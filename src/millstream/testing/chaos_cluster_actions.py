@@ -1,4 +1,4 @@
-"""What happens to a cluster: kills, pauses, stops, cuts, and coordination that goes away.
+"""What happens to a cluster: kills, pauses, stops, cuts, coordination and memory that go away.
 
 Every action waits for what must come of it (leaders elsewhere, progress in spite of it), ends its
 own fault, and gives the view from the middle of it: whether a leader or the controller changed is
@@ -24,6 +24,8 @@ AWAY_S: Final = 60.0
 """Of a whole ensemble; ten sessions long."""
 KEEPER_AWAY_S: Final = 2 * SESSION_S
 LOOK_S: Final = 0.25
+LATE_READERS: Final = 3
+LATE_TURNS: Final = 2
 
 Action = Callable[["Actions"], ClusterView]
 
@@ -213,6 +215,23 @@ class Actions:
         coordination.start()
         return self._scene.view()
 
+    # -- memory ----------------------------------------------------------------------------
+
+    def forget_pages(self) -> ClusterView:
+        """What is read must come from the disk, piece by piece, while answers to other requests of
+        the same connections wait behind it.
+        """
+        for _ in range(LATE_TURNS):
+            self._scene.load.read_late(LATE_READERS, self._drop_pages)
+        self.counts["late readers"] += LATE_TURNS * LATE_READERS
+        return self._scene.view()
+
+    def _drop_pages(self) -> None:
+        self._scene.check_alive()
+        topic = self._scene.load.topic
+        for broker in self._scene.brokers.values():
+            self.counts["bytes dropped from memory"] += broker.drop_pages(topic, self._chance)
+
     # -- who is in it ----------------------------------------------------------------------
 
     def grow_and_shrink(self) -> ClusterView:
@@ -265,6 +284,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     "isolate": Actions.isolate,
     "kill a coordination server": Actions.kill_coordination_member,
     "take coordination away": Actions.take_coordination_away,
+    "forget pages": Actions.forget_pages,
     "grow and shrink": Actions.grow_and_shrink,
 }
 WEIGHTS: Final[Mapping[str, int]] = {

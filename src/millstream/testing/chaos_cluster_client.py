@@ -1,11 +1,11 @@
 """The client of a cluster under chaos, as a process of its own inside its network.
 
-    python -m millstream.testing.chaos_cluster_client write|read|last JSON
+    python -m millstream.testing.chaos_cluster_client write|read|late|last JSON
 
 librdkafka, which finds new leaders and tries again by itself. `write` produces numbered records to
-all partitions with idempotence and acks=all; `read` follows all of them by assign; `last` reads
-everything there is and ends. Each appends to a history (`history_lines.py`). `write` and `read` go
-on until their standard input ends.
+all partitions with idempotence and acks=all; `read` follows all of them by assign; `late` and
+`last` read everything there is and end, `late` while more is written. Each appends to a history
+(`history_lines.py`). `write` and `read` go on until their standard input ends.
 """
 
 import json
@@ -170,13 +170,29 @@ class Reader:
                 elif error.code() not in _TRANSIENT:
                     raise _Failed(f"partition {message.partition()} cannot be read: {error}")
             for partition, records in found.items():
-                self._lines.write(
-                    "poll", c=self._task.name, topic=self._task.topic, p=partition, records=records
-                )
+                self._told(partition, records)
         consumer.close()
 
-    def run_once(self) -> None:
+    def run_late(self) -> None:
+        """All partitions to the ends they have now."""
+        for partition, records in self._read_all().items():
+            if records:
+                self._told(partition, records)
+
+    def run_last(self) -> None:
         """All partitions to their ends."""
+        for partition, records in self._read_all().items():
+            # Nothing is deleted in these topics: a log that begins later has lost its head.
+            self._lines.write(
+                "final", topic=self._task.topic, p=partition, start=0, records=records
+            )
+
+    def _told(self, partition: int, records: list[tuple[int, str]]) -> None:
+        self._lines.write(
+            "poll", c=self._task.name, topic=self._task.topic, p=partition, records=records
+        )
+
+    def _read_all(self) -> dict[int, list[tuple[int, str]]]:
         consumer = self._open(**{"enable.partition.eof": True})
         found: dict[int, list[tuple[int, str]]] = {one: [] for one in range(self._task.partitions)}
         unfinished, heard_s = set(found), time.monotonic()
@@ -195,11 +211,7 @@ class Reader:
             else:
                 raise _Failed(f"partition {message.partition()} cannot be read: {error}")
         consumer.close()
-        for partition, records in found.items():
-            # Nothing is deleted in these topics: a log that begins later has lost its head.
-            self._lines.write(
-                "final", topic=self._task.topic, p=partition, start=0, records=records
-            )
+        return found
 
 
 def _keep(found: dict[int, list[tuple[int, str]]], message: "Message") -> None:
@@ -224,8 +236,10 @@ def main(arguments: list[str]) -> int:
             Writer(task, lines).run(is_over)
         elif kind == "read":
             Reader(task, lines).run(is_over)
+        elif kind == "late":
+            Reader(task, lines).run_late()
         else:
-            Reader(task, lines).run_once()
+            Reader(task, lines).run_last()
     except _Failed as failed:
         lines.write("error", why=f"{task.name}: {failed}")
         return EXIT_FAILED

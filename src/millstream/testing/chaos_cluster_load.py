@@ -5,7 +5,7 @@ the end is read completely and compared with everything that the two were told m
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,6 +32,10 @@ class ClientProcess(NodeProcess):
     def __init__(self, node: Node, directory: Path, kind: str, task: ClientTask) -> None:
         module = ["-m", "millstream.testing.chaos_cluster_client", kind, task.to_json()]
         super().__init__(node, directory, [sys.executable, *module])
+
+    @property
+    def is_over(self) -> bool:
+        return self._process is None or self._process.poll() is not None
 
     def finish(self, timeout_s: float) -> None:
         """Its input ends, and it does in time and well; raises ChaosFailed."""
@@ -62,7 +66,8 @@ class Load:
         self._directory = directory
         self._task = task
         self.lines = HistoryReader()
-        self._clients: list[ClientProcess] = []
+        self._clients: dict[str, ClientProcess] = {}
+        """All there were, by their names."""
         directory.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -71,19 +76,22 @@ class Load:
 
     def start(self) -> None:
         for kind in ("write", "read"):
-            self._client(kind).spawn()
+            self._client(kind, kind).spawn()
 
-    def _client(self, kind: str) -> ClientProcess:
-        wishes = {"history": str(self._directory / f"{kind}.jsonl"), "name": kind}
+    def _client(self, kind: str, name: str) -> ClientProcess:
+        wishes = {"history": str(self._history_of(name)), "name": name}
         task = ClientTask(**{**self._task.__dict__, **wishes})
-        made = ClientProcess(self._node, self._directory / kind, kind, task)
-        self._clients.append(made)
+        made = ClientProcess(self._node, self._directory / name, kind, task)
+        self._clients[name] = made
         return made
+
+    def _history_of(self, name: str) -> Path:
+        return self._directory / f"{name}.jsonl"
 
     def take(self) -> None:
         """What is new in the histories; raises ChaosFailed for an error at the application."""
-        for kind in ("write", "read", "last"):
-            self.lines.take(self._directory / f"{kind}.jsonl")
+        for name in self._clients:
+            self.lines.take(self._history_of(name))
         if self.lines.errors:
             raise ChaosFailed(f"an error reached the application: {self.lines.errors[0]}")
 
@@ -100,20 +108,37 @@ class Load:
 
         def has_come() -> bool:
             now = self.marks()
-            for client in self._clients:
+            for client in self._clients.values():
                 client.check_alive()
             return all(now[one] >= before[one] + more for one in chosen)
 
         wait_until(has_come, f"records acknowledged {what}", timeout_s=PROGRESS_MAX_S, pause_s=0.05)
 
+    def read_late(self, count: int, meanwhile: Callable[[], None]) -> None:
+        """So many consumers read everything from the start, while `meanwhile` is called."""
+        names = [f"late-{len(self._clients) + number}" for number in range(count)]
+        late = [self._client("late", name) for name in names]
+        for client in late:
+            client.spawn()
+
+        def is_read() -> bool:
+            meanwhile()
+            return all(client.is_over for client in late)
+
+        what = "late consumers have read everything"
+        wait_until(is_read, what, timeout_s=FINISH_MAX_S, pause_s=0.01)
+        self.take()
+        for client in late:
+            client.finish(STOP_MAX_S)
+
     def finish(self) -> EraFigures:
         """Let both end, read everything, compare. Raises ChaosFailed."""
-        writer, reader = self._clients
+        writer, reader = (self._clients[name] for name in ("write", "read"))
         writer.finish(FINISH_MAX_S)
         self.take()
         wait_until(self._is_all_read, "the reader has it all (I-33)", timeout_s=PROGRESS_MAX_S)
         reader.finish(STOP_MAX_S)
-        last = self._client("last")
+        last = self._client("last", "last")
         last.spawn()
         last.finish(FINISH_MAX_S)
         self.take()
@@ -123,7 +148,8 @@ class Load:
     def _is_all_read(self) -> bool:
         self.take()
         acknowledged = self.lines.acknowledged_at_s
-        return all(self.lines.read[place] >= len(times) for place, times in acknowledged.items())
+        read = self.lines.read
+        return all(read[("read", place)] >= len(times) for place, times in acknowledged.items())
 
     def _check(self) -> None:
         if len(self.lines.history.finals) != self._task.partitions:
@@ -138,5 +164,5 @@ class Load:
         return max((later - one for line in times for one, later in pairwise(line)), default=0.0)
 
     def close(self) -> None:
-        for client in self._clients:
+        for client in self._clients.values():
             client.close()

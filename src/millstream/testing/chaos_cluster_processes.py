@@ -4,6 +4,7 @@ They are started, killed, stopped, paused and woken; one that ends by itself fai
 the end of what it said.
 """
 
+import os
 import select
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from millstream.model.config.properties import render_properties
+from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos_reader import ChaosFailed
 from millstream.testing.net_world import Node
 from millstream.testing.peers.zookeeper import TICK_MS, java_command
@@ -175,6 +177,20 @@ class BrokerProcess(NodeProcess):
         """The replica's log, all segments; wherever they begin."""
         found = sorted(self.directory.glob(f"data/{topic}-{partition}/*.log"))
         return b"".join(path.read_bytes() for path in found)
+
+    def drop_pages(self, topic: str, chance: SeededRandomness) -> int:
+        """Some part of each of the topic's logs leaves the page cache; how many bytes at most."""
+        dropped = 0
+        for path in sorted(self.directory.glob(f"data/{topic}-*/*.log")):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())  # what is not on the disk yet cannot be dropped
+                size = os.fstat(file.fileno()).st_size
+                begin = chance.integer(0, size + 1)
+                length = chance.integer(0, size - begin + 1)
+                # A length of zero is all the rest.
+                os.posix_fadvise(file.fileno(), begin, length, os.POSIX_FADV_DONTNEED)
+                dropped += length or size - begin
+        return dropped
 
 
 class MillstreamBroker(BrokerProcess):

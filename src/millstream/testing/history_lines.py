@@ -42,8 +42,8 @@ class HistoryReader:
         self.errors: list[str] = []
         """What the clients could not do; each is a failure of the run."""
         self.acknowledged_at_s: dict[Place, list[float]] = defaultdict(list)
-        self.read: dict[Place, int] = defaultdict(int)
-        """How many records consumers were given."""
+        self.read: dict[tuple[str, Place], int] = defaultdict(int)
+        """How many records each consumer was given."""
         self._unplaced: list[Send] = []
         """Acknowledged at an offset that nobody told."""
         self._sends: dict[tuple[str, int], Send] = {}
@@ -120,7 +120,7 @@ class HistoryReader:
             run = self.history.seek(consumer, place, is_fenced=True)
             self._runs[(consumer, place)] = run
         records = [(offset, value.encode()) for offset, value in line["records"]]
-        self.read[place] += len(records)
+        self.read[(consumer, place)] += len(records)
         self.history.polled(run, records[0][0] if run.polls else 0, records)
 
     def _final(self, line: Mapping[str, Any]) -> None:
