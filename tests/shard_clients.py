@@ -179,8 +179,8 @@ class ClassicClient:
 class StaticClient(ClassicClient):
     """It has an instance id, with which it takes its own place when it comes back.
 
-    It is eager. A cooperative one that dies before it has joined again seems to leave what it let
-    go to nobody until the next rebalance; whether that is Kafka's behaviour too was not compared.
+    It is eager. A cooperative one that dies before it has joined again leaves what it let go to
+    nobody until the next rebalance, as with Kafka: its return to a stable group begins none.
     """
 
     def __init__(

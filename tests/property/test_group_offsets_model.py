@@ -222,7 +222,7 @@ class OffsetsMachine(RuleBasedStateMachine):
             assert seen == self.model.visible(key), key
             assert self.offsets.is_unstable(key) == self.model.is_unstable(key), key
             if seen is not None or self.model.is_unstable(key):
-                assert self.offsets.has(key)
+                assert self.offsets.known([key]) == {key}
                 assert key in self.offsets.keys_of(key.group_id)
 
     @invariant()

@@ -178,14 +178,14 @@ def test_records_must_come_in_the_order_of_the_log() -> None:
 def test_who_deletes_sees_what_is_still_on_its_way() -> None:
     offsets = Offsets()
     write(offsets, 0, 10)
-    assert offsets.has(KEY)
+    assert offsets.known([KEY]) == {KEY}
     assert offsets.keys_of(GROUP) == {KEY}
     assert offsets.group_ids() == {GROUP}
     offsets.committed(Offset(1))
     assert offsets.keys_of(GROUP) == {KEY}
     write(offsets, 1, None)
     offsets.committed(Offset(2))
-    assert not offsets.has(KEY)
+    assert not offsets.known([KEY])
     assert offsets.keys_of(GROUP) == set()
     assert offsets.group_ids() == set()
     assert offsets.count == 0

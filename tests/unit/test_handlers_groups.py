@@ -11,6 +11,7 @@ from millstream.broker import registry
 from millstream.broker.context import Context, RequestFacts
 from millstream.broker.group_calls import GroupCall, group_code
 from millstream.broker.handlers.join_group import failed
+from millstream.broker.handlers.leave_group import MEMBERS_AT_ONCE_MAX
 from millstream.broker.registry import SERVED
 from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.groups import errors as refusals
@@ -200,6 +201,29 @@ def test_member_joins_syncs_beats_and_leaves(version: int) -> None:
         assert (answer.error_code, [one.error_code for one in answer.members]) == (0, [0])
         again = LeaveGroupRequest(group_id="g", member_id=member_id)
         assert (await desk.ask(again, 0)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+    tell(story)
+
+
+@pytest.mark.parametrize("group_id", ["g", "nobody's"])
+def test_many_leave_in_parts_between_which_others_are_served(group_id: str) -> None:
+    async def story(desk: GroupDesk) -> None:
+        member_id, generation = await member_of(desk)
+        names = [f"unknown-{number}" for number in range(2 * MEMBERS_AT_ONCE_MAX)]
+        leaving = [MemberIdentity(member_id=name) for name in (*names, member_id, "last")]
+        asked = desk.ask(LeaveGroupRequest(group_id=group_id, members=leaving), 5)
+        asking = asyncio.get_running_loop().create_task(asked)
+        await asyncio.sleep(0)
+        beat = HeartbeatRequest(group_id="g", member_id=member_id, generation_id=generation)
+        assert (await desk.ask(beat, 4)).error_code == ErrorCode.NONE
+        assert not asking.done()
+        answer = await asking
+        assert answer.error_code == ErrorCode.NONE
+        assert [one.member_id for one in answer.members] == [one.member_id for one in leaving]
+        left = [one.member_id for one in answer.members if one.error_code == ErrorCode.NONE]
+        assert left == ([member_id] if group_id == "g" else [])
+        others = {one.error_code for one in answer.members if one.member_id not in left}
+        assert others == {ErrorCode.UNKNOWN_MEMBER_ID}
 
     tell(story)
 

@@ -7,11 +7,15 @@ v3 several members · v4 flexible · v5 reason (KIP-800)
 Invariants: I-27.
 """
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.context import Context
-from millstream.broker.group_calls import call
+from millstream.broker.group_calls import asking, call, group_code
 from millstream.groups.effects import Caller
+from millstream.model.errors import OperatingError
+from millstream.runtime.turns import in_parts
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.leave_group import (
     LeaveGroupRequest,
@@ -27,13 +31,37 @@ if TYPE_CHECKING:
 VERSIONS: Final = range(6)
 _FIRST_WITH_MANY: Final = 3
 
+MEMBERS_AT_ONCE_MAX: Final = 200
+"""More leave in parts, between which others are served."""
 
-def handle(context: Context, request: LeaveGroupRequest) -> LeaveGroupResponse | None:
+
+def handle(
+    context: Context, request: LeaveGroupRequest
+) -> LeaveGroupResponse | Coroutine[Any, Any, LeaveGroupResponse] | None:
     """Ask the group; it answers when it can."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
+    if len(request.members) > MEMBERS_AT_ONCE_MAX:
+        return _leave_in_parts(context, request)
     call(context, request, _ask, failed)
     return None
+
+
+async def _leave_in_parts(context: Context, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """An error of the whole that comes in the middle is told: those that have left are unknown
+    when the client asks again.
+    """
+    response = LeaveGroupResponse()
+    for members in in_parts(request.members, MEMBERS_AT_ONCE_MAX):
+        part = LeaveGroupRequest(group_id=request.group_id, members=list(members))
+        found = await asking(context, request.group_id, _ask, part)
+        if isinstance(found, OperatingError):
+            found = failed(part, group_code(found), context.version)
+        if found.error_code != ErrorCode.NONE:
+            return LeaveGroupResponse(error_code=found.error_code)
+        response.members += found.members
+        await asyncio.sleep(0)
+    return response
 
 
 def _ask(shard: "Shard", caller: Caller, request: LeaveGroupRequest, moment: "Moment") -> None:

@@ -184,13 +184,14 @@ class Offsets:
         keys.update(one.key for one in self._unseen_puts() if one.key.group_id == group_id)
         return keys
 
-    def has(self, key: OffsetKey) -> bool:
-        """One of `keys_of` its group."""
-        return (
-            self._store.get(key) is not None
-            or self.is_unstable(key)
-            or any(one.key == key for one in self._unseen_puts())
-        )
+    def known(self, keys: Iterable[OffsetKey]) -> set[OffsetKey]:
+        """Those that are among `keys_of` their groups."""
+        unseen = {one.key for one in self._unseen_puts()}
+        return {
+            key
+            for key in keys
+            if self._store.get(key) is not None or self.is_unstable(key) or key in unseen
+        }
 
     def keys_unseen(self) -> set[OffsetKey]:
         """Keys that a record on its way will change."""

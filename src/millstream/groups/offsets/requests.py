@@ -235,21 +235,24 @@ def delete(
 ) -> Deleting:
     """A topic that the group subscribes to keeps its offsets. One that has none is no error."""
     group_id = GroupId(request.group_id)
-    entries: list[Entry] = []
+    wanted: list[OffsetKey] = []
     response = OffsetDeleteResponse()
     for topic in request.topics:
-        is_kept = is_subscribed(topic.name)
-        code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_kept else ErrorCode.NONE
-        answers = []
-        for one in topic.partitions:
-            key = OffsetKey(group_id, topic.name, one.partition_index)
-            if not is_kept and offsets.has(key):
-                entries.append(Entry(key, None))
-            answers.append(
-                OffsetDeleteResponsePartition(partition_index=key.partition, error_code=code)
-            )
+        code = ErrorCode.NONE
+        partitions = [one.partition_index for one in topic.partitions]
+        if is_subscribed(topic.name):
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            wanted.extend(OffsetKey(group_id, topic.name, one) for one in partitions)
+        answers = [
+            OffsetDeleteResponsePartition(partition_index=one, error_code=code)
+            for one in partitions
+        ]
         response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
-    return Deleting(tuple(entries), response)
+    known = offsets.known(wanted)
+    # Each once, however often it was named, in the order of the request.
+    entries = tuple(Entry(key, None) for key in dict.fromkeys(wanted) if key in known)
+    return Deleting(entries, response)
 
 
 def delete_all(offsets: Offsets, group_id: GroupId) -> tuple[Entry, ...]:
