@@ -7,6 +7,7 @@ import pytest
 from millstream.broker.broker import BrokerSeams
 from millstream.testing.chaos import CLUSTER, run_chaos
 from millstream.testing.chaos_cluster import CHANGED, ClusterChaos
+from millstream.testing.chaos_cluster_actions import LATE_READERS, LATE_TURNS
 from millstream.testing.net_world import require_networks
 
 pytestmark = [
@@ -49,6 +50,12 @@ def test_a_cluster_grows_and_shrinks_without_its_clients_noticing(
     counts = run(monkeypatch, ("grow and shrink",))
     assert counts["records acknowledged"] > 0
     assert counts["complete reads"] == 1
+
+
+def test_what_is_not_in_memory_is_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = run(monkeypatch, ("forget pages",) * 3)
+    assert counts["bytes dropped from memory"] > 0
+    assert counts["late readers"] == counts["forget pages"] * LATE_READERS * LATE_TURNS
 
 
 def test_a_failure_is_told_with_the_command_that_repeats_it(
