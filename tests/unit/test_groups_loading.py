@@ -91,9 +91,10 @@ def test_what_does_not_count_yet_is_waited_for() -> None:
         assert is_loading(bench)
         log.advance(20)
         assert is_loading(bench)
+        assert bench.shard.told == [("committed", 20)]  # and may be answered with once it serves
         log.advance(21)
         assert not is_loading(bench)
-        assert bench.shard.told == [("committed", 21), "loaded"]
+        assert bench.shard.told == [("committed", 20), ("committed", 21), "loaded"]
 
     virtual_loop.run(main)
 
@@ -109,7 +110,7 @@ def test_leadership_lost_while_loading_drops_the_load() -> None:
         for _ in range(200):
             await asyncio.sleep(0)
         assert len(bench.shard.applied) < 5000
-        assert bench.shard.told == []
+        assert "loaded" not in bench.shard.told
         assert log.file.pins == 0
 
     virtual_loop.run(main)

@@ -228,7 +228,7 @@ class HeldShard:
         if not self._pending and self.phase is _ACTIVE:
             mark = self.log.high_watermark
             if mark >= base + sum([len(one.entries) for one in writes]):
-                self._count(mark)
+                self.count(mark)
                 for one in writes:
                     self._tell(one, moment)
                 return
@@ -240,7 +240,7 @@ class HeldShard:
             if not pending.is_told:
                 self._untold.append(pending)
 
-    def _count(self, mark: Offset) -> None:
+    def count(self, mark: Offset) -> None:
         """What is below the mark can not be lost any more."""
         if mark > self._committed:
             self._committed = mark
@@ -263,7 +263,7 @@ class HeldShard:
             return
         mark = self.log.high_watermark
         if mark > self._committed:
-            self._count(mark)
+            self.count(mark)
         while self._pending and self._pending[0].end <= mark:
             pending = self._pending.popleft()
             if not pending.is_told:
@@ -288,8 +288,7 @@ class HeldShard:
         self.phase = Phase.ACTIVE
         moment = self._home.moment()
         self._expire_ms = moment.now_ms + self._home.settings.offsets_retention_check_interval_ms
-        self._committed = self.log.high_watermark
-        self.shard.committed(self._committed)
+        self.count(self.log.high_watermark)
         self.shard.loaded(now_ms=moment.now_ms, wall_ms=moment.wall_ms)
         if self.deleted_topics:
             self.shard.partitions_deleted(sorted(self.deleted_topics))

@@ -9,6 +9,9 @@ const RECORDS_PER_COMMIT_MAX = 50
 const FETCH_WAIT_MS = 100
 const POLL_MS = 100
 const METADATA_MAX_AGE_MS = 1000
+// As an application sets it that cares: a broker that stands still is given up after one request, and
+// this client asks it three times in turn before it asks another. Joining has its own time.
+const REQUEST_MS = 10000
 
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms))
 
@@ -160,7 +163,7 @@ const members = new Map()
 
 module.exports = connect => ({
   join: async ask => {
-    const member = new Member(connect(ask), ask)
+    const member = new Member(connect(ask, REQUEST_MS), ask)
     members.set(ask.member, member)
     member.start().catch(error => member.log.write('error', { why: String(error) }))
     return null

@@ -42,12 +42,12 @@ const zstd = new Promise(resolve =>
 
 const asBytes = text => (text === null ? null : Buffer.from(text, 'base64'))
 
-function connect(ask) {
+function connect(ask, requestTimeout = TIMEOUT_MS) {
   return new Kafka({
     brokers: ask.servers.split(','),
     clientId: 'kafkajs',
     logLevel: logLevel.NOTHING,
-    requestTimeout: TIMEOUT_MS,
+    requestTimeout,
     retry: { retries: 3 }, // each waits twice as long, also after an answer that stays
   })
 }
