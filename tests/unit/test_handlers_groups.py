@@ -1,6 +1,7 @@
 """The handlers of groups in every version: over the wire, through the shell, into a real shard."""
 
 import asyncio
+import gc
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ from group_requests_kit import commit_of, fetch_of, join_of, member_of, tell
 from millstream.broker import registry
 from millstream.broker.context import Context, RequestFacts
 from millstream.broker.group_calls import GroupCall, group_code
+from millstream.broker.handlers.delete_groups import GROUPS_AT_ONCE_MAX
 from millstream.broker.handlers.join_group import failed
 from millstream.broker.handlers.leave_group import MEMBERS_AT_ONCE_MAX
 from millstream.broker.registry import SERVED
@@ -257,6 +259,25 @@ def test_connection_is_closed_when_an_answer_cannot_be_sent() -> None:
         with pytest.raises(KeyError):  # the desk knows of no such request
             call.answered(JoinGroupResponse())
         assert len(closed) == 1
+
+    tell(story)
+
+
+def test_refusals_leave_nothing_to_the_garbage_collector() -> None:
+    """It would stop everybody for seconds after a request with hundreds of thousands of them."""
+
+    async def story(desk: GroupDesk) -> None:
+        names = [f"nobody-{number}" for number in range(GROUPS_AT_ONCE_MAX + 1)]
+        await desk.ask(DeleteGroupsRequest(groups_names=names), 2)
+        gc.collect()
+        gc.disable()
+        try:
+            answer = await desk.ask(DeleteGroupsRequest(groups_names=names), 2)
+            assert {one.error_code for one in answer.results} == {ErrorCode.GROUP_ID_NOT_FOUND}
+            assert [one.group_id for one in answer.results] == names
+            assert not [one for one in gc.get_objects() if isinstance(one, GroupRefused)]
+        finally:
+            gc.enable()
 
     tell(story)
 

@@ -147,6 +147,10 @@ class _Awaited:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answered(self, response: Any) -> None:
+        if isinstance(response, OperatingError):
+            # Its frames know who asks: without this nothing of the call is freed before the garbage
+            # collector comes, which holds up everybody for seconds after many refusals.
+            response.__traceback__ = None
         if not self.future.done():
             self.future.set_result(response)
 

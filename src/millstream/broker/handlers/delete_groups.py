@@ -8,6 +8,7 @@ Invariants: I-29.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from millstream.broker.context import Context
@@ -15,7 +16,7 @@ from millstream.broker.group_calls import asking, group_code
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
-from millstream.runtime.turns import Pace
+from millstream.runtime.turns import Pace, in_parts
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -31,23 +32,33 @@ VERSIONS: Final = range(3)
 
 GROUPS_PER_TURN: Final = 20
 """Each is a batch of the log."""
+GROUPS_AT_ONCE_MAX: Final = 200
+"""Asked before the first of them has to be in the log."""
 
 
 async def handle(context: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """Ask every group, each once; all are asked before the first has to be in the log."""
-    asked = {}
+    """Ask every group, each once."""
+    response = DeleteGroupsResponse()
+    names = list(dict.fromkeys(request.groups_names))
+    for some in in_parts(names, GROUPS_AT_ONCE_MAX):
+        response.results += await _deleted(context, some)
+    return response
+
+
+async def _deleted(context: Context, names: Sequence[str]) -> list[DeletableGroupResult]:
+    asked = []
     pace = Pace(GROUPS_PER_TURN)
-    for name in dict.fromkeys(request.groups_names):
-        asked[name] = asking(context, name, _ask, GroupId(name))
+    for name in names:
+        asked.append(asking(context, name, _ask, GroupId(name)))
         if pace.is_due():
             await asyncio.sleep(0)
-    response = DeleteGroupsResponse()
-    for name, future in asked.items():
+    results = []
+    for name, future in zip(names, asked, strict=True):
         found = await future
         if isinstance(found, OperatingError):
             found = DeletableGroupResult(group_id=name, error_code=group_code(found))
-        response.results.append(found)
-    return response
+        results.append(found)
+    return results
 
 
 def _ask(shard: "Shard", caller: Caller, group_id: GroupId, moment: "Moment") -> None:
