@@ -77,6 +77,9 @@ class Member:
     def session_lost(self, epoch: BrokerEpoch) -> None:
         self.events.append(("lost", epoch))
 
+    def touch_changed(self) -> None:
+        pass
+
     def start(self) -> "Member":
         loop = asyncio.get_running_loop()
         self.task = loop.create_task(self.membership.run(), name=self.name)

@@ -9,8 +9,9 @@ import pytest
 
 from millstream.testing.cluster_simulation_coverage import TRUNCATIONS
 from millstream.testing.cluster_simulation_scene import host_of
-from millstream.testing.cluster_simulation_stage import Stage
+from millstream.testing.cluster_simulation_stage import TOPIC, Stage
 from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 SEEDS = [1, 2, 3]
 
@@ -279,6 +280,40 @@ def test_a_leader_cut_off_from_the_keeper_alone_loses_nothing(seed: int) -> None
         assert state is not None
         read = await stage.read_values(state.leader)
         assert [one for one in read if one in [b"a", *acknowledged]] == [b"a", *acknowledged]
+
+    Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("dies", [None, 2])
+def test_a_leader_cut_off_from_the_keeper_alone_hears_of_its_successor(
+    seed: int, dies: int | None
+) -> None:
+    """From the others, while it is cut off: else clients that know nobody else stay with it.
+
+    Whoever is the controller, and whoever it was before.
+    """
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3], in_sync_min=1)
+        assert await stage.produce(1, b"a") == 0
+        stage.cut_from_keeper(1)
+        if dies is not None:
+            stage.kill(dies)
+        others = {2, 3} - {dies}
+        await stage.until_led(isr=others)
+        state = stage.state()
+        assert state is not None
+        await stage.until(lambda: stage.claim(1) is None, "it leads no more")
+        assert await stage.produce(1, b"b") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        told = await stage.ask(1, MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]), 9)
+        assert told.topics[0].partitions[0].leader_id == state.leader
+        assert await stage.produce(state.leader, b"b") == 1
+        stage.heal()
+        if dies is not None:
+            await stage.start(dies)
+        await stage.until_led(isr={1, 2, 3})
+        await stage.until(lambda: same_logs(stage, 1, 2, 3), "three equal logs")
 
     Stage(seed).tell(story)
 

@@ -19,7 +19,7 @@ from millstream.broker.isr_sender import IsrSender
 from millstream.controller.cluster.active import ActiveController, Balance, ControllerSettings
 from millstream.controller.cluster.candidate import Candidate, Elected
 from millstream.controller.cluster.errors import NotController
-from millstream.controller.cluster.following import Following, Located, locate
+from millstream.controller.cluster.following import PURPOSE, Following, Located, locate
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.port import ClusterController
 from millstream.controller.cluster.producer_id_blocks import ProducerIdBlocks
@@ -91,7 +91,7 @@ class ClusterMember:
         )
         self.following = Following(
             parts.broker_id,
-            locate=self._located,
+            locate=self._to_ask,
             connections=parts.connections,
             turns=parts.turns,
             randomness=parts.randomness,
@@ -120,6 +120,7 @@ class ClusterMember:
         self._taking_epoch = NO_BROKER_EPOCH
         """The epoch that the image knew which was taken last, or is being taken."""
         self._taken = asyncio.Event()
+        self._asked_in_turn = 0
         self.is_taking = False
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
@@ -316,6 +317,10 @@ class ClusterMember:
         if not self._is_closing:
             log.warning("the session is lost: nothing is led any more", epoch=epoch)
 
+    def touch_changed(self) -> None:
+        """Who is the controller is known in another way from here on."""
+        self._controller_changed()
+
     def taking(self, change: ImageChange) -> Steps[None]:
         """Lead and follow what the image says, if it knows this incarnation (I-17)."""
         self.is_taking = True
@@ -345,7 +350,7 @@ class ClusterMember:
     def _taking(self, change: ImageChange) -> Steps[None]:
         partitions, image, epoch = self._parts.partitions, self.image, self.broker_epoch
         if not self._is_shown(image, epoch):
-            self._taken_epoch = NO_BROKER_EPOCH
+            self._not_shown(epoch)
             return
         self._taking_epoch = epoch
         if self._taken_epoch == epoch:
@@ -359,6 +364,14 @@ class ClusterMember:
         if self.broker_epoch == epoch:
             self._taken_epoch = epoch
             self._taken.set()
+
+    def _not_shown(self, epoch: BrokerEpoch) -> None:
+        """One that an earlier image had is gone: the controller has seen the registration end."""
+        was_shown = epoch != NO_BROKER_EPOCH and self._taken_epoch == epoch
+        self._taken_epoch = NO_BROKER_EPOCH
+        if was_shown:
+            self._parts.partitions.close_all_leaderships()
+            log.warning("no member any more, says the controller: nothing is led", epoch=epoch)
 
     def _note_seen(self, epoch: BrokerEpoch) -> None:
         """An image has it: so a controller has written it down before."""
@@ -393,6 +406,25 @@ class ClusterMember:
 
     def _located(self) -> Located | None:
         return locate(self.candidate, self._listener)
+
+    def _to_ask(self) -> Located | None:
+        """Who is asked for metadata: the controller.
+
+        Without the coordination service nobody says who that is by now: all others are asked in
+        turn, the last one that was known first. So a broker that only the service does not reach
+        hears that others lead what it led, and tells its clients (I-18 lets it lead until then).
+        """
+        located, me = self._located(), self._parts.broker_id
+        if self.may_propose() or not self.following.is_known:
+            return located
+        others = [self.address_of(one) for one in self.image.brokers if one != me]
+        choice: list[Located] = [one._replace(purpose=PURPOSE) for one in others if one is not None]
+        if isinstance(located, Address):
+            choice = [located, *[one for one in choice if one != located]]
+        if not choice:
+            return located
+        self._asked_in_turn += 1
+        return choice[self._asked_in_turn % len(choice)]
 
     def _open_controller(self) -> ActiveController | None:
         active = self.candidate.active

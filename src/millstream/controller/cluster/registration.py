@@ -102,6 +102,9 @@ class MembershipEvents(Protocol):
     def session_lost(self, epoch: BrokerEpoch) -> None:
         """Drop every leadership now (I-18). Called once for each incarnation that ended."""
 
+    def touch_changed(self) -> None:
+        """The coordination service is out of reach, or in reach again."""
+
 
 class ClusterIds(NamedTuple):
     """What is known of the cluster before anybody was asked."""
@@ -213,6 +216,7 @@ class Membership:
                 log.warning("the coordination service is away")
             else:
                 log.info("the coordination service is back")
+            self._events.touch_changed()
 
         session.add_listener(on_state)
         await make_base_nodes(session)
