@@ -319,6 +319,28 @@ def test_a_leader_cut_off_from_the_keeper_alone_hears_of_its_successor(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("other", [1, 2, 3])
+def test_a_leader_cut_off_together_with_the_controller_hears_of_both_successors(
+    seed: int, other: int
+) -> None:
+    """The old controller does not know better, and is asked as well."""
+
+    async def story(stage: Stage) -> None:
+        await stage.create([1, 2, 3, 4, 5], in_sync_min=1)
+        controller = stage.scene.committed.controller
+        cut = {1, controller, other}
+        for broker in cut:
+            stage.cut_from_keeper(broker)
+        await stage.until_led(isr={1, 2, 3, 4, 5} - cut)
+        for broker in cut:
+            await stage.until(lambda broker=broker: stage.claim(broker) is None, "it leads no more")
+        stage.heal()
+        await stage.until_led(isr={1, 2, 3, 4, 5})
+
+    Stage(seed, brokers=5).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_leader_cut_off_does_not_call_a_sequence_wrong(seed: int) -> None:
     """I-18, I-20: another leader has what this one misses, and it must not say that nobody has.
 

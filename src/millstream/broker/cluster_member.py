@@ -92,6 +92,7 @@ class ClusterMember:
         self.following = Following(
             parts.broker_id,
             locate=self._to_ask,
+            is_sure=self.may_propose,
             connections=parts.connections,
             turns=parts.turns,
             randomness=parts.randomness,

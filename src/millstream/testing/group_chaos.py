@@ -254,24 +254,16 @@ class GroupChaos:
         scene.world.heal()
 
     def coordinator_loses_coordination(self) -> None:
-        """Its clients still reach it. The onlooker does not: until it hears that somebody else is
-        the coordinator it goes on answering reads with what it knew, and
-        what a tool is told then is old. No member may be misled by that.
+        """Its clients still reach it. The onlooker does not: until it hears, from the others, that
+        somebody else is the coordinator it goes on answering reads with what it knew, and what a
+        tool is told then is old. No member may be misled by that for longer.
         """
         scene = self.scene
         broker = scene.brokers[scene.coordinator(self.some_group())]
         for node in [*(one.node for one in scene.coordination.members), scene.onlooker.node]:
             scene.world.cut_both(broker.node, node)
         self._hold(2 * PAUSE_S)
-        # Told that the coordinator is not available, others look for another one; kafkajs asks the
-        # same one again for as long as that answers heartbeats, while its session with the new one
-        # runs out. It does not say that it was fenced.
-        stuck = [one for one in scene.groups.values() if one.name.endswith(KAFKAJS)]
-        for group in stuck:
-            for member in group.members.values():
-                group.harm(member, time.monotonic_ns(), "with a coordinator that is none")
-        others = [one for one in scene.groups.values() if one not in stuck]
-        self._settled_s.append(scene.wait_settled("with another coordinator", others))
+        self.settle("with another coordinator")
         scene.world.heal()
 
     def _disturb_group(self) -> None:

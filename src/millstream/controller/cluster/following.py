@@ -76,9 +76,15 @@ class Following:
         connections: Connections,
         turns: Turns,
         randomness: Randomness,
+        is_sure: Callable[[], bool] = lambda: True,
         cluster_id: str = "",
     ) -> None:
-        """`locate` tells where the controller is now, as the candidate knows it."""
+        """`locate` tells where the controller is now, as far as is known; `is_sure`: for certain.
+
+        Else it is asked for one answer at a time: a controller that does not know of its successor
+        has nothing new to say, and says so.
+        """
+        self._is_sure = is_sure
         self._broker_id = broker_id
         self._locate = locate
         self._connections = connections
@@ -150,6 +156,8 @@ class Following:
             self._failures = 0
             if news.position != self.position:
                 await self._take(news)
+            if not self._is_sure():
+                return
 
     async def _ask(self, located: Located) -> Assembled:
         if not isinstance(located, Address):
