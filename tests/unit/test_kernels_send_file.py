@@ -70,9 +70,10 @@ def test_a_full_socket_ends_it_and_it_goes_on_from_there(kernel: ModuleType, end
         sent += ends.received(size)
     assert sent == ends.data[5:]
     assert states <= {kernel.FULL, kernel.SENT}
-    while kernel.send_file(ends.ours.fileno(), ends.file, 0, SIZE)[0]:
+    # What was sent goes on to the other end's buffer by and by, and makes room once more.
+    while (last := kernel.send_file(ends.ours.fileno(), ends.file, 0, SIZE))[0]:
         pass
-    assert kernel.send_file(ends.ours.fileno(), ends.file, 0, SIZE) == (0, kernel.FULL)
+    assert last == (0, kernel.FULL)
 
 
 @kernels

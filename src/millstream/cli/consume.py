@@ -25,7 +25,13 @@ from millstream.cli.client_options import (
     number_option,
     partition_option,
 )
-from millstream.cli.failure import printing, refuse, require_pyarrow, require_stdout
+from millstream.cli.failure import (
+    interrupted_at_once,
+    printing,
+    refuse,
+    require_pyarrow,
+    require_stdout,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +107,10 @@ def consume(  # noqa: PLR0913 - every option is a parameter
     start = _start(partition, from_beginning=from_beginning, offset=offset, timestamp=timestamp)
     require_stdout()
     level = {"isolation.level": "read_committed" if committed else "read_uncommitted"}
-    with connected(client_settings(bootstrap_server, timeout, level)) as client:
+    with (
+        interrupted_at_once(),  # every record that was printed was flushed
+        connected(client_settings(bootstrap_server, timeout, level)) as client,
+    ):
         ranges = _ranges(client, topic, partition, start, until_end=until_end)
         _print(client, ranges, format, max_messages)
 

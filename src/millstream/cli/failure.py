@@ -1,7 +1,9 @@
 """How every command ends when it cannot do what it was asked: one line and an exit code."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NoReturn
@@ -39,6 +41,25 @@ def require_pyarrow(command: str) -> None:
 
     if find_spec("pyarrow") is None:
         refuse(f"{command} needs pyarrow: pip install 'millstream[client]'")
+
+
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process on the spot: for a command that has nothing to finish.
+
+    As an exception it may come with a lock taken that whoever closes something waits for, or in a
+    destructor, where it is lost; then the command would go on for ever. Where it is ignored, as
+    behind `nohup`, it stays so.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
