@@ -181,6 +181,7 @@ class ClusterFaults:
 
     async def _begin_later(self, machine: BrokerMachine) -> None:
         await asyncio.sleep(self._for_a_while_s())
+        self._restore(machine.host)  # it may have been started, and lost its power, meanwhile
         machine.begin()
 
     async def _power_later(self, machine: BrokerMachine) -> None:
@@ -218,6 +219,7 @@ class ClusterFaults:
     async def _directory_later(self, machine: BrokerMachine) -> None:
         await asyncio.sleep(self._for_a_while_s())
         await self.directories.bring_back(machine)
+        self._restore(machine.host)
         machine.begin()
 
     # -- links -----------------------------------------------------------------------------
