@@ -122,6 +122,7 @@ class ClusterMember:
         """The epoch that the image knew which was taken last, or is being taken."""
         self._taken = asyncio.Event()
         self._asked_in_turn = 0
+        """How often somebody was asked for metadata who may be the controller; see `_to_ask`."""
         self.is_taking = False
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
@@ -411,9 +412,10 @@ class ClusterMember:
     def _to_ask(self) -> Located | None:
         """Who is asked for metadata: the controller.
 
-        Without the coordination service nobody says who that is by now: all others are asked in
-        turn, the last one that was known first. So a broker that only the service does not reach
-        hears that others lead what it led, and tells its clients (I-18 lets it lead until then).
+        Without the coordination service nobody says who that is by now: all that the image has
+        are asked in turn. So a broker that only the service does not reach hears that others lead
+        what it led, and tells its clients (I-18 lets it lead until then). One that has become the
+        controller and is not in its image it does not find.
         """
         located, me = self._located(), self._parts.broker_id
         if self.may_propose() or not self.following.is_known:

@@ -120,6 +120,16 @@ class Stage:
 
         await self.until(is_so, f"led by {by} with {isr} in sync, it is {self.state()}")
 
+    async def successor(self, former: int, *, dies: int | None = None) -> int:
+        """Who leads after `former`, with everybody else in sync but one that dies just now."""
+        if dies is not None:
+            self.kill(dies)
+        await self.until_led(isr={one for one in self.play.brokers if one not in (former, dies)})
+        state = self.state()
+        if state is None:
+            raise AssertionError("the partition is gone")
+        return state.leader
+
     def state(self) -> CommittedPartition | None:
         partitions = self.scene.committed.partitions.values()
         return next((one for one in partitions if one.key.topic == TOPIC), None)
