@@ -22,6 +22,16 @@ def same_logs(stage: Stage, *brokers: int) -> bool:
     return logs[0] is not None and all(one == logs[0] for one in logs)
 
 
+async def until_known(stage: Stage, broker: int, *, brokers: set[int]) -> None:
+    """The broker's metadata has these."""
+    async with asyncio.timeout(30):
+        known: set[int] = set()
+        while known != brokers:
+            await asyncio.sleep(0.1)
+            told = await stage.ask(broker, MetadataRequest(topics=[]), 9)
+            known = {one.node_id for one in told.brokers}
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_follower_fails_and_comes_back(seed: int) -> None:
     async def story(stage: Stage) -> None:
@@ -332,6 +342,36 @@ def test_a_leader_cut_off_together_with_the_controller_hears_of_both_successors(
         await stage.until_led(isr={1, 2, 3, 4, 5})
 
     Stage(seed, brokers=5).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("has_met", [True, False])
+def test_a_leader_cut_off_finds_a_controller_that_is_not_in_its_metadata(
+    seed: int, *, has_met: bool
+) -> None:
+    """Because it has met him, or, if it never did, because somebody else knows him."""
+
+    async def story(stage: Stage) -> None:
+        stage.kill(3)
+        await until_known(stage, 2, brokers={1, 2})
+        if not has_met:
+            stage.kill(1)
+            await stage.start(1)
+        await until_known(stage, 1, brokers={1, 2})
+        await stage.create([1, 2], in_sync_min=1)
+        stage.cut_from_keeper(1)
+        stage.kill(2)
+        await stage.start(3)
+        assert stage.scene.committed.controller == 3
+        if not has_met:
+            await stage.start(2)
+        await stage.until(lambda: stage.claim(1) is None, "it leads no more")
+        stage.heal()
+        if has_met:
+            await stage.start(2)
+        await stage.until_led(by=1, isr={1, 2})
+
+    Stage(seed).tell(story)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

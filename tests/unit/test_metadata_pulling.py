@@ -5,8 +5,12 @@ from typing import cast
 
 from controllers_kit import Cluster, cluster_played, new_topic
 from membership_kit import happens
+from millstream.controller.cluster.nodes import Registration
+from millstream.controller.cluster.pieces import endpoints_of
 from millstream.controller.cluster.port import ClusterController
 from millstream.controller.cluster.pulling import TRANSFERS_MAX, MetadataSource
+from millstream.controller.image import Endpoint
+from millstream.model.ids import BrokerId
 from millstream.testing.virtual_loop import run
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest
@@ -17,6 +21,19 @@ def test_who_is_not_the_controller_says_so() -> None:
         source = MetadataSource(lambda: None)
         response = await source.answer(PullMetadataRequest(broker_id=1))
         assert response.error_code == ErrorCode.NOT_CONTROLLER
+        assert (response.controller_id, response.controller_endpoints) == (-1, [])
+
+    run(story)
+
+
+def test_who_knows_the_controller_points_to_it() -> None:
+    async def story() -> None:
+        known = Registration(BrokerId(7), (Endpoint("PLAINTEXT", "host", 9092),))
+        source = MetadataSource(lambda: None, lambda: known)
+        response = await source.answer(PullMetadataRequest(broker_id=1))
+        assert response.error_code == ErrorCode.NOT_CONTROLLER
+        assert response.controller_id == 7
+        assert endpoints_of(response.controller_endpoints) == known.endpoints
 
     run(story)
 

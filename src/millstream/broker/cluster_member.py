@@ -13,6 +13,7 @@ from typing import Any, Final
 from millstream.broker.cluster_settings import ClusterSettings, PolicyMaker
 from millstream.broker.configs import BrokerConfigs
 from millstream.broker.controller_calls import ControllerCalls, GivenUp
+from millstream.broker.controller_search import ControllerSearch
 from millstream.broker.dispatch import Spawn
 from millstream.broker.forwarding import Route
 from millstream.broker.isr_sender import IsrSender
@@ -89,10 +90,12 @@ class ClusterMember:
             randomness=parts.randomness,
             on_change=self._controller_changed,
         )
+        self._search = ControllerSearch(parts.broker_id)
         self.following = Following(
             parts.broker_id,
             locate=self._to_ask,
             is_sure=self.may_propose,
+            pointed_to=self._search.pointed_to,
             connections=parts.connections,
             turns=parts.turns,
             randomness=parts.randomness,
@@ -104,7 +107,7 @@ class ClusterMember:
             timeout_s=settings.request_timeout_s,
         )
         self.calls = self._calls
-        self._source = MetadataSource(self._open_controller)
+        self._source = MetadataSource(self._open_controller, self._known_controller)
         self.isr = IsrSender(
             self._calls,
             broker_id=parts.broker_id,
@@ -121,8 +124,6 @@ class ClusterMember:
         self._taking_epoch = NO_BROKER_EPOCH
         """The epoch that the image knew which was taken last, or is being taken."""
         self._taken = asyncio.Event()
-        self._asked_in_turn = 0
-        """How often somebody was asked for metadata who may be the controller; see `_to_ask`."""
         self.is_taking = False
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
@@ -351,6 +352,7 @@ class ClusterMember:
 
     def _taking(self, change: ImageChange) -> Steps[None]:
         partitions, image, epoch = self._parts.partitions, self.image, self.broker_epoch
+        self._search.met(image.brokers)
         if not self._is_shown(image, epoch):
             self._not_shown(epoch)
             return
@@ -412,28 +414,29 @@ class ClusterMember:
     def _to_ask(self) -> Located | None:
         """Who is asked for metadata: the controller.
 
-        Without the coordination service nobody says who that is by now: all that the image has
-        are asked in turn. So a broker that only the service does not reach hears that others lead
-        what it led, and tells its clients (I-18 lets it lead until then). One that has become the
-        controller and is not in its image it does not find.
+        Without the coordination service nobody says who that is by now, and it is searched for. So
+        a broker that only the service does not reach hears that others lead what it led, and tells
+        its clients (I-18 lets it lead until then).
         """
-        located, me = self._located(), self._parts.broker_id
         if self.may_propose() or not self.following.is_known:
-            return located
-        others = [self.address_of(one) for one in self.image.brokers if one != me]
-        choice: list[Located] = [one._replace(purpose=PURPOSE) for one in others if one is not None]
-        if isinstance(located, Address):
-            choice = [located, *[one for one in choice if one != located]]
-        if not choice:
-            return located
-        self._asked_in_turn += 1
-        return choice[self._asked_in_turn % len(choice)]
+            return self._located()
+        place = self._search.next(self._listener)
+        if place is None:
+            return self._located()
+        return Address(place.host, place.port, PURPOSE)
+
+    def _known_controller(self) -> Registration | None:
+        """Another broker; None while the coordination service may know of a later one."""
+        return self.candidate.controller if self.may_propose() else None
 
     def _open_controller(self) -> ActiveController | None:
         active = self.candidate.active
         return active if active is not None and active.is_open else None
 
     def _controller_changed(self) -> None:
+        controller = self.candidate.controller
+        if controller is not None:
+            self._search.met_one(controller.broker_id, controller.endpoints)
         self.following.controller_changed()
 
     def _make_active(self, incarnation: Registered, elected: Elected) -> ActiveController:

@@ -2,8 +2,9 @@
 
 Behaviour: what is new since the position in the request, as soon as there is something, or nothing
 when the time is over. Everything comes, not what changed, to who has another controller's position
-or an old one. NOT_CONTROLLER from a broker that is not. An answer of several pieces is asked for
-piece by piece; SNAPSHOT_NOT_FOUND when the rest is gone, and the broker begins anew.
+or an old one. NOT_CONTROLLER from a broker that is not, with who is and where, if it knows. An
+answer of several pieces is asked for piece by piece; SNAPSHOT_NOT_FOUND when the rest is gone, and
+the broker begins anew.
 """
 
 from typing import Final

@@ -6,7 +6,7 @@ controller than the last one is refused: it was true once.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from millstream.controller.cluster.active import ActiveController
@@ -14,10 +14,15 @@ from millstream.controller.cluster.candidate import Candidate
 from millstream.controller.cluster.differences import difference
 from millstream.controller.cluster.errors import NotController
 from millstream.controller.cluster.feed import NO_POSITION
-from millstream.controller.cluster.pieces import Assembled, Assembly, BrokenTransfer
+from millstream.controller.cluster.pieces import (
+    Assembled,
+    Assembly,
+    BrokenTransfer,
+    endpoints_of,
+)
 from millstream.controller.cluster.port import ClusterController, FeedPosition
 from millstream.controller.cluster.racing import until
-from millstream.controller.image import NO_LEADER, ClusterImage
+from millstream.controller.image import NO_LEADER, ClusterImage, Endpoint
 from millstream.controller.subscribers import Subscriber, Subscribers
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
@@ -77,14 +82,17 @@ class Following:
         turns: Turns,
         randomness: Randomness,
         is_sure: Callable[[], bool] = lambda: True,
+        pointed_to: Callable[[BrokerId, Sequence[Endpoint]], None] = lambda *_: None,
         cluster_id: str = "",
     ) -> None:
         """`locate` tells where the controller is now, as far as is known; `is_sure`: for certain.
 
         Else it is asked for one answer at a time: a controller that does not know of its successor
-        has nothing new to say, and says so.
+        has nothing new to say, and says so. `pointed_to` hears whom those who are not the
+        controller take for it.
         """
         self._is_sure = is_sure
+        self._pointed_to = pointed_to
         self._broker_id = broker_id
         self._locate = locate
         self._connections = connections
@@ -192,6 +200,9 @@ class Following:
         if response.error_code == ErrorCode.SNAPSHOT_NOT_FOUND:
             raise BrokenTransfer("the controller has forgotten the rest of its answer")
         if response.error_code != ErrorCode.NONE:
+            if response.controller_endpoints and not self._is_sure():
+                endpoints = endpoints_of(response.controller_endpoints)
+                self._pointed_to(BrokerId(response.controller_id), endpoints)
             raise Refused(f"the controller answered with error {response.error_code}")
         return response
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.port import FeedNews, FeedPosition
 from millstream.controller.image import (
     BrokerImage,
@@ -21,6 +22,7 @@ from millstream.controller.image import (
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId
 from millstream.runtime.turns import Pace, Steps
+from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import (
     PulledBroker,
     PulledBrokerSettings,
@@ -181,16 +183,29 @@ def _pulled_broker(one: BrokerImage) -> PulledBroker:
         rack=one.rack,
         is_fenced=one.is_fenced,
         is_leaving=one.is_leaving,
-        endpoints=[
-            PulledEndpoint(
-                listener=place.listener,
-                host=place.host,
-                port=place.port,
-                security_protocol=place.security_protocol,
-            )
-            for place in one.endpoints
-        ],
+        endpoints=_pulled_endpoints(one.endpoints),
     )
+
+
+def _pulled_endpoints(endpoints: Sequence[Endpoint]) -> list[PulledEndpoint]:
+    return [
+        PulledEndpoint(
+            listener=one.listener,
+            host=one.host,
+            port=one.port,
+            security_protocol=one.security_protocol,
+        )
+        for one in endpoints
+    ]
+
+
+def not_controller(controller: Registration | None) -> PullMetadataResponse:
+    """The answer of who is not, with who is, if that is known."""
+    response = PullMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER)
+    if controller is not None:
+        response.controller_id = controller.broker_id
+        response.controller_endpoints = _pulled_endpoints(controller.endpoints)
+    return response
 
 
 # -- the broker's side -------------------------------------------------------------------------
@@ -301,14 +316,17 @@ def _broker_configs_of(
     }
 
 
-def _broker_image(one: PulledBroker) -> BrokerImage:
-    endpoints = tuple(
-        Endpoint(place.listener, place.host, place.port, place.security_protocol)
-        for place in one.endpoints
+def endpoints_of(pulled: Sequence[PulledEndpoint]) -> tuple[Endpoint, ...]:
+    """As they are in an image."""
+    return tuple(
+        Endpoint(one.listener, one.host, one.port, one.security_protocol) for one in pulled
     )
+
+
+def _broker_image(one: PulledBroker) -> BrokerImage:
     return BrokerImage(
         BrokerId(one.broker_id),
-        endpoints,
+        endpoints_of(one.endpoints),
         one.rack,
         is_fenced=one.is_fenced,
         epoch=BrokerEpoch(one.epoch),

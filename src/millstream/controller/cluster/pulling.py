@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Final
 
 from millstream.controller.cluster.errors import NotController
-from millstream.controller.cluster.pieces import Transfer, cutting, response_of
+from millstream.controller.cluster.nodes import Registration
+from millstream.controller.cluster.pieces import Transfer, cutting, not_controller, response_of
 from millstream.controller.cluster.port import ClusterController, FeedPosition
 from millstream.model.ids import BrokerId
 from millstream.runtime.turns import on_the_loop
@@ -21,8 +22,14 @@ TRANSFERS_MAX: Final = 256
 class MetadataSource:
     """Answers brokers that pull; one for each broker, which is the controller or is not."""
 
-    def __init__(self, controller: Callable[[], ClusterController | None]) -> None:
+    def __init__(
+        self,
+        controller: Callable[[], ClusterController | None],
+        elsewhere: Callable[[], Registration | None] = lambda: None,
+    ) -> None:
+        """`elsewhere`: another broker that is the controller, as far as is known for certain."""
         self._controller = controller
+        self._elsewhere = elsewhere
         self._transfers: dict[BrokerId, tuple[int, Transfer]] = {}
         self._transfer_id = 0
 
@@ -32,7 +39,7 @@ class MetadataSource:
         broker_id = BrokerId(request.broker_id)
         if controller is None:
             self._transfers.clear()
-            return PullMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER)
+            return not_controller(self._elsewhere())
         if request.transfer_id:
             return self._next_piece(broker_id, request)
         position = FeedPosition(request.controller_epoch, request.version)
@@ -40,7 +47,7 @@ class MetadataSource:
         try:
             news = await controller.news(position, wait_s=wait_s)
         except NotController:
-            return PullMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER)
+            return not_controller(self._elsewhere())
         transfer = await on_the_loop(cutting(news))
         self._transfer_id += 1
         self._transfers.pop(broker_id, None)

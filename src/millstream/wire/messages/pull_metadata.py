@@ -91,3 +91,5 @@ class PullMetadataResponse(Message, key=ApiKey.PULL_METADATA):
         PulledBrokerSettings, nullable="0+", default=None
     )
     topics: list[PulledTopic] = array(PulledTopic)
+    controller_endpoints: list[PulledEndpoint] = array(PulledEndpoint, tag=0)
+    """Beside NOT_CONTROLLER: where `controller_id` is, from a broker that knows it."""
