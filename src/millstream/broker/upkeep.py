@@ -200,8 +200,8 @@ class Upkeep:
     def _expire_waiting(self) -> None:
         """Requests of the connection core whose own time limit has passed."""
         now_ms = self._clock.wall_ms()
-        for one in self._logs:
-            if one.slot.waiting and one.slot.expire_waiting(now_ms, ErrorCode.REQUEST_TIMED_OUT):
+        for one in self._logs.with_waiting():
+            if one.slot.expire_waiting(now_ms, ErrorCode.REQUEST_TIMED_OUT):
                 self._poke()
 
     def _expire_producers(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from millstream.model.errors import OperatingError, StorageFailed
+from millstream.storage.config import FOREVER
 from millstream.storage.flush import (
     SEGMENTS_PER_FLUSH_MAX,
     FlushJob,
@@ -24,6 +25,15 @@ class DurableLog(LogBase):
         return self._unflushed_records >= self.config.flush_messages or (
             self._recovery_point < self._segments.active.base_offset
         )
+
+    def is_flush_due_at(self, now_s: float) -> bool:
+        """The same, or `flush.ms` has passed."""
+        if self.is_flush_due:
+            return True
+        flush_ms = self.config.flush_ms
+        if flush_ms == FOREVER or self._recovery_point >= self._log_end:
+            return False
+        return (now_s - self.last_flush_s) * 1000 >= flush_ms
 
     def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None:
         """What must be synced for everything appended so far to be durable; None if nothing.

@@ -299,10 +299,11 @@ class LogManager(ChangingLogs):
         """
         for directory in self._usable():
             yield directory.look
-        written = [log for log in self if log.log_end != log.looked_at_end]
+        written = [log for log in self._logs.values() if log.slot.log_end != log.looked_at_end]
         for part in in_parts(written):
             for log in part:
-                log.look()
+                if log.failure is None:
+                    log.look()
             yield None
 
     def reading_failed(self, error: OSError) -> None:
@@ -383,10 +384,13 @@ class LogManager(ChangingLogs):
         self.moves.resume()
         for commit in self._commits.values():
             commit.resume()
-        for log in self:
-            is_late = (now_s - log.last_flush_s) * 1000 >= log.config.flush_ms
-            if log.is_flush_due or (is_late and log.recovery_point < log.log_end):
+        for log in [one for one in self._logs.values() if one.is_flush_due_at(now_s)]:
+            if log.failure is None:
                 self.flush(log, lambda _: None)
+
+    def with_waiting(self) -> list[Log]:
+        """Those that requests of the connection core wait for."""
+        return [log for log in self._logs.values() if log.slot.waiting and log.failure is None]
 
     def run_cleaner(self) -> None:
         """Let the compaction of logs begin or go on; it chains by itself while there is work."""
