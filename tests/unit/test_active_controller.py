@@ -239,6 +239,8 @@ def test_elections_by_request_and_reassignments() -> None:
             broker_epoch=controller.image.brokers[now.leader].epoch,
         )
         assert controller.reassignments(None) == []
+        tally = cluster.leader.tally
+        assert (tally.reassignments_begun, tally.reassignments_ended) == (1, 1)
         assert (await cluster.all_know()).topics["t"].partitions[0].replicas == wanted
 
     cluster_played(8, story)

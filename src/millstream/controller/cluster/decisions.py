@@ -18,9 +18,12 @@ from millstream.controller.cluster.fenced_writes import FencedWriter
 from millstream.controller.cluster.plans import Plan
 from millstream.controller.cluster.port import FeedNews, FeedPosition
 from millstream.controller.cluster.tally import Tally
-from millstream.controller.image import ClusterImage
+from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
+from millstream.observe.logs import get_logger
 from millstream.runtime.turns import Steps, on_the_loop
+
+log = get_logger("millstream.controller.decisions")
 
 T = TypeVar("T")
 
@@ -153,9 +156,18 @@ class Decisions:
     def _move(self, before: ClusterImage, plan: Plan[Any]) -> None:
         feed = self._feed
         invariant(feed is not None and feed.image is before, "another decision came between")
-        self._tally.count(before, plan.change)
+        self._count(before, plan.change)
         cast("Feed", feed).add(plan.image, plan.change)
         self._tell()
+
+    def _count(self, before: ClusterImage, change: ImageChange) -> None:
+        tally = self._tally
+        begun, ended = tally.reassignments_begun, tally.reassignments_ended
+        tally.count(before, change)
+        if tally.reassignments_begun > begun:
+            log.info("reassignments begun", partitions=tally.reassignments_begun - begun)
+        if tally.reassignments_ended > ended:
+            log.info("reassignments ended", partitions=tally.reassignments_ended - ended)
 
     def _tell(self) -> None:
         self._moved.set()

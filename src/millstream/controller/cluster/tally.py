@@ -1,7 +1,8 @@
-"""What a change means for who watches the cluster: elections, and in-sync sets that moved. Pure."""
+"""What a change means for who watches the cluster: elections, what moves where. Pure."""
 
 from dataclasses import dataclass
 
+from millstream.controller.cluster.targets import is_reassigning
 from millstream.controller.image import NO_LEADER, ClusterImage, ImageChange
 
 
@@ -15,6 +16,9 @@ class Tally:
     """Of those, where records that were acknowledged may be gone."""
     isr_shrinks: int = 0
     isr_growths: int = 0
+    reassignments_begun: int = 0
+    reassignments_ended: int = 0
+    """Done, or given up."""
 
     def count(self, before: ClusterImage, change: ImageChange) -> None:
         """What the change did to partitions that were there before."""
@@ -30,3 +34,5 @@ class Tally:
                 self.isr_shrinks += 1
             if not set(new.isr).issubset(old.isr):
                 self.isr_growths += 1
+            self.reassignments_begun += is_reassigning(new) and not is_reassigning(old)
+            self.reassignments_ended += is_reassigning(old) and not is_reassigning(new)
