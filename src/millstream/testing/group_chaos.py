@@ -236,11 +236,22 @@ class GroupChaos:
         broker.start()
 
     def coordinator_is_paused(self) -> None:
-        """Past its session; it wakes as one that thinks it still is the coordinator."""
-        broker = self.scene.brokers[self.scene.coordinator(self.some_group())]
+        """Past its session; it wakes as one that thinks it still is the coordinator.
+
+        kafkajs looks for another one only when the connection ends, and that stands as long as the
+        process does: its groups settle after the wake. Those members whose session has run out
+        by then hear of it late.
+        """
+        scene = self.scene
+        broker = scene.brokers[scene.coordinator(self.some_group())]
+        stuck = [one for one in scene.groups.values() if one.name.endswith(KAFKAJS)]
         broker.pause()
+        for group in stuck:
+            for member in group.members.values():
+                group.harm(member, time.monotonic_ns(), "with a coordinator that stands still")
         self._hold(PAUSE_S)
-        self.settle("with another coordinator")
+        others = [one for one in scene.groups.values() if one not in stuck]
+        self._settled_s.append(scene.wait_settled("with another coordinator", others))
         broker.wake()
 
     def coordinator_is_cut_off(self) -> None:
