@@ -238,17 +238,12 @@ class GroupChaos:
     def coordinator_is_paused(self) -> None:
         """Past its session; it wakes as one that thinks it still is the coordinator.
 
-        kafkajs looks for another one only when the connection ends, and that stands as long as the
-        process does: its groups settle after the wake. Those members whose session has run out
-        by then hear of it late.
+        Groups that stay with it settle after the wake.
         """
         scene = self.scene
         broker = scene.brokers[scene.coordinator(self.some_group())]
-        stuck = [one for one in scene.groups.values() if one.name.endswith(KAFKAJS)]
         broker.pause()
-        for group in stuck:
-            for member in group.members.values():
-                group.harm(member, time.monotonic_ns(), "with a coordinator that stands still")
+        stuck = self._stuck()
         self._hold(PAUSE_S)
         others = [one for one in scene.groups.values() if one not in stuck]
         self._settled_s.append(scene.wait_settled("with another coordinator", others))
@@ -261,8 +256,19 @@ class GroupChaos:
         for node in scene.world.nodes:
             if node is not broker.node and node is not scene.eye:
                 scene.world.cut_both(broker.node, node)
+        self._stuck()
         self._hold(2 * PAUSE_S)
         scene.world.heal()
+
+    def _stuck(self) -> list[Group]:
+        """kafkajs's: it looks for another coordinator only when the connection ends, and that one
+        stands while nobody answers. Members whose session runs out meanwhile hear of it late.
+        """
+        stuck = [one for one in self.scene.groups.values() if one.name.endswith(KAFKAJS)]
+        for group in stuck:
+            for member in group.members.values():
+                group.harm(member, time.monotonic_ns(), "with a coordinator that does not answer")
+        return stuck
 
     def coordinator_loses_coordination(self) -> None:
         """Its clients still reach it. The onlooker does not: until it hears, from the others, that
