@@ -42,6 +42,8 @@ class LostDirectories:
         self._atlas = atlas
         self._randomness = randomness
         self._losses: dict[int, Loss] = {}
+        self._had_logs: set[int] = set()
+        """Brokers whose lost directory had some."""
 
     def lose(self, machine: BrokerMachine, healthy: list[int]) -> bool:
         """One of them is gone from now on; False where that may not be."""
@@ -58,9 +60,11 @@ class LostDirectories:
         machine.absent = path
         self._losses[number] = loss
         self._scene.excuses.without_directory.add(number)
+        if _logs_in(disk, path):
+            self._had_logs.add(number)
         if loss is Loss.REMOVED:
             self._scene.excuses.wounded.add(number)
-            if any(map(_is_partition, disk.list_directory(path))):
+            if number in self._had_logs:
                 self._scene.excuses.emptied.add(number)
             machine.forget_logs_in(path)
         self._scene.made[LOST] += 1
@@ -100,7 +104,19 @@ class LostDirectories:
         excuses.without_directory.discard(number)
         excuses.wounded_at[number] = self._scene.ledger.tree.zxid
         others = [one for one in machine.directories if one != path]
-        _put_back(machine.node.disk, path, self._losses.pop(number), others)
+        disk, loss = machine.node.disk, self._losses.pop(number)
+        had_logs = number in self._had_logs
+        self._had_logs.discard(number)
+        if loss is Loss.FAILS:
+            disk.faults.heal()
+        elif had_logs or not disk.exists(path) or not _logs_in(disk, path):
+            _put_back(disk, path, loss, others)
+        else:
+            # Nothing was missing, and a start has taken what it found there for a new directory.
+            require(disk.exists(f"{path}/{META_PROPERTIES}"), "logs in nobody's directory")
+            if disk.exists(_aside(path)):
+                remove_tree(disk, _aside(path))
+                disk.sync_directory("/")
 
 
 def _is_in_use(machine: BrokerMachine, path: str) -> bool:
@@ -129,11 +145,8 @@ def _take_away(disk: SimDisk, path: str, loss: Loss) -> None:
 
 
 def _put_back(disk: SimDisk, path: str, loss: Loss, others: list[str]) -> None:
-    if loss is Loss.FAILS:
-        disk.faults.heal()
-        return
     if disk.exists(path):
-        written = [one for one in disk.list_directory(path) if _is_partition(one)]
+        written = _logs_in(disk, path)
         require(not written, "I-01 logs where a directory is missing", path=path, logs=written)
         remove_tree(disk, path)
     if loss is Loss.REMOVED:
@@ -151,5 +164,6 @@ def _aside(path: str) -> str:
     return f"{path}.away"
 
 
-def _is_partition(name: str) -> bool:
-    return names.parse_partition_directory(name) is not None
+def _logs_in(disk: SimDisk, path: str) -> list[str]:
+    found = disk.list_directory(path)
+    return [one for one in found if names.parse_partition_directory(one) is not None]
