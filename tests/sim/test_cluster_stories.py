@@ -403,3 +403,36 @@ def test_a_leader_cut_off_does_not_call_a_sequence_wrong(seed: int) -> None:
         await stage.until(lambda: same_logs(stage, 1, 2, 3), "three equal logs")
 
     Stage(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", range(1, 41))
+def test_records_are_acknowledged_after_the_controller_was_stopped(seed: int) -> None:
+    """It goes while leaders ask it for changes: what they did not hear must not keep them waiting.
+
+    The broker that is not there any more may be one of those they asked for.
+    """
+
+    async def story(stage: Stage) -> None:
+        controller = stage.scene.committed.controller
+        leader, other = sorted({1, 2, 3} - {controller})
+        await stage.create([leader, other, controller])
+        offset = await stage.produce(leader, b"first")
+        assert offset == 0
+
+        async def keep_writing() -> None:
+            while True:
+                await stage.produce(leader, b"more")
+
+        writing = asyncio.get_running_loop().create_task(keep_writing())
+        stage.kill(other)
+        await stage.start(other)
+        await stage.machine(controller).stop()
+        writing.cancel()
+        async with asyncio.timeout(20):
+            while isinstance(await stage.produce(leader, b"last"), ErrorCode | None):
+                pass
+        state = stage.state()
+        assert state is not None
+        assert controller not in state.isr
+
+    Stage(seed).tell(story)

@@ -109,11 +109,15 @@ def test_the_eligible_ones_are_forgotten_once_the_set_is_large_enough() -> None:
     assert (found.isr, found.elr) == ((1, 3), ())
 
 
-def test_the_same_set_changes_nothing() -> None:
+def test_the_same_set_makes_a_new_partition_epoch() -> None:
+    """By it a change that its leader has lost sight of is refused, should it come yet."""
     before = cluster(partition(1, 2, 3))
+    lost = ask(before, 1, 2)
     plan = decide(before, ask(before, 1, 2, 3))
-    assert not plan.groups
-    assert plan.result == [before.topics["t"].partitions[0]]
+    then = before.topics["t"].partitions[0]
+    assert plan.result == [then._replace(partition_epoch=then.partition_epoch + 1)]
+    assert len(plan.groups) == 1
+    assert isinstance(decide(plan.image, lost).result[0], InvalidUpdateVersion)
 
 
 def test_two_changes_of_one_partition_are_one_and_a_refusal() -> None:

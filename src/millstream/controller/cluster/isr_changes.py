@@ -75,8 +75,9 @@ def considering_isr_changes(
         isr = tuple([member for member, _ in change.isr])
         after, isr = completed(partition, isr)
         outcome = settled(after, all_rules.of(topic), electorate, isr=isr)
-        is_same = outcome.partition == partition
-        results.append(partition if is_same else draft.put(topic, outcome.partition))
+        # Also where nothing changes: who asks for what is so does not know what became of an
+        # earlier change, and by the new partition epoch that one is refused from now on.
+        results.append(draft.put(topic, outcome.partition))
         if pace.is_due():
             yield None
     return (yield from draft.planning(results))
