@@ -42,6 +42,7 @@ class Member:
         known_cluster: str | None = None,
         previous_epoch: BrokerEpoch = NO_BROKER_EPOCH,
         seen_epoch: BrokerEpoch = NO_BROKER_EPOCH,
+        complete_since: BrokerEpoch | None = None,
         while_registered: Callable[[Registered], Awaitable[None]] | None = None,
     ) -> None:
         self.world = world
@@ -64,7 +65,7 @@ class Member:
             self.registration,
             clock=node.clock,
             events=self,
-            cluster_ids=ClusterIds(known_cluster, CLUSTER, seen_epoch),
+            cluster_ids=ClusterIds(known_cluster, CLUSTER, seen_epoch, complete_since),
             session_timeout_ms=SHORT_SESSION_MS,
             randomness=node.randomness,
             while_registered=while_registered,

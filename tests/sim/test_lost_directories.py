@@ -9,6 +9,7 @@ import errno
 
 import pytest
 
+from millstream.runtime.disk import remove_tree
 from millstream.testing.cluster_simulation_stage import TOPIC, Stage
 from millstream.wire.errors import ErrorCode
 
@@ -161,6 +162,45 @@ def test_missing_directory_is_not_made_anew_where_its_broker_was_the_last_in_syn
         state = stage.state()
         assert state is not None
         assert await stage.read_values(state.leader) == [b"a"]
+
+    stage_of(seed).tell(story)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_directory_from_an_earlier_time_does_not_say_that_nothing_is_missing(seed: int) -> None:
+    """It has the proof of a clean stop without any logs; the broker went on without it.
+
+    The first start is refused with the reason, the next one has no proof any more and misses it.
+    """
+
+    async def story(stage: Stage) -> None:
+        machine = stage.machine(1)
+        await machine.stop()
+        machine.node.disk.rename(SECOND, "/earlier")
+        await stage.start(1)
+        await stage.create([1], in_sync_min=1)
+        assert await stage.produce(1, b"a") == 0
+        stage.kill(1)
+        disk = machine.node.disk
+        assert disk.is_directory(f"{FIRST}/{TOPIC}-0")
+        disk.rename(FIRST, "/elsewhere")
+        remove_tree(disk, SECOND)
+        disk.rename("/earlier", SECOND)
+        machine.absent = FIRST
+        before = stage.scene.made["starts that failed"]
+        await stage.start(1)
+        assert stage.scene.made["starts that failed"] == before + 1
+        await until_leaderless(stage, last_known=1)
+        assert stage.lost() == (1,)
+        await machine.stop()
+        disk = machine.node.disk
+        assert not disk.exists(f"{FIRST}/{TOPIC}-0")
+        remove_tree(disk, FIRST)
+        disk.rename("/elsewhere", FIRST)
+        machine.absent = None
+        await stage.start(1)
+        await stage.until_led(by=1, isr={1})
+        assert await stage.read_values(1) == [b"a"]
 
     stage_of(seed).tell(story)
 

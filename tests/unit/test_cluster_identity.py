@@ -4,9 +4,8 @@ import pytest
 
 from controller_kit import ROOT
 from millstream.broker.cluster_identity import ClusterIdentity
-from millstream.broker.member_directories import DIRECTORIES_FILE
 from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster, OfACluster
-from millstream.controller.identity import EPOCH_FILE
+from millstream.controller.identity import DIRECTORIES_FILE, EPOCH_FILE
 from millstream.controller.local import LocalController
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.runtime.disk import remove_tree, write_atomically

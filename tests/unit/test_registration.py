@@ -13,6 +13,7 @@ from millstream.controller.cluster.nodes import KnownBroker, Registration
 from millstream.controller.cluster.registration import (
     BrokerIdTaken,
     CoordinationIsOlder,
+    LogsAreMissing,
     Registered,
 )
 from millstream.controller.errors import InconsistentClusterId
@@ -253,6 +254,29 @@ def test_a_service_that_forgot_an_epoch_is_refused_though_its_numbers_are_higher
         await same.stop()
 
     played(12, story)
+
+
+def test_directories_of_an_earlier_time_do_not_say_that_nothing_is_missing() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        reader = await world.open("reader")
+        await remember(reader, 1, 3)
+        one = Member(world, 1, complete_since=BrokerEpoch(2)).start()
+        assert one.task is not None
+        with pytest.raises(
+            LogsAreMissing, match=r"used in epoch 2: .* epoch 3.*cluster\.directories"
+        ):
+            await one.task
+        assert one.events == []
+        same = Member(world, 1, name="same", complete_since=BrokerEpoch(3)).start()
+        epoch = (await same.is_member()).epoch
+        # Under its next epoch, after a lost session, it knows of everything itself.
+        data = nodes.encode_known_broker(KnownBroker(epoch))
+        await reader.set(nodes.known_broker_path(same.broker_id), data, version=-1)
+        await reader.delete(nodes.broker_path(same.broker_id), version=-1)
+        await happens(lambda: len(same.events) == 3, "it came again")
+        await same.stop()
+
+    played(15, story)
 
 
 def test_a_broker_that_was_forgotten_on_purpose_may_come_again() -> None:

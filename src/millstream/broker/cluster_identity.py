@@ -47,6 +47,8 @@ class ClusterIdentity:
         """Directories that this broker has had, without those that are not needed any more."""
         self.withheld: list[Withheld] = []
         """Directories that are not there, and whose logs may be missing."""
+        self.complete_since: BrokerEpoch | None = None
+        """Where directories are not there and nothing seems to be missing: since which epoch."""
         self._is_marked = False
         self.was_alone = False
         """Whether there is the metadata of a broker alone, which is no member yet."""
@@ -75,7 +77,10 @@ class ClusterIdentity:
         found, configured = self._found, self._directories
         self._known = member_directories.read_known(self._disk, found)
         gone = member_directories.absent(self._known, found, configured)
-        if gone and not member_directories.is_complete(self._disk, found):
+        if not gone:
+            return
+        self.complete_since = member_directories.complete_since(self._disk, found)
+        if self.complete_since is None:
             self.withheld = member_directories.withheld(gone, found, configured)
             return
         for one in gone:  # nothing is missing: it was taken away on purpose

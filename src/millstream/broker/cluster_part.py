@@ -301,7 +301,12 @@ class ClusterPart:
             directory_id=self._identity.directory_id,
         )
         identity = self._identity
-        ids = ClusterIds(identity.cluster_id, identity.new_cluster_id, identity.seen_epoch)
+        ids = ClusterIds(
+            identity.cluster_id,
+            identity.new_cluster_id,
+            identity.seen_epoch,
+            identity.complete_since,
+        )
         member.begin(registration, ids, listener=listener)
         await member.registered_once()
         with _told_as_storage():

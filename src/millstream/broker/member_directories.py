@@ -16,14 +16,13 @@ from uuid import UUID
 
 from millstream.controller import documents
 from millstream.controller.documents import UnreadableDocument
-from millstream.controller.identity import MetaProperties
-from millstream.model.ids import TopicId
+from millstream.controller.identity import DIRECTORIES_FILE, MetaProperties
+from millstream.model.ids import BrokerEpoch, TopicId
 from millstream.runtime.disk import Disk, read_whole, write_atomically
 from millstream.storage import clean_shutdown, names
+from millstream.storage.clean_shutdown import CleanShutdown
 from millstream.storage.log_directory import Withheld
 from millstream.storage.partition_metadata import format_topic_id, parse_topic_id
-
-DIRECTORIES_FILE: Final = "cluster.directories"
 
 _KIND: Final = "log-directories"
 
@@ -71,9 +70,12 @@ def absent(
     }
 
 
-def is_complete(disk: Disk, directories: Iterable[str]) -> bool:
-    """Whether these have all logs that there were at the last stop, which was a clean one."""
-    counts: set[int | None] = set()
+def complete_since(disk: Disk, directories: Iterable[str]) -> BrokerEpoch | None:
+    """The epoch whose clean stop left no logs but those that these have; None where nobody knows.
+
+    They do not know whether the broker lived on without them: that its cluster knows.
+    """
+    proofs: set[CleanShutdown] = set()
     logs = 0
     for directory in directories:
         try:
@@ -82,13 +84,15 @@ def is_complete(disk: Disk, directories: Iterable[str]) -> bool:
         except FileNotFoundError:
             continue  # a new one, which is not made yet
         except OSError:
-            return False
+            return None
         if marker is not None:
-            counts.add(marker.log_count)
+            proofs.add(marker)
         elif found:
-            return False
+            return None
         logs += sum(names.parse_partition_directory(one) is not None for one in found)
-    return counts == {logs}
+    if {one.log_count for one in proofs} != {logs}:
+        return None
+    return max((one.broker_epoch for one in proofs if one.broker_epoch is not None), default=None)
 
 
 def withheld(

@@ -36,6 +36,8 @@ CLUSTER_MEMBER: Final = "cluster.member"
 """In log directories of a broker in a cluster, whose metadata is in no directory."""
 EPOCH_FILE: Final = "cluster.epoch"
 """Beside it: the broker's newest epoch that a controller has written down."""
+DIRECTORIES_FILE: Final = "cluster.directories"
+"""Beside it, where there are several: all log directories that the broker has had."""
 
 _RESERVED_DIRECTORY_IDS: Final = 100
 """Kafka keeps the first ones for "migrating", "unassigned" and "lost"."""

@@ -8,8 +8,7 @@ import asyncio
 from enum import Enum
 from typing import Final
 
-from millstream.broker.member_directories import DIRECTORIES_FILE
-from millstream.controller.identity import META_PROPERTIES
+from millstream.controller.identity import DIRECTORIES_FILE, META_PROPERTIES
 from millstream.runtime.disk import remove_tree
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names

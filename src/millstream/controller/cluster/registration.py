@@ -16,7 +16,7 @@ from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import CLUSTER_ID, Registration
 from millstream.controller.cluster.racing import Wake, first_of, until
 from millstream.controller.errors import InconsistentClusterId
-from millstream.controller.identity import EPOCH_FILE
+from millstream.controller.identity import DIRECTORIES_FILE, EPOCH_FILE
 from millstream.coordination.errors import (
     CannotConnect,
     ConnectionLost,
@@ -86,6 +86,18 @@ class CoordinationIsOlder(OperatingError):
         )
 
 
+class LogsAreMissing(OperatingError):
+    """Log directories are gone, and what the others say of them was true before they were."""
+
+    def __init__(self, *, known: BrokerEpoch, seen: BrokerEpoch) -> None:
+        super().__init__(
+            f"a log directory is missing, and those that are there were last used in epoch {known}:"
+            f" the broker went on without them, up to epoch {seen}, and logs that it made then may"
+            " be in the missing one; bring it back, or, to give up what it held, remove"
+            f" {DIRECTORIES_FILE} from the others and start again"
+        )
+
+
 class Registered(NamedTuple):
     """One incarnation of the broker, as long as its session lives."""
 
@@ -115,6 +127,8 @@ class ClusterIds(NamedTuple):
     """For a cluster that has none yet."""
     seen_epoch: BrokerEpoch = NO_BROKER_EPOCH
     """Of this broker, the newest one that a controller has written down as seen."""
+    complete_since: BrokerEpoch | None = None
+    """Where log directories are gone: since this epoch, by the others' word, nothing is missing."""
 
 
 class Membership:
@@ -222,9 +236,7 @@ class Membership:
         await make_base_nodes(session)
         cluster_id = await agree_on_cluster_id(session, self._cluster_ids)
         self._cluster_ids = self._cluster_ids._replace(known=cluster_id)
-        await check_memory(
-            session, self._registration.broker_id, seen_epoch=self._cluster_ids.seen_epoch
-        )
+        await check_memory(session, self._registration.broker_id, self._cluster_ids)
         stat = await register(session, self._told(), now_ms=self._clock.wall_ms())
         epoch, previous = BrokerEpoch(stat.czxid), self._registration.previous_epoch
         if epoch <= previous:
@@ -233,6 +245,7 @@ class Membership:
             return
         self._remember((*self._registration.earlier_epochs, previous))
         self._registration = self._registration._replace(previous_epoch=epoch)
+        self._cluster_ids = self._cluster_ids._replace(complete_since=None)
         self.current = incarnation = Registered(session, epoch, cluster_id)
         log.info("registered", broker=self._registration.broker_id, epoch=epoch)
         self._events.registered(incarnation)
@@ -308,19 +321,22 @@ async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
     return theirs
 
 
-async def check_memory(session: Session, broker_id: BrokerId, *, seen_epoch: BrokerEpoch) -> None:
+async def check_memory(session: Session, broker_id: BrokerId, ids: ClusterIds) -> None:
     """Raise CoordinationIsOlder where an epoch was seen that nobody knows of any more.
 
     Epochs alone do not tell: an ensemble that was restored numbers its changes from higher on.
     Nothing at all is a broker that was forgotten on purpose, or a service that is empty, whose
-    numbers begin anew.
+    numbers begin anew. Raise LogsAreMissing where a later epoch is known than the directories
+    know of that say that nothing is missing.
     """
     path = nodes.known_broker_path(broker_id)
     found = await read_surely(session, path)
     if found is not None:
         known = nodes.decode_known_broker(broker_id, found.data)
-        if known.epoch < seen_epoch:
-            raise CoordinationIsOlder(had=seen_epoch, has=known.epoch)
+        if known.epoch < ids.seen_epoch:
+            raise CoordinationIsOlder(had=ids.seen_epoch, has=known.epoch)
+        if ids.complete_since is not None and known.epoch > ids.complete_since:
+            raise LogsAreMissing(known=ids.complete_since, seen=known.epoch)
 
 
 async def register(session: Session, registration: Registration, *, now_ms: int) -> NodeStat:
