@@ -38,6 +38,8 @@ MEMBERS_MAX: Final = 5
 PARTITIONS_MAX: Final = 12
 PAUSE_S: Final = 1.5 * SESSION_MS / 1000
 KAFKAJS: Final = "kafkajs"
+PATIENT: Final = (KAFKAJS, "kafka-python")
+"""Clients that stay for longer than their session with a coordinator that does not answer."""
 
 
 class GroupChaos:
@@ -261,14 +263,16 @@ class GroupChaos:
         scene.world.heal()
 
     def _stuck(self) -> list[Group]:
-        """kafkajs's: it looks for another coordinator only when the connection ends, and that one
-        stands while nobody answers. Members whose session runs out meanwhile hear of it late.
+        """Groups of kafkajs: it looks for another coordinator only when the connection ends, which
+        stands while nobody answers. kafka-python looks when requests have timed out. The session of
+        either has run out by then.
         """
-        stuck = [one for one in self.scene.groups.values() if one.name.endswith(KAFKAJS)]
-        for group in stuck:
+        groups = list(self.scene.groups.values())
+        for group in groups:
             for member in group.members.values():
-                group.harm(member, time.monotonic_ns(), "with a coordinator that does not answer")
-        return stuck
+                if member.kind.client in PATIENT:
+                    group.harm(member, time.monotonic_ns(), "with a coordinator that is silent")
+        return [one for one in groups if one.name.endswith(KAFKAJS)]
 
     def coordinator_loses_coordination(self) -> None:
         """Its clients still reach it. The onlooker does not: until it hears, from the others, that

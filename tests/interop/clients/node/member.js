@@ -12,6 +12,9 @@ const METADATA_MAX_AGE_MS = 1000
 // As an application sets it that cares: a broker that stands still is given up after one request, and
 // this client asks it three times in turn before it asks another. Joining has its own time.
 const REQUEST_MS = 10000
+// kafkajs's own number. A member that is told nothing but errors does not look for another coordinator:
+// only when it has given up does it begin anew.
+const RETRIES = 5
 
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms))
 
@@ -46,7 +49,7 @@ class Member {
       rebalanceTimeout: ask.poll_interval_ms,
       metadataMaxAge: METADATA_MAX_AGE_MS,
       maxWaitTimeInMs: FETCH_WAIT_MS,
-      retry: { initialRetryTime: 100, maxRetryTime: 500, retries: 100 },
+      retry: { initialRetryTime: 100, maxRetryTime: 500, retries: RETRIES },
     })
     const { GROUP_JOIN, REBALANCING, HEARTBEAT, CRASH } = this.consumer.events
     this.consumer.on(GROUP_JOIN, ({ payload }) => this.joined(payload))

@@ -14,6 +14,7 @@ from client_group import (
 from kafka import ConsumerRebalanceListener, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError
 
 ASSIGNORS: Final[dict[str, Any]] = {
     "eager": RangePartitionAssignor,
@@ -21,6 +22,8 @@ ASSIGNORS: Final[dict[str, Any]] = {
 }
 
 COMMIT_MAX_MS: Final = 5_000
+REQUEST_MS: Final = 10_000
+"""As an application sets it that cares: so long it waits for a broker that stands still."""
 POLL_MS: Final = 12_000
 """Longer than any rebalance takes; a poll that finds records ends at once. The client forgets a
 join that it began because of new topics or partitions and that outlasts the poll: its answer is
@@ -57,7 +60,12 @@ class KafkaPythonMember(Member):
             consumer.subscribe(self.ask["topics"], listener=listener)
         while not self.is_leaving.is_set():
             self.wait_while_stalled()
-            found = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+            try:
+                found = consumer.poll(timeout_ms=POLL_MS, max_records=POLL_RECORDS_MAX)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                continue  # as an application does: a broker may stand still
             offsets = self._process(found)
             if offsets:
                 self._commit(offsets)
@@ -73,6 +81,7 @@ class KafkaPythonMember(Member):
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
             "session_timeout_ms": ask["session_ms"],
+            "request_timeout_ms": REQUEST_MS,
             "heartbeat_interval_ms": ask["heartbeat_ms"],
             "max_poll_interval_ms": ask["poll_interval_ms"],
             "metadata_max_age_ms": METADATA_MAX_AGE_MS,

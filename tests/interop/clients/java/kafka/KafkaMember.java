@@ -18,6 +18,7 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.RetriableException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
@@ -112,13 +113,22 @@ final class KafkaMember implements ConsumerRebalanceListener, Runnable {
             subscribe();
             while (!isLeaving) {
                 waitWhileStalled();
-                process(consumer.poll(POLL));
+                process(poll());
             }
             consumer.close();
             log.write("left", Map.of());
         } catch (Exception error) {
             error.printStackTrace();
             log.write("error", Map.of("why", error.toString()));
+        }
+    }
+
+    /** As an application does: a broker may stand still, and the next poll finds another. */
+    private ConsumerRecords<byte[], String> poll() {
+        try {
+            return consumer.poll(POLL);
+        } catch (RetriableException error) {
+            return ConsumerRecords.empty();
         }
     }
 
