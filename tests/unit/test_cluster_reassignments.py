@@ -115,6 +115,33 @@ def test_there_must_be_one_to_be_given_up() -> None:
     assert isinstance(plan.result.errors[NAME], NoReassignmentInProgress)
 
 
+@pytest.mark.parametrize(
+    ("isr", "elr", "in_sync_min", "is_refused"),
+    [
+        ([4, 3], [], 2, True),  # 3 may be dead already, and 4 be the only one that has everything
+        ([4, 3], [], 1, False),
+        ([4, 3], [2], 2, False),
+        ([4, 3, 2], [], 2, False),
+        ([3], [], 2, False),  # it was so before
+        ([4], [], 1, True),
+        ([4, 3], [], 4, True),
+    ],
+)
+def test_giving_up_leaves_as_many_with_everything_as_an_acknowledgement_takes(
+    isr: list[int], elr: list[int], in_sync_min: int, is_refused: bool
+) -> None:
+    """I-01. Of those that stay one may have died, and that is not known yet."""
+    under_way = partition(4, 1, 2, 3, isr=isr, elr=elr, adding=[4], removing=[1])
+    before = cluster(under_way)
+    plan = ask(before, rules=policy(in_sync_min=in_sync_min))
+    error = plan.result.errors[NAME]
+    assert isinstance(error, InvalidReplicaAssignment) == is_refused
+    if is_refused:
+        assert only(plan.image) == under_way
+        unclean = ask(before, rules=policy(in_sync_min=in_sync_min, unclean=True))
+        assert unclean.result.errors[NAME] is None
+
+
 def test_what_cannot_be_assigned() -> None:
     before = cluster(partition(1, 2, 3))
     for replicas in ((1, 1), (9,)):

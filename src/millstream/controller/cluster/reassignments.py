@@ -12,6 +12,7 @@ from millstream.controller.cluster.drafts import TOPIC_NODE_BYTES_MAX, Draft
 from millstream.controller.cluster.elections import (
     AllRules,
     Electorate,
+    TopicRules,
     settled,
     unclean_election,
 )
@@ -114,12 +115,8 @@ class _Work(NamedTuple):
         rules = self.rules.of(topic)
         isr = tuple([one for one in before.isr if one in after.replicas])
         elr = tuple([one for one in before.elr if one in after.replicas])
-        is_lost = bool(before.isr or before.elr) and not (isr or elr)
-        if is_lost and not rules.is_unclean_allowed:
-            raise InvalidReplicaAssignment(
-                f"{TopicPartition(topic.name, before.index)}: none of the replicas that would be"
-                " left has everything"
-            )
+        if not rules.is_unclean_allowed:
+            _check_holders(topic, before, after, rules)
         self._take_room(topic, before, after)
         after, isr = completed(after._replace(elr=elr), isr)
         # The new replicas have the say about who left the set, the old ones about who was in it.
@@ -139,6 +136,23 @@ class _Work(NamedTuple):
                 f" takes {size} bytes, and a topic's node may have {TOPIC_NODE_BYTES_MAX}"
             )
         self.sizes[topic.name] = size
+
+
+def _check_holders(
+    topic: TopicImage, before: PartitionImage, after: PartitionImage, rules: TopicRules
+) -> None:
+    """Raise where too few of the replicas that would be left have everything.
+
+    One that is left may have died, without that being known yet: as many have to stay as it takes
+    for a record to be acknowledged (I-01). Kafka's controller is content with one.
+    """
+    holders = (*before.isr, *before.elr)
+    left = len([one for one in holders if one in after.replicas])
+    if left < min(len(holders), len(after.replicas), max(1, rules.in_sync_min)):
+        raise InvalidReplicaAssignment(
+            f"{TopicPartition(topic.name, before.index)}: {left} of the replicas that would be left"
+            f" have everything, and min.insync.replicas is {rules.in_sync_min}"
+        )
 
 
 def _size(partition: PartitionImage) -> int:
