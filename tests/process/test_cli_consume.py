@@ -160,6 +160,32 @@ def test_new_records_are_printed_until_ctrl_c(client: BlockingClient) -> None:
     assert (process.returncode, out, errors) == (130, b"", b"")
 
 
+WAITS_FOR_EVER = """
+import signal, threading
+from millstream.cli.failure import interrupted_at_once
+
+lock = threading.Lock()
+with interrupted_at_once():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    print("waiting", flush=True)
+    with lock, lock:
+        pass
+"""
+
+
+def test_ctrl_c_ends_it_though_the_main_thread_does_not_come_back_from_its_wait() -> None:
+    """As when the signal arrives after Python looked for one and before the wait began."""
+    command = [sys.executable, "-c", WAITS_FOR_EVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"waiting\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+        finally:
+            process.kill()
+
+
 def test_a_reader_that_goes_away_ends_it(client: BlockingClient) -> None:
     created(client, "piped")
     here = TopicPartition("piped", 0)

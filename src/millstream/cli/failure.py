@@ -48,18 +48,34 @@ def interrupted_at_once() -> Iterator[None]:
     """Ctrl-C ends the process on the spot: for a command that has nothing to finish.
 
     As an exception it may come with a lock taken that whoever closes something waits for, or in a
-    destructor, where it is lost; then the command would go on for ever. Where it is ignored, as
-    behind `nohup`, it stays so.
+    destructor, where it is lost; then the command would go on for ever. A handler in Python runs
+    only when the main thread comes back from what it waits for, and a signal that arrives just
+    before a wait does not end it: so a thread listens. Where it is ignored, as behind `nohup`, it
+    stays so.
     """
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+    heard, said = os.pipe()
+    os.set_blocking(said, False)
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    said_before = signal.set_wakeup_fd(said, warn_on_full_buffer=False)
+    threading.Thread(target=_end_when_told, args=(heard,), name="Ctrl-C", daemon=True).start()
     try:
         yield
     finally:
+        signal.set_wakeup_fd(said_before)
         signal.signal(signal.SIGINT, before)
+        os.close(said)
+
+
+def _end_when_told(heard: int) -> None:
+    """Until the other end is closed; a signal is a byte."""
+    with os.fdopen(heard, "rb", buffering=0) as signals:
+        while told := signals.read(64):
+            if signal.SIGINT in told:
+                os._exit(EXIT_INTERRUPTED)
 
 
 @contextmanager
