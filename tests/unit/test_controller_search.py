@@ -1,6 +1,6 @@
 """Whom a broker asks for metadata that the coordination service does not reach."""
 
-from millstream.broker.controller_search import ControllerSearch
+from millstream.broker.controller_calls import ControllerSearch
 from millstream.controller.image import BrokerImage, Endpoint
 from millstream.model.ids import BrokerId
 

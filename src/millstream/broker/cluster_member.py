@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from millstream.broker.cluster_settings import ClusterSettings, PolicyMaker
 from millstream.broker.configs import BrokerConfigs
-from millstream.broker.controller_calls import ControllerCalls, GivenUp
-from millstream.broker.controller_search import ControllerSearch
+from millstream.broker.controller_calls import ControllerCalls, ControllerSearch, GivenUp
 from millstream.broker.dispatch import Spawn
 from millstream.broker.forwarding import Route
 from millstream.broker.isr_sender import IsrSender

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from millstream.controller.cluster.targets import is_reassigning
 from millstream.controller.image import NO_LEADER, ClusterImage, ImageChange
 
 
@@ -34,5 +33,6 @@ class Tally:
                 self.isr_shrinks += 1
             if not set(new.isr).issubset(old.isr):
                 self.isr_growths += 1
-            self.reassignments_begun += is_reassigning(new) and not is_reassigning(old)
-            self.reassignments_ended += is_reassigning(old) and not is_reassigning(new)
+            was_moving, is_moving = (bool(one.adding or one.removing) for one in (old, new))
+            self.reassignments_begun += is_moving and not was_moving
+            self.reassignments_ended += was_moving and not is_moving
