@@ -12,10 +12,11 @@ from client_group import (
     Member,
     Place,
 )
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 ASSIGNORS: Final = {"eager": "range", "cooperative": "cooperative-sticky"}
 METADATA_MARK: Final = b"CGMDv2:"
+FENCED: Final = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)
 
 
 class ConfluentMember(Member):
@@ -24,14 +25,21 @@ class ConfluentMember(Member):
     def __init__(self, ask: dict[str, Any]) -> None:
         super().__init__(ask)
         self._pending: dict[Place, int] = {}
+        self._is_fenced = False
+        """By itself: librdkafka whose session has run out joins without its member id, and a commit
+        of the old one that is under way ends it. An application is started again then."""
 
     def work(self) -> None:
-        consumer = Consumer(self._settings())
+        while not self.is_leaving.is_set():
+            self._is_fenced = False
+            self._work_with(Consumer(self._settings()))
+
+    def _work_with(self, consumer: Consumer) -> None:
         wanted = [self.ask["pattern"]] if self.ask["pattern"] else self.ask["topics"]
         consumer.subscribe(
             wanted, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
-        while not self.is_leaving.is_set():
+        while not self.is_leaving.is_set() and not self._is_fenced:
             self.wait_while_stalled()
             self._poll(consumer)
             self._commit(consumer)
@@ -73,6 +81,9 @@ class ConfluentMember(Member):
                 return
             error = message.error()
             if error is not None:
+                if self.ask["instance"] is not None and error.code() in FENCED:
+                    self._is_fenced = True
+                    return
                 if error.fatal():
                     raise RuntimeError(f"{error.name()}: {error.str()}")
                 continue  # it tells what it tries again, and that it was not polled for too long
@@ -84,7 +95,14 @@ class ConfluentMember(Member):
         offsets, self._pending = self._pending, {}
         if offsets:
             wanted = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-            self.committed(offsets, lambda: consumer.commit(offsets=wanted, asynchronous=False))
+            self.committed(offsets, lambda: self._send(consumer, wanted))
+
+    def _send(self, consumer: Consumer, wanted: list[TopicPartition]) -> None:
+        try:
+            consumer.commit(offsets=wanted, asynchronous=False)
+        except KafkaException as refused:
+            self._is_fenced |= refused.args[0].code() in FENCED
+            raise
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self.assigned(_places(partitions), _generation(consumer))
