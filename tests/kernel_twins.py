@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from millstream.kernels._select import CHOICE_VARIABLE
+
 
 def compiled(name: str) -> ModuleType | None:
     """The compiled kernel, or None where it was not built (its source run interpreted is none)."""
@@ -22,8 +24,13 @@ def plain(name: str) -> ModuleType:
     return importlib.import_module(f"millstream.kernels._plain.{name}")
 
 
-def needs_compiled(*names: str) -> pytest.MarkDecorator:
-    """Skips, with the reason, where one of the kernels was not built; fails with CI=true."""
+def needs_compiled(*names: str, is_used: bool = False) -> pytest.MarkDecorator:
+    """Skips, with the reason, where one of the kernels was not built; fails with CI=true.
+
+    With `is_used` also where it was built and the plain ones were asked for.
+    """
+    if is_used and os.environ.get(CHOICE_VARIABLE) == "plain":
+        return pytest.mark.skip(reason=f"{CHOICE_VARIABLE}=plain")
     missing = [name for name in names if compiled(name) is None]
     reason = f"not compiled: {', '.join(missing)}; run: make build/.kernels"
     if missing and os.environ.get("CI") == "true":

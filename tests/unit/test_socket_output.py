@@ -23,7 +23,6 @@ from millstream.broker.exchange import Exchange
 from millstream.broker.peer import CLOSED, Cause
 from millstream.broker.socket_shell import SocketPeer, SocketShell
 from millstream.kernels import send_file as kernel
-from millstream.kernels._select import CHOICE_VARIABLE
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
 from millstream.model.invariant import InvariantViolated
@@ -301,8 +300,7 @@ def half_sent(stage: Stage, *parts: AnswerPart) -> None:
         pass
 
 
-@needs_compiled("epoll_shell")
-@pytest.mark.skipif(os.environ.get(CHOICE_VARIABLE) == "plain", reason="the plain twin does ask")
+@needs_compiled("epoll_shell", is_used=True)  # the plain twin does ask
 @pytest.mark.parametrize("stage", ["planned"], indirect=True)
 def test_nobody_is_asked_between_the_pieces_of_an_answer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
