@@ -47,7 +47,7 @@ class Cleaner:
         clock: Clock,
         randomness: Randomness,
         background: Background,
-        limits: CleanerLimits = CleanerLimits(),  # noqa: B008 - immutable
+        limits: CleanerLimits = CleanerLimits(),
         pause: Pause = CancelFlag.wait,
     ) -> None:
         self._logs = logs
