@@ -62,13 +62,13 @@ interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Sp
 
 # With PROOF=1 bugs are planted in the cluster's and the groups' code, one by one, and each must be caught.
 sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker, cluster, groups or all
-	@$(BIN)/python -m millstream.testing.simulate --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS) \
+	@$(BIN)/python -m millstream.testing.simulation.run --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS) \
 	  $(if $(PROOF),--proof)
 
 # Without ROUNDS 10 of each, but of Spark the whole matrix: every kill once (CELLS='driver / topic'
 # chooses some by name). ENSEMBLE=1 has the cluster on three real ZooKeeper servers.
 chaos: $(KERNELS) ## ROUNDS of real processes killed while they work: PART log, broker, spark, cluster, groups or all
-	@$(BIN)/python -m millstream.testing.chaos --part $(PART) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	@$(BIN)/python -m millstream.testing.chaos.run --part $(PART) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") $(if $(ENSEMBLE),--ensemble)
 
 soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or all

@@ -15,10 +15,10 @@ from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.network import LoopNetwork
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.group_events import Place
-from millstream.testing.lean_classic import ClassicMember
-from millstream.testing.lean_consumer import ConsumerMember
-from millstream.testing.lean_member import LeanMember, MemberWish, TopicsKnown
+from millstream.testing.history.group_events import Place
+from millstream.testing.protocol_members.classic import ClassicMember
+from millstream.testing.protocol_members.consumer import ConsumerMember
+from millstream.testing.protocol_members.member import LeanMember, MemberWish, TopicsKnown
 
 SIZES: Final = (10, 50) if QUICK else (10, 100, 500)
 RUNS: Final = 1 if QUICK else 3

@@ -19,8 +19,8 @@ from millstream.model.ids import LeaderEpoch, Offset
 from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.storage.config import LogConfig
-from millstream.storage.log import Log
-from millstream.storage.log_reader import Isolation
+from millstream.storage.log.log import Log
+from millstream.storage.log.reader import Isolation
 from millstream.testing.log_kit import OpenedLog, open_log
 from millstream.testing.record_batches import BatchSpec, build_batch
 

@@ -13,8 +13,8 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import system_randomness
 from millstream.storage.config import LogConfig
-from millstream.storage.manager import LogManager, NewPartition, Seams
-from millstream.testing.sim_background import InlineBackground
+from millstream.storage.manager.log_manager import LogManager, NewPartition, Seams
+from millstream.testing.sim.background import InlineBackground
 
 CONFIG = LogConfig()
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-from millstream.testing.spark_sessions import connector_jars, local_session
+from millstream.testing.spark.sessions import connector_jars, local_session
 
 SETTINGS = {
     "spark.driver.memory": "3g",

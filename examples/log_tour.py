@@ -39,11 +39,11 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import system_randomness
 from millstream.storage.config import LogConfig
-from millstream.storage.log import Log
-from millstream.storage.log_reader import Isolation
-from millstream.storage.manager import LogManager, Seams, StartReport
-from millstream.storage.scan import scan_partition
-from millstream.testing.sim_background import InlineBackground
+from millstream.storage.log.log import Log
+from millstream.storage.log.reader import Isolation
+from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
+from millstream.storage.scan.partition_scan import scan_partition
+from millstream.testing.sim.background import InlineBackground
 
 EVENTS, PROFILES = TopicPartition("events", 0), TopicPartition("profiles", 0)
 EVENT_COUNT, PROFILE_COUNT, USER_COUNT = 800_000, 200_000, 20_000

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from examples.shop.events import Day
 from examples.shop.traffic import Told
 from millstream.testing.peers.runtimes import MissingRuntimeError, find_runtime
-from millstream.testing.spark_sessions import local_session
+from millstream.testing.spark.sessions import local_session
 
 ROOT: Final = Path(__file__).parents[2]
 JAVA_VERSION_MIN: Final = 17

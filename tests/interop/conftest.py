@@ -5,15 +5,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from client_kit import KINDS, Client, ClientKind, ConnectedClient, new_topic_name
-from client_targets import PEERS, TARGET_NAMES, Target, running
-from kafka_world import KafkaWorld, kafka_world
 from pyspark.sql import SparkSession
 
+from kits.interop.client_kit import KINDS, Client, ClientKind, ConnectedClient, new_topic_name
+from kits.interop.client_targets import PEERS, TARGET_NAMES, Target, running
+from kits.interop.kafka_world import KafkaWorld, kafka_world
 from millstream.testing.peers.java_programs import spark_jars
 from millstream.testing.peers.kafka import kafka_jars
 from millstream.testing.peers.runtimes import require_runtime
-from millstream.testing.spark_sessions import connector_jars, local_session
+from millstream.testing.spark.sessions import connector_jars, local_session
 
 ByName = Callable[[str], ConnectedClient]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing.chaos_cluster import ClusterChaos
-from millstream.testing.chaos_cluster_peer import PeerCast
-from millstream.testing.net_world import require_networks
+from millstream.testing.chaos.cluster.peer import PeerCast
+from millstream.testing.chaos.cluster.rounds import ClusterChaos
+from millstream.testing.chaos.network.world import require_networks
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from client_kit import ClientSaidNo, ConnectedClient, ErrorNumber, for_clients
-from client_targets import Target
-from waiting import wait_until
+
+from kits.interop.client_kit import ClientSaidNo, ConnectedClient, ErrorNumber, for_clients
+from kits.interop.client_targets import Target
+from kits.interop.waiting import wait_until
 
 pytestmark = pytest.mark.interop
 

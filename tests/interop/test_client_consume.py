@@ -5,7 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from client_kit import (
+
+from conftest import ByName
+from kits.interop.client_kit import (
     START_MS,
     ClientSaidNo,
     ConnectedClient,
@@ -14,9 +16,7 @@ from client_kit import (
     for_clients,
     some_records,
 )
-from client_targets import CODECS
-
-from conftest import ByName
+from kits.interop.client_targets import CODECS
 
 pytestmark = pytest.mark.interop
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from client_kit import (
+
+from conftest import ByName
+from kits.interop.client_kit import (
     START_MS,
     ClientSaidNo,
     ConnectedClient,
@@ -13,9 +15,7 @@ from client_kit import (
     for_clients_and_codecs,
     some_records,
 )
-from client_targets import Target
-
-from conftest import ByName
+from kits.interop.client_targets import Target
 
 pytestmark = pytest.mark.interop
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client_kit import START_MS, ConnectedClient, Record, new_topic_name, some_records
-from client_targets import Target
-from kafka_tools import run_script
 
 from conftest import ByName
+from kits.interop.client_kit import START_MS, ConnectedClient, Record, new_topic_name, some_records
+from kits.interop.client_targets import Target
+from kits.interop.kafka_tools import run_script
 
 pytestmark = pytest.mark.interop
 

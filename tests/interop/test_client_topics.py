@@ -5,7 +5,8 @@ from contextlib import suppress
 from importlib.metadata import version
 
 import pytest
-from client_kit import (
+
+from kits.interop.client_kit import (
     ClientSaidNo,
     ConnectedClient,
     ErrorNumber,
@@ -13,9 +14,8 @@ from client_kit import (
     for_clients,
     new_topic_name,
 )
-from client_targets import Target
-from waiting import wait_until
-
+from kits.interop.client_targets import Target
+from kits.interop.waiting import wait_until
 from millstream.testing.peers.kafka import KAFKA_VERSION
 
 pytestmark = pytest.mark.interop

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from kits.client.our_writer import STORIES, Story, write_through_kills
 from millstream.testing.peers.kafka import ApacheKafka
-from our_writer import STORIES, Story, write_through_kills
 
 pytestmark = pytest.mark.interop
 

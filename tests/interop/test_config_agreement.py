@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from config_kit import APPEND, DELETE, SET, SUBTRACT, TOPIC, ConfigWorld, Keys
-from controller_kit import run
+from kits.broker.config_kit import APPEND, DELETE, SET, SUBTRACT, TOPIC, ConfigWorld, Keys
+from kits.controller.controller_kit import run
+from kits.process.wire_client import WireClient
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.group_keys import GROUP_KEYS
 from millstream.model.config.later_keys import LATER_KEYS
@@ -29,7 +30,6 @@ from millstream.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from wire_client import WireClient
 
 pytestmark = pytest.mark.interop
 

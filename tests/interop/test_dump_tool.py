@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka_reads import assert_kafka_reads
-from kafka_world import KafkaWorld, copy_tree
 
+from kits.interop.kafka_reads import assert_kafka_reads
+from kits.interop.kafka_world import KafkaWorld, copy_tree
 from millstream.testing.peers.dump_tool import IndexCheck, dump_log
 
 pytestmark = pytest.mark.interop

@@ -15,12 +15,14 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from kafka_definitions import Definition
 from test_wire_agreement import struct_differences
-from waiting import wait_for
-from wire_json import Seeded, kafka_json
 
-from millstream.groups.offsets.loading import LogReader
+from kits.interop.kafka_definitions import Definition
+from kits.interop.waiting import wait_for
+from kits.interop.wire_json import Seeded, kafka_json
+from kits.process.wire_client import WireClient
+from kits.wire.wire_messages import Case, fill
+from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import unpack
 from millstream.groups.records import keys, values
@@ -33,7 +35,7 @@ from millstream.groups.records.entries import (
     encode,
 )
 from millstream.groups.records.keys import KINDS, ClassicGroupKey, Key, OffsetKey
-from millstream.groups.records.partitioning import partition_of
+from millstream.groups.records.partition_of import partition_of
 from millstream.groups.records.values import VALUES, OffsetCommitValue, write_version
 from millstream.model.ids import GroupId, Offset, ProducerEpoch, ProducerId
 from millstream.testing.peers.dump import DumpedRecord
@@ -41,8 +43,6 @@ from millstream.testing.peers.dump_tool import Decoder, dump_log
 from millstream.testing.peers.kafka import KAFKA_VERSION, ApacheKafka, run_tool
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from wire_client import WireClient
-from wire_messages import Case, fill
 
 pytestmark = pytest.mark.interop
 

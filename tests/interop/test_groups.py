@@ -2,7 +2,7 @@
 
 The tests are chapters of one story and run in their order: members join, share, hand over, stop to
 poll, restart, crash, and their coordinators are killed. The last one proves from what the members
-noted (`group_history.py`) that every record was processed at least once, that no partition had two
+noted (`history/groups.py`) that every record was processed at least once, that no partition had two
 owners in one generation or was handed over before its release, and that committed offsets never
 went back.
 """
@@ -10,12 +10,12 @@ went back.
 from collections.abc import Iterator
 
 import pytest
-from client_targets import TARGET_NAMES
-from group_story import GOES, ORDERS, PAYMENTS, STATIC, STAYS, Part, Story, story_on
 
-from millstream.testing.group_history import GroupHistory
-from millstream.testing.group_programs import CONSUMER, EAGER
-from millstream.testing.net_world import require_networks
+from kits.interop.client_targets import TARGET_NAMES
+from kits.interop.group_story import GOES, ORDERS, PAYMENTS, STATIC, STAYS, Part, Story, story_on
+from millstream.testing.chaos.groups.programs import CONSUMER, EAGER
+from millstream.testing.chaos.network.world import require_networks
+from millstream.testing.history.groups import GroupHistory
 from millstream.testing.peers.client_programs import RUNTIMES
 from millstream.testing.peers.runtimes import require_runtime
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from client_kit import START_MS, ConnectedClient, Record
-from group_tool import TOOL, GroupTool, Row, listed
-from kafka_tools import run_script
 
 from conftest import ByName
+from kits.interop.client_kit import START_MS, ConnectedClient, Record
+from kits.interop.group_tool import TOOL, GroupTool, Row, listed
+from kits.interop.kafka_tools import run_script
 
 pytestmark = pytest.mark.interop
 

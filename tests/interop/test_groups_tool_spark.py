@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client_kit import Record
-from client_targets import Target
-from group_tool import GroupTool, listed
 from pyspark.sql import SparkSession
 
 from conftest import ByName
+from kits.interop.client_kit import Record
+from kits.interop.client_targets import Target
+from kits.interop.group_tool import GroupTool, listed
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("spark")]
 

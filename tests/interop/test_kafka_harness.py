@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from kafka_reference import read_reference
 
+from kits.interop.kafka_reference import read_reference
 from millstream.testing.peers.kafka import ApacheKafka, PeerFailedError
 
 pytestmark = pytest.mark.interop

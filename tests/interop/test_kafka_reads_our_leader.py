@@ -6,20 +6,20 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from kafka_reads import assert_kafka_reads, dumped_batches, read_through_kafka
-from our_records import read_committed, read_uncommitted
 
+from kits.interop.kafka_reads import assert_kafka_reads, dumped_batches, read_through_kafka
+from kits.interop.our_records import read_committed, read_uncommitted
 from millstream.kernels.compression import Codec
 from millstream.model.ids import LeaderEpoch, TopicId, TopicPartition
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
-from millstream.storage.log import Log
-from millstream.storage.manager import LogManager, Seams
-from millstream.storage.producers import Origin
+from millstream.storage.log.log import Log
+from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.producers.machine import Origin
 from millstream.testing.record_batches import BatchSpec, build_batch, build_marker
-from millstream.testing.sim_background import InlineBackground
-from millstream.testing.sim_clock import ManualClock
+from millstream.testing.sim.background import InlineBackground
+from millstream.testing.sim.clock import ManualClock
 
 pytestmark = pytest.mark.interop
 

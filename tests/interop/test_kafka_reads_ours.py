@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kafka_reads import assert_kafka_reads, dumped_batches, read_through_kafka
-from kafka_workload import COMPACTED_TOPICS, TOPICS
-from kafka_world import KafkaDirectory, KafkaWorld, copy_tree
-from our_log import config_of, open_log
 
+from kits.interop.kafka_reads import assert_kafka_reads, dumped_batches, read_through_kafka
+from kits.interop.kafka_workload import COMPACTED_TOPICS, TOPICS
+from kits.interop.kafka_world import KafkaDirectory, KafkaWorld, copy_tree
+from kits.interop.our_log import config_of, open_log
 from millstream.kernels import batches
 from millstream.model.limits import BATCH_BYTES_MAX
 from millstream.storage import names

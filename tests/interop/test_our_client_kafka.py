@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from kits.client.our_client import NOW_MS, STORIES, Story, append, created
+from kits.process.waiting_for import until
 from millstream.client.blocking import BlockingClient
 from millstream.client.errors import BrokersUnreachable
 from millstream.client.offsets import LATEST
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import TopicPartition
 from millstream.testing.peers.kafka import ApacheKafka
-from our_client import NOW_MS, STORIES, Story, append, created
-from waiting_for import until
 
 pytestmark = pytest.mark.interop
 

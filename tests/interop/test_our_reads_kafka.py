@@ -10,16 +10,24 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from waiting import wait_until
 
+from kits.client.reading_stories import (
+    STORIES,
+    Story,
+    created,
+    oracle,
+    produce,
+    random_record,
+    read,
+)
+from kits.interop.waiting import wait_until
 from millstream.client.blocking import BlockingClient
 from millstream.client.errors import DeadlinePassed
+from millstream.client.fetch.options import ReadOptions
 from millstream.client.offsets import LATEST
-from millstream.client.reading.options import ReadOptions
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import Offset, TopicPartition
 from millstream.testing.peers.kafka import ApacheKafka
-from reading_stories import STORIES, Story, created, oracle, produce, random_record, read
 
 pytestmark = pytest.mark.interop
 

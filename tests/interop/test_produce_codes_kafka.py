@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from kits.broker.produce_codes_kit import CASES, DIFFERENCES, Asker, Case, Outcome, expected
+from kits.process.wire_client import WireClient
 from millstream.testing.broker_thread import BrokerThread
 from millstream.testing.peers.kafka import ApacheKafka
 from millstream.wire.errors import ErrorCode
-from produce_codes_kit import CASES, DIFFERENCES, Asker, Case, Outcome, expected
-from wire_client import WireClient
 
 pytestmark = pytest.mark.interop
 

@@ -5,15 +5,15 @@ import time
 from pathlib import Path
 
 import pytest
-from client_kit import ConnectedClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from kafka_tools import run_script
 
 from conftest import ByName
-from throttled_move import RATE, SIZE_BYTES, TOPIC, fill
-from up_kit import Cluster, cluster_up
-from waiting_for import until
+from kits.interop.client_kit import ConnectedClient
+from kits.interop.kafka_tools import run_script
+from kits.process.throttled_move import RATE, SIZE_BYTES, TOPIC, fill
+from kits.process.up_kit import Cluster, cluster_up
+from kits.process.waiting_for import until
 
 pytestmark = pytest.mark.interop
 

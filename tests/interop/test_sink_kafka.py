@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kits.client.our_writer import CODECS, java_partition, read_all
+from kits.spark.sink_kit import HEADERS, append, frame, made, write_through_a_kill
 from millstream.testing.peers.kafka import ApacheKafka
-from our_writer import CODECS, java_partition, read_all
-from sink_kit import HEADERS, append, frame, made, write_through_a_kill
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("pyspark")]
 

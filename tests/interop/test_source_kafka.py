@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from kits.process.waiting_for import until
+from kits.spark.source_kit import World, numbered, values
+from kits.spark.source_stories import STORIES, Story
 from millstream.testing.peers.kafka import ApacheKafka
-from source_kit import World, numbered, values
-from source_stories import STORIES, Story
-from waiting_for import until
 
 pytestmark = pytest.mark.interop
 

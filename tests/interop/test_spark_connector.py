@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client_kit import PROGRAMS, START_MS, Client, Record, record_of, some_records
-from client_targets import PEERS, Target
 
 from conftest import ByName
+from kits.interop.client_kit import PROGRAMS, START_MS, Client, Record, record_of, some_records
+from kits.interop.client_targets import PEERS, Target
 from millstream.testing.peers.java_programs import (
     SPARK_JVM_OPTIONS,
     SPARK_VERSION,

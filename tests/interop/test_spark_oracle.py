@@ -10,11 +10,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from client_targets import PEERS
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from jvm_gateway import Gateway, jvm_gateway
 
+from kits.interop.client_targets import PEERS
+from kits.interop.jvm_gateway import Gateway, jvm_gateway
 from millstream.model.ids import Offset, TopicId, TopicPartition
 from millstream.pipelines.admission import Backlog, rate_limited
 from millstream.pipelines.errors import OptionsInvalid, PipelineError

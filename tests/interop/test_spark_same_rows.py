@@ -9,16 +9,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from client_kit import new_topic_name
-from client_targets import running
 from confluent_kafka.admin import AdminClient
-from kafka_workload import TOPICS, Workload
-from kafka_world import SETTINGS, KafkaWorld, is_cleaned, is_deleted
 from pyspark.sql import SparkSession
-from random_topics import RandomTopics
-from spark_queries import CONNECTOR, OURS, Stream, TopicRow, assert_same, read
-from waiting import wait_until
 
+from kits.interop.client_kit import new_topic_name
+from kits.interop.client_targets import running
+from kits.interop.kafka_workload import TOPICS, Workload
+from kits.interop.kafka_world import SETTINGS, KafkaWorld, is_cleaned, is_deleted
+from kits.interop.random_topics import RandomTopics
+from kits.interop.spark_queries import CONNECTOR, OURS, Stream, TopicRow, assert_same, read
+from kits.interop.waiting import wait_until
 from millstream.testing import BrokerThread
 from millstream.testing.peers.kafka import ApacheKafka
 

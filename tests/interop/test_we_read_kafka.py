@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from kafka_workload import COMPACTED_TOPICS, TOPICS
-from kafka_world import KafkaDirectory, KafkaWorld, copy_tree
-from our_log import config_of, open_log
-from our_records import decode_all, read_committed, read_uncommitted
 
+from kits.interop.kafka_workload import COMPACTED_TOPICS, TOPICS
+from kits.interop.kafka_world import KafkaDirectory, KafkaWorld, copy_tree
+from kits.interop.our_log import config_of, open_log
+from kits.interop.our_records import decode_all, read_committed, read_uncommitted
 from millstream.model.ids import TimestampMs
 from millstream.storage import names
-from millstream.storage.loader import LoadReport
+from millstream.storage.recovery.loader import LoadReport
 
 pytestmark = pytest.mark.interop
 

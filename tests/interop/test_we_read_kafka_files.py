@@ -5,22 +5,24 @@ from pathlib import Path
 from struct import iter_unpack
 
 import pytest
-from kafka_reads import dumped_batches
-from kafka_reference import PartitionReference
-from kafka_workload import COMPACTED_TOPICS, DELETED_UP_TO, TOPICS
-from kafka_world import KafkaDirectory, KafkaWorld
-from our_records import decode_all, visible
 
+from kits.interop.kafka_reads import dumped_batches
+from kits.interop.kafka_reference import PartitionReference
+from kits.interop.kafka_workload import COMPACTED_TOPICS, DELETED_UP_TO, TOPICS
+from kits.interop.kafka_world import KafkaDirectory, KafkaWorld
+from kits.interop.our_records import decode_all, visible
 from millstream.kernels import batches
 from millstream.kernels.errors import Reason
 from millstream.model.ids import Offset, TopicPartition
 from millstream.model.limits import BATCH_BYTES_MAX
 from millstream.runtime.os_disk import OsDisk
-from millstream.storage import clean_shutdown, names, producer_snapshot
-from millstream.storage.checkpoints import read_offsets
+from millstream.storage import names
+from millstream.storage.directories import clean_shutdown
+from millstream.storage.directories.checkpoints import read_offsets
+from millstream.storage.directories.partition_metadata import format_topic_id, read_topic_id
 from millstream.storage.epochs import LeaderEpochs
-from millstream.storage.partition_metadata import format_topic_id, read_topic_id
-from millstream.storage.txn_index import TransactionIndex
+from millstream.storage.producers import snapshot as producer_snapshot
+from millstream.storage.segments.txn_index import TransactionIndex
 from millstream.testing.peers.dump import Dump, DumpedBatch
 from millstream.testing.peers.dump_tool import dump_log, dumpable_files
 

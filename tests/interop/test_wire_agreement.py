@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from kafka_definitions import Definition, FieldDefinition, definitions
-from wire_program import KafkaApi, KafkaError, WireProgram, wire_program
 
+from kits.interop.kafka_definitions import Definition, FieldDefinition, definitions
+from kits.interop.wire_program import KafkaApi, KafkaError, WireProgram, wire_program
+from kits.wire.wire_messages import messages_of
 from millstream.wire import headers, messages
 from millstream.wire.api_keys import APIS, OWN_KEYS, ApiKey
 from millstream.wire.catalogue import all_keys, api_name
 from millstream.wire.errors import ErrorCode
 from millstream.wire.fields import Field, Kind
 from millstream.wire.schema import Message, Struct
-from wire_messages import messages_of
 
 pytestmark = pytest.mark.interop
 

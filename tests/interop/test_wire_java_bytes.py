@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from wire_json import Misfit, Seeded, kafka_json, misfits, outline, with_items
-from wire_program import KafkaApi, Outcome, WireProgram, wire_program
 
+from kits.interop.wire_json import Misfit, Seeded, kafka_json, misfits, outline, with_items
+from kits.interop.wire_program import KafkaApi, Outcome, WireProgram, wire_program
+from kits.wire.wire_messages import EMPTY, FULL, STRANGE, Case, Choices, cases, fill
 from millstream.wire import headers
 from millstream.wire.api_keys import APIS, ApiKey
 from millstream.wire.catalogue import all_keys
 from millstream.wire.schema import Message
-from wire_messages import EMPTY, FULL, STRANGE, Case, Choices, cases, fill
 
 pytestmark = pytest.mark.interop
 

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess, broker_process
+from kits.process.broker_process import BrokerProcess, broker_process
+from kits.process.waiting_for import until
+from kits.process.wire_client import WireClient, build_batch, produce_request
 from millstream.kernels.compression import Codec
 from millstream.testing.record_batches import BatchSpec
 from millstream.wire.api_keys import ApiKey
@@ -27,8 +29,6 @@ from millstream.wire.messages.describe_configs import (
 )
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from waiting_for import until
-from wire_client import WireClient, build_batch, produce_request
 
 MIB = 1024 * 1024
 FRAME_MAX = 4 * MIB

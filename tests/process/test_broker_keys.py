@@ -14,6 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from kits.broker.topic_keys_kit import (
+    CLEANED_AT_ONCE,
+    Bench,
+    effect_of,
+    keys_with_a_test,
+    running_bench,
+    wall_ms,
+)
+from kits.process.waiting_for import until
+from kits.process.wire_client import WireClient, build_batch
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.definition import Mode
 from millstream.model.config.resources import ResourceType
@@ -36,16 +46,6 @@ from millstream.wire.messages.describe_configs import (
 from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from millstream.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
-from topic_keys_kit import (
-    CLEANED_AT_ONCE,
-    Bench,
-    effect_of,
-    keys_with_a_test,
-    running_bench,
-    wall_ms,
-)
-from waiting_for import until
-from wire_client import WireClient, build_batch
 
 ALL, ME = "", "1"
 """Names of the resources: the defaults of all brokers, and this broker's own settings."""

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin._resource import ResourceType
 
-from throttled_move import (
+from kits.broker.topic_keys_kit import effect_of
+from kits.process.throttled_move import (
     BROKER_OF_SIDE,
     FOLLOWER,
     LEADER,
@@ -18,8 +19,7 @@ from throttled_move import (
     move,
     slowest_ack_s,
 )
-from topic_keys_kit import effect_of
-from up_kit import cluster_up
+from kits.process.up_kit import cluster_up
 
 
 @effect_of("leader.replication.throttled.rate", "follower.replication.throttled.rate")

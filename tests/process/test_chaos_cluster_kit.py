@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from kits.process.waiting_for import until
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.chaos_cluster import ClusterChaos
-from millstream.testing.chaos_cluster_actions import ACTIONS, WEIGHTS
-from millstream.testing.chaos_cluster_processes import (
+from millstream.testing.chaos.cluster.actions import ACTIONS, WEIGHTS
+from millstream.testing.chaos.cluster.processes import (
     BrokerProcess,
     Coordination,
     MillstreamBroker,
     NodeProcess,
 )
-from millstream.testing.chaos_cluster_scene import ClusterScene, MillstreamCast
-from millstream.testing.chaos_cluster_view import NOBODY, ClusterView, PartitionView, newest
-from millstream.testing.chaos_cluster_zombies import Zombie
-from millstream.testing.chaos_reader import ChaosFailed
-from millstream.testing.net_world import NetWorld, require_networks
+from millstream.testing.chaos.cluster.rounds import ClusterChaos
+from millstream.testing.chaos.cluster.scene import ClusterScene, MillstreamCast
+from millstream.testing.chaos.cluster.view import NOBODY, ClusterView, PartitionView, newest
+from millstream.testing.chaos.cluster.zombies import Zombie
+from millstream.testing.chaos.log.reader import ChaosFailed
+from millstream.testing.chaos.network.world import NetWorld, require_networks
 from millstream.testing.peers.runtimes import require_runtime
-from waiting_for import until
 
 PARTITIONS = 3
 RECORDS_AT = 61
@@ -161,7 +161,7 @@ def test_replicas_that_differ_are_found(
     monkeypatch.setattr(BrokerProcess, "log_bytes", lambda *_: next(logs, b"x"))
     scene.wait_equal(view, scene.load.topic)  # a moment later they are
     logs = iter(lambda: os.urandom(4), b"")
-    monkeypatch.setattr("millstream.testing.chaos_cluster_scene.EQUAL_MAX_S", 0.1)
+    monkeypatch.setattr("millstream.testing.chaos.cluster.scene.EQUAL_MAX_S", 0.1)
     with pytest.raises(ChaosFailed, match=r"I-19.*different as far as the shortest goes"):
         scene.wait_equal(view, scene.load.topic)
 

@@ -5,10 +5,10 @@ import shutil
 import pytest
 
 from millstream.broker.broker import BrokerSeams
-from millstream.testing.chaos import CLUSTER, run_chaos
-from millstream.testing.chaos_cluster import CHANGED, ClusterChaos
-from millstream.testing.chaos_cluster_actions import LATE_READERS, LATE_TURNS
-from millstream.testing.net_world import require_networks
+from millstream.testing.chaos.cluster.actions import LATE_READERS, LATE_TURNS
+from millstream.testing.chaos.cluster.rounds import CHANGED, ClusterChaos
+from millstream.testing.chaos.network.world import require_networks
+from millstream.testing.chaos.run import CLUSTER, run_chaos
 
 pytestmark = [
     pytest.mark.slow,

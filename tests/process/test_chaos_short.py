@@ -7,14 +7,15 @@ import pytest
 
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing import chaos, chaos_broker
-from millstream.testing.chaos import Writer, run_chaos
-from millstream.testing.chaos_broker import BrokerChaos
-from millstream.testing.chaos_client import check_partition
-from millstream.testing.chaos_damage import LogFiles, look
-from millstream.testing.chaos_reader import ChaosFailed, Expected, check_log
-from millstream.testing.chaos_writer import PARTITION
-from millstream.testing.simulate import BROKER
+from millstream.testing.chaos import run as chaos
+from millstream.testing.chaos.broker import rounds as chaos_broker
+from millstream.testing.chaos.broker.client import check_partition
+from millstream.testing.chaos.broker.rounds import BrokerChaos
+from millstream.testing.chaos.log.damage import LogFiles, look
+from millstream.testing.chaos.log.reader import ChaosFailed, Expected, check_log
+from millstream.testing.chaos.log.writer import PARTITION
+from millstream.testing.chaos.run import Writer, run_chaos
+from millstream.testing.simulation.run import BROKER
 
 SEED = 20_240_101
 

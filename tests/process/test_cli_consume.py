@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
+from kits.client.our_client import NOW_MS, created
+from kits.client.reading_stories import produce_values, servers
 from millstream.client.blocking import BlockingClient
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import TopicPartition
 from millstream.testing.broker_thread import BrokerThread
-from our_client import NOW_MS, created
-from reading_stories import produce_values, servers
 
 COMMAND = (sys.executable, "-m", "millstream.cli.main", "consume")
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from cli_kit import Outcome, millstream
+from kits.client.our_writer import java_partition, read_all
+from kits.process.cli_kit import Outcome, millstream
 from millstream.testing.broker_thread import BrokerThread
-from our_writer import java_partition, read_all
 
 COMMAND = (sys.executable, "-m", "millstream.cli.main", "produce")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cli_kit import Outcome, millstream
+from kits.process.cli_kit import Outcome, millstream
 from millstream.testing.broker_thread import BrokerThread
 
 

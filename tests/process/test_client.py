@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import broker_process
-from forked import holds_in_child
+from kits.client.our_client import NOW_MS, STORIES, Story, append, created
+from kits.process.broker_process import broker_process
+from kits.process.forked import holds_in_child
+from kits.process.waiting_for import until
 from millstream.client import blocking
 from millstream.client.admin import NewTopic, or_raise
 from millstream.client.blocking import BlockingClient, client_for
@@ -33,8 +35,6 @@ from millstream.client.offsets import LATEST
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import TopicPartition
 from millstream.testing.broker_thread import BrokerThread
-from our_client import NOW_MS, STORIES, Story, append, created
-from waiting_for import until
 
 NO_FORK_WARNING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

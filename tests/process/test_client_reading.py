@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from broker_process import broker_process
+from kits.client.our_client import created
+from kits.client.reading_stories import STORIES, Story, produce, produce_values, read
+from kits.process.broker_process import broker_process
+from kits.process.waiting_for import until
 from millstream.client.blocking import BlockingClient
 from millstream.client.cluster import Cluster
 from millstream.client.errors import (
@@ -20,15 +23,12 @@ from millstream.client.errors import (
     DeadlinePassed,
     RangeInvalid,
 )
-from millstream.client.reading import faces
-from millstream.client.reading.chunks import ReadRange
-from millstream.client.reading.options import ReadOptions
+from millstream.client.fetch import async_api as faces
+from millstream.client.fetch.chunks import ReadRange
+from millstream.client.fetch.options import ReadOptions
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import Offset, TopicPartition
 from millstream.testing.broker_thread import BrokerThread
-from our_client import created
-from reading_stories import STORIES, Story, produce, produce_values, read
-from waiting_for import until
 
 NO_FORK_WARNING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 

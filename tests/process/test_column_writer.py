@@ -12,11 +12,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from broker_process import broker_process
+from kits.client.our_writer import (
+    STORIES,
+    Story,
+    client_of,
+    read_all,
+    topic_of,
+    write_through_kills,
+)
+from kits.process.broker_process import broker_process
 from millstream.client.errors import BrokersUnreachable, ClientClosed, ClientError
-from millstream.client.producing.errors import BufferFull
+from millstream.client.produce.errors import BufferFull
 from millstream.testing.broker_thread import BrokerThread
-from our_writer import STORIES, Story, client_of, read_all, topic_of, write_through_kills
 
 
 @pytest.fixture(scope="module")

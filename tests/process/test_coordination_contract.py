@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordination_kit import (
+from kits.coordination.coordination_kit import (
     SHORT_SESSION_MS,
     RealWorld,
     SimulatedWorld,
@@ -19,7 +19,7 @@ from coordination_kit import (
     eventually_true,
     unique_root,
 )
-from keeper_process import keeper_process
+from kits.process.keeper_process import keeper_process
 from millstream.coordination import errors
 from millstream.coordination.port import (
     ANY_VERSION,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from disks_kit import (
+from kits.process.broker_process import BrokerProcess
+from kits.process.disks_kit import (
     OFFLINE,
     TOPIC,
     Disks,
@@ -24,9 +24,9 @@ from disks_kit import (
     put,
     values,
 )
+from kits.process.waiting_for import until
 from millstream.testing.record_batches import read_records
 from millstream.wire.errors import ErrorCode
-from waiting_for import until
 
 ALL = ("one", "two", "three")
 NOTICED_WITHIN_S = 5.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.registry import SERVED
+from millstream.broker.requests.registry import SERVED
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.testing import broker as broker  # the fixture itself
 from millstream.testing.broker_thread import BrokerThread

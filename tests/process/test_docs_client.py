@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from millstream.client import errors
-from millstream.client.producing import errors as producing_errors
+from millstream.client.produce import errors as producing_errors
 from millstream.testing import broker as broker  # the fixture itself
 from millstream.testing.broker_thread import BrokerThread
 

@@ -5,8 +5,8 @@ import socket
 import urllib.request
 from pathlib import Path
 
+from kits.process.wire_client import WireClient, build_batch
 from millstream.testing.broker_thread import BrokerThread
-from wire_client import WireClient, build_batch
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 

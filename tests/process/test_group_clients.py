@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer
 from confluent_kafka.admin import AdminClient
 
-import group_client_program
-from group_client_program import CLIENTS, GROUP, TOPIC, WAIT_S
+from kits.process import group_client_program
+from kits.process.group_client_program import CLIENTS, GROUP, TOPIC, WAIT_S
 from millstream.testing.broker_thread import BrokerThread
 
 

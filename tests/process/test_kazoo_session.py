@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from kazoo.protocol.states import KeeperState
 
-from coordination_kit import SHORT_SESSION_MS
-from keeper_process import KeeperProcess, keeper_process
-from lossy_proxy import LossyProxy
+from kits.coordination.coordination_kit import SHORT_SESSION_MS
+from kits.process.keeper_process import KeeperProcess, keeper_process
+from kits.process.lossy_proxy import LossyProxy
+from kits.process.waiting_for import until
 from millstream.coordination import errors
 from millstream.coordination.kazoo_client import LoopHandler, NotSent, SessionClient
 from millstream.coordination.kazoo_session import KazooCoordination, KazooSession
@@ -22,7 +23,6 @@ from millstream.coordination.port import Create, NodeKind, SessionState, WatchEv
 from millstream.runtime.clock import SystemClock
 from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.peers.zookeeper import ZooKeeperServer, four_letters, zookeeper_servers
-from waiting_for import until
 
 WAIT_S = 20.0
 

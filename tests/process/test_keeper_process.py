@@ -16,16 +16,16 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NodeExistsError
 from kazoo.retry import KazooRetry
 
-from keeper_process import KeeperProcess, keeper_process
+from kits.process.keeper_process import KeeperProcess, keeper_process
+from kits.process.waiting_for import until
 from millstream.coordination.keeper.limits import FRAME_BYTES_MAX
 from millstream.coordination.keeper.protocol import Op
 from millstream.coordination.keeper.state import NO_ZXID
 from millstream.model.ids import NO_SESSION
-from millstream.testing import wire_requests as wire
 from millstream.testing.peers.kafka import free_ports
 from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.peers.zookeeper import SHELL, four_letters, java_command
-from waiting_for import until
+from millstream.testing.sim import keeper_requests as wire
 
 KILLS = 4
 ACKNOWLEDGED_BETWEEN_KILLS = 300

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from broker_process import BrokerProcess, broker_process
-from lossy_proxy import LossyProxy
+from kits.broker.produce_codes_kit import batch
+from kits.process.broker_process import BrokerProcess, broker_process
+from kits.process.lossy_proxy import LossyProxy
+from kits.process.waiting_for import until
+from kits.process.wire_client import WireClient
 from millstream.testing.peers.kafka import free_ports
 from millstream.testing.record_batches import PlainRecord, read_records
 from millstream.wire.messages.fetch import FetchResponse
-from produce_codes_kit import batch
-from waiting_for import until
-from wire_client import WireClient
 
 TOPIC = "killed"
 PARTITIONS = 3

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import BrokerProcess
-from disks_kit import (
+from kits.process.broker_process import BrokerProcess
+from kits.process.disks_kit import (
     OFFLINE,
     PARTITIONS,
     TOPIC,
@@ -26,14 +26,14 @@ from disks_kit import (
     put,
     values,
 )
+from kits.process.waiting_for import until
+from kits.process.wire_client import WireClient
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
-from waiting_for import until
-from wire_client import WireClient
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pytest
 
-from keeper_process import keeper_process
+from kits.process.keeper_process import keeper_process
+from kits.process.server_process import ServerProcess, server_process
+from kits.process.up_kit import Cluster
+from kits.process.waiting_for import until
 from millstream.model.config.properties import render_properties
 from millstream.testing.peers.kafka import free_ports
-from server_process import ServerProcess, server_process
-from up_kit import Cluster
-from waiting_for import until
 
 TOPIC = "events"
 DIRECTORIES = ("one", "two")

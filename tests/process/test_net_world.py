@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing import net_world
-from millstream.testing.net_world import NetWorld, Node, NoNetworks, require_networks
-from waiting_for import until
+from kits.process.waiting_for import until
+from millstream.testing.chaos.network import world as net_world
+from millstream.testing.chaos.network.world import NetWorld, Node, NoNetworks, require_networks
 
 PORT = 7000
 SILENCE_S = 0.4

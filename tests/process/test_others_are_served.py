@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from broker_process import BrokerProcess, broker_process
+from kits.process.broker_process import BrokerProcess, broker_process
+from kits.process.waiting_for import until
+from kits.process.wire_client import WireClient, build_batch, produce_request
 from millstream.kernels.compression import Codec
 from millstream.testing.record_batches import BatchSpec
 from millstream.wire.errors import ErrorCode
@@ -43,8 +45,6 @@ from millstream.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from waiting_for import until
-from wire_client import WireClient, build_batch, produce_request
 
 PINGS_MIN = 5
 """Answered while the large request was served: at least so many."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from kits.broker.produce_codes_kit import CASES, DIFFERENCES, VERSIONS, Asker, Case, batch, expected
+from kits.process.wire_client import WireClient
 from millstream.replication.partition import Partition
 from millstream.testing import BrokerThread
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-from produce_codes_kit import CASES, DIFFERENCES, VERSIONS, Asker, Case, batch, expected
-from wire_client import WireClient
 
 IN_PYTHON = {"flush.messages": "1000000000"}
 """A flush that never comes: the connection core leaves such topics to the handler."""

@@ -6,10 +6,10 @@ from concurrent.futures.process import BrokenProcessPool
 import pytest
 
 from millstream.model.invariant import InvariantViolated
-from millstream.testing import simulate
-from millstream.testing.broker_simulation import INTERESTING
-from millstream.testing.log_simulation import ALWAYS, SOMETIMES
-from millstream.testing.simulate import (
+from millstream.testing.simulation import run as simulate
+from millstream.testing.simulation.broker.simulation import INTERESTING
+from millstream.testing.simulation.log.simulation import ALWAYS, SOMETIMES
+from millstream.testing.simulation.run import (
     BROKER,
     BROKER_SEEDS_TO_MEET_ALL,
     PARTS,

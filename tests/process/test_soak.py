@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from millstream.testing import soak
-from millstream.testing.broker_simulation import INTERESTING
-from millstream.testing.chaos import ChaosRun
-from millstream.testing.simulate import BROKER, LOG, SeedFailure, SimulationRun
+from millstream.testing.chaos.run import ChaosRun
+from millstream.testing.simulation.broker.simulation import INTERESTING
+from millstream.testing.simulation.run import BROKER, LOG, SeedFailure, SimulationRun
 
 
 class Calls:

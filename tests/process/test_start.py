@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import broker_process
-from kernel_twins import needs_compiled
-from wire_client import WireClient, build_batch
+from kits.kernels.kernel_twins import needs_compiled
+from kits.process.broker_process import broker_process
+from kits.process.wire_client import WireClient, build_batch
 
 TOO_HEAVY = {
     "crc32c",

@@ -3,8 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
+from kits.broker.topic_keys_kit import keys_with_a_test
 from millstream.model.config.topic_keys import TOPIC_KEYS
-from topic_keys_kit import keys_with_a_test
 
 
 def test_every_topic_key_is_seen_to_work() -> None:

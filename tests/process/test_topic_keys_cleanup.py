@@ -8,10 +8,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from kits.broker.topic_keys_kit import (
+    CLEANED_AT_ONCE,
+    Bench,
+    Lever,
+    effect_of,
+    running_bench,
+    wall_ms,
+)
+from kits.process.waiting_for import until
+from kits.process.wire_client import build_batch
 from millstream.wire.errors import ErrorCode
-from topic_keys_kit import CLEANED_AT_ONCE, Bench, Lever, effect_of, running_bench, wall_ms
-from waiting_for import until
-from wire_client import build_batch
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -7,7 +7,8 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from throttled_move import (
+from kits.broker.topic_keys_kit import effect_of
+from kits.process.throttled_move import (
     BROKER_OF_SIDE,
     FOLLOWER,
     LEADER,
@@ -18,10 +19,9 @@ from throttled_move import (
     seconds_to_move,
     slowest_ack_s,
 )
-from throttled_move import TOPIC as MOVED
-from topic_keys_kit import effect_of
-from up_kit import Cluster, cluster_up
-from waiting_for import until
+from kits.process.throttled_move import TOPIC as MOVED
+from kits.process.up_kit import Cluster, cluster_up
+from kits.process.waiting_for import until
 
 TOPIC = "events"
 

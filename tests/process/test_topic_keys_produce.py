@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from kits.broker.topic_keys_kit import QUICK, Bench, Lever, effect_of, running_bench, wall_ms
+from kits.process.wire_client import WireClient, build_batch
 from millstream.controller import documents
 from millstream.kernels.compression import Codec
 from millstream.model.config.resources import ResourceType
 from millstream.testing.broker_thread import BrokerThread
 from millstream.testing.record_batches import BatchSpec
 from millstream.wire.errors import ErrorCode
-from topic_keys_kit import QUICK, Bench, Lever, effect_of, running_bench, wall_ms
-from wire_client import WireClient, build_batch
 
 HOUR_MS = 3_600_000
 CHANCE = random.Random(1)

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
+from kits.broker.topic_keys_kit import Bench, Lever, effect_of, running_bench, wall_ms
+from kits.process.waiting_for import until
 from millstream.runtime.os_disk import OsFile
-from topic_keys_kit import Bench, Lever, effect_of, running_bench, wall_ms
-from waiting_for import until
 
 HOUR_MS = 3_600_000
 MIB = 1024 * 1024

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from broker_process import broker_process
+from kits.process.broker_process import broker_process
+from kits.process.waiting_for import until
+from kits.process.wire_client import WireClient, build_batch
 from millstream.testing.record_batches import BatchSpec
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
 from millstream.wire.messages.metadata import MetadataRequest
-from waiting_for import until
-from wire_client import WireClient, build_batch
 
 NOW_MS = int(time.time() * 1000)
 MILLSTREAM = [sys.executable, "-m", "millstream.cli.main"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from confluent_kafka.cimpl import NewTopic
 
-from up_kit import MILLSTREAM, cluster_up
+from kits.process.up_kit import MILLSTREAM, cluster_up
 
 
 def test_cluster_goes_on_without_a_broker_and_has_everything_after_a_restart(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from up_kit import MILLSTREAM, cluster_up
-from waiting_for import until
-from wire_client import WireClient, build_batch
+from kits.process.up_kit import MILLSTREAM, cluster_up
+from kits.process.waiting_for import until
+from kits.process.wire_client import WireClient, build_batch
 
 
 @contextmanager

@@ -10,24 +10,25 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from millstream.broker import fetch_read, peer, transport_shell
-from millstream.broker.delayed import DelayedFetch
-from millstream.broker.fetch_request import FetchAsk
-from millstream.broker.fetch_sessions import FetchRound, FetchSessions
-from millstream.broker.peer import ClientPeer
-from millstream.broker.server import Server
+from millstream.broker.fetch import read as fetch_read
+from millstream.broker.fetch.delayed import DelayedFetch
+from millstream.broker.fetch.request import FetchAsk
+from millstream.broker.fetch.sessions import FetchRound, FetchSessions
+from millstream.broker.net import peer, transport_shell
+from millstream.broker.net.peer import ClientPeer
+from millstream.broker.net.server import Server
 from millstream.controller.store import FileChanges, MetadataStore, Stored
 from millstream.model.invariant import InvariantViolated
 from millstream.replication.deadlines import Deadlines
 from millstream.replication.partition import Partition
-from millstream.storage import producer_log
-from millstream.storage.files import PooledFile
 from millstream.storage.flush import Flushable, FlushDone, GroupCommit
-from millstream.storage.log_reader import Isolation
-from millstream.storage.manager import LogManager
-from millstream.storage.producers import Origin, ProducerBatch, ProducerStates
-from millstream.testing.broker_simulation import simulate_broker
-from millstream.testing.broker_simulation_watch import SimulationFailed
+from millstream.storage.log.reader import Isolation
+from millstream.storage.manager.log_manager import LogManager
+from millstream.storage.producers import producer_log
+from millstream.storage.producers.machine import Origin, ProducerBatch, ProducerStates
+from millstream.storage.segments.files import PooledFile
+from millstream.testing.simulation.broker.simulation import simulate_broker
+from millstream.testing.simulation.broker.watch import SimulationFailed
 
 SEEDS = 60
 STEPS = 60

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from millstream.testing.broker_simulation import run_broker
+from millstream.testing.simulation.broker.simulation import run_broker
 
 STEPS = 80
 SEEDS = range(12)
@@ -23,7 +23,7 @@ def test_no_promise_is_broken(seed: int) -> None:
 def test_same_seed_same_run_whatever_the_hashes() -> None:
     """What a set's order or an address decided would not replay."""
     code = (
-        "from millstream.testing.broker_simulation import run_broker\n"
+        "from millstream.testing.simulation.broker.simulation import run_broker\n"
         "print([run_broker(seed, steps=40).digest for seed in (3, 4)])"
     )
     here = str([run_broker(seed, steps=40).digest for seed in (3, 4)])

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from classic_driver import PROTOCOLS, Client, Driver, random_run
+from kits.groups.classic_driver import PROTOCOLS, Client, Driver, random_run
 
 indexes = st.integers(0, 30)
 
@@ -111,5 +111,5 @@ def test_seeds_settle(part: int) -> None:
         try:
             random_run(seed, steps=150)
         except BaseException as error:
-            error.add_note(f"replay: random_run({seed}, steps=150) of tests/classic_driver.py")
+            error.add_note(f"replay: random_run({seed}, steps=150) of kits.groups.classic_driver")
             raise

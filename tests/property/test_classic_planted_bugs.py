@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from classic_driver import Broken, random_run
-from millstream.groups.classic import commits, leaving, rebalancing, static, syncing
+from kits.groups.classic_driver import Broken, random_run
+from millstream.groups.classic import commits, static
+from millstream.groups.classic import leave_group as leaving
+from millstream.groups.classic import rebalance as rebalancing
+from millstream.groups.classic import sync_group as syncing
 from millstream.groups.classic.commits import Committer, check_commit
 from millstream.groups.classic.core import Core
 from millstream.groups.classic.deadlines import Deadlines

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fake_cluster import DISCONNECT, SILENCE, FakeCluster, partition
+from kits.client.fake_cluster import DISCONNECT, SILENCE, FakeCluster, partition
+from kits.rpc.rpc_server import PORT
 from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientError
 from millstream.client.offsets import LATEST, list_offsets
 from millstream.model.ids import TopicId
 from millstream.runtime.randomness import SeededRandomness
 from millstream.wire.errors import ErrorCode
-from rpc_server import PORT
 
 BROKERS = 3
 PARTITIONS = 5

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from cluster_world import World
+from kits.controller.cluster_world import World
 from millstream.controller.image import NO_LEADER
 
 SEEDS = range(1, 41)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster_world import World
+from kits.controller.cluster_world import World
 from millstream.controller.cluster import (
     drafts,
     elections,
@@ -27,7 +27,7 @@ from millstream.controller.cluster.port import IsrChange
 from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import InvariantViolated
-from millstream.runtime.turns import Steps
+from millstream.runtime.scheduler import Steps
 
 SEEDS = 60
 STEPS = 50

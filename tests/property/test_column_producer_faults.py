@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fake_cluster import DISCONNECT, SILENCE
+from kits.client.fake_cluster import DISCONNECT, SILENCE
+from kits.client.produce_cluster import ProduceCluster, numbers
+from kits.rpc.rpc_server import PORT
 from millstream.client.cluster import Cluster
 from millstream.client.column_producer import ColumnProducer
 from millstream.client.errors import ClientError
 from millstream.runtime.randomness import SeededRandomness
 from millstream.wire.errors import ErrorCode
-from produce_cluster import ProduceCluster, numbers
-from rpc_server import PORT
 
 BROKERS = 3
 PARTITIONS = 5

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from consumer_group_history import GroupHistory
+from kits.groups.consumer_group_history import GroupHistory
 
 choices = st.integers(0, 5)
 topic_lists = st.lists(st.sampled_from(["orders", "payments", "refunds"]), max_size=2, unique=True)

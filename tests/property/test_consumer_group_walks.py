@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from consumer_group_walk import walk
-from millstream.groups.consumer import leaving, reconcile, regexes
+from kits.groups.consumer_group_walk import walk
+from millstream.groups.consumer import leave as leaving
+from millstream.groups.consumer import reconcile, regexes
 from millstream.groups.consumer.core import Core
 from millstream.groups.consumer.member import ConsumerMember
 from millstream.groups.consumer.state import GroupState

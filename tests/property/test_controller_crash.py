@@ -11,14 +11,14 @@ from uuid import UUID
 
 import pytest
 
-from controller_kit import create, made, new_disk, run, started
+from kits.controller.controller_kit import create, made, new_disk, run, started
 from millstream.controller.image import TopicImage
-from millstream.controller.local import LocalController
+from millstream.controller.standalone.controller import LocalController
 from millstream.controller.store import MetadataStore
 from millstream.controller.topics import MorePartitions
 from millstream.model.ids import TopicId
-from millstream.testing.crash_states import crash_states
-from millstream.testing.sim_disk import SimDisk
+from millstream.testing.sim.crash_states import crash_states
+from millstream.testing.sim.disk import SimDisk
 
 STATES = 700
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from controller_kit import topic_of
+from kits.controller.controller_kit import topic_of
 from millstream.controller import documents
 from millstream.controller.documents import BrokerConfigs, BrokerState, UnreadableDocument
 from millstream.model.ids import BrokerId, TopicId

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller_kit import brokers_of
+from kits.controller.controller_kit import brokers_of
 from millstream.controller.placement import place
 from millstream.runtime.randomness import SeededRandomness
 

@@ -11,8 +11,18 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core_kit import BIG_SEGMENTS, NOW, Client, Core, Part, Twin, frame, produce_body, twin
-from kernel_twins import needs_compiled
+from kits.broker.core_kit import (
+    BIG_SEGMENTS,
+    NOW,
+    Client,
+    Core,
+    Part,
+    Twin,
+    frame,
+    produce_body,
+    twin,
+)
+from kits.kernels.kernel_twins import needs_compiled
 from millstream.kernels.compression import Codec
 from millstream.testing.record_batches import BatchSpec, build_batch
 

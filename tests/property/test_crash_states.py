@@ -12,14 +12,14 @@ import pytest
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.runtime.disk import File
 from millstream.storage import names
-from millstream.storage.log import Log
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.scan import scan_partition
-from millstream.testing.crash_states import crash_states
+from millstream.storage.directories.log_directory import LogDirectory
+from millstream.storage.log.log import Log
+from millstream.storage.scan.partition_scan import scan_partition
 from millstream.testing.log_kit import PARTITION, open_log, read_all
 from millstream.testing.record_batches import BatchSpec, PlainRecord, build_batch, read_records
-from millstream.testing.sim_clock import ManualClock
-from millstream.testing.sim_disk import SimDisk
+from millstream.testing.sim.clock import ManualClock
+from millstream.testing.sim.crash_states import crash_states
+from millstream.testing.sim.disk import SimDisk
 
 DIRECTORY = f"/data/{PARTITION}"
 STATES_PER_STORY = 1_500

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_plane import DataPlane, Fetched
-from log_stories import batch_of
-from millstream.broker.fetch_sessions import EVICTION_MS, next_epoch
+from kits.broker.data_plane import DataPlane, Fetched
+from kits.storage.log_stories import batch_of
+from millstream.broker.fetch.sessions import EVICTION_MS, next_epoch
 from millstream.storage.config import LogConfig
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchResponse

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kernel_twins import compiled, needs_compiled, twins
-from millstream.broker import fetch_request, fetch_response
-from millstream.broker.fetch_request import FetchAsk, decode
-from millstream.broker.fetch_response import Hints, encode, encode_frame
-from millstream.broker.fetch_sessions import Cursor, Found, RoundAnswer
-from millstream.broker.leader_hints import LeaderHint
+from kits.kernels.kernel_twins import compiled, needs_compiled, twins
+from millstream.broker.cluster.leader_hints import LeaderHint
+from millstream.broker.fetch import request as fetch_request
+from millstream.broker.fetch import response as fetch_response
+from millstream.broker.fetch.request import FetchAsk, decode
+from millstream.broker.fetch.response import Hints, encode, encode_frame
+from millstream.broker.fetch.sessions import Cursor, Found, RoundAnswer
 from millstream.model.ids import Offset, ProducerId
-from millstream.storage.log_reader import ReadSlice
-from millstream.storage.txn_index import AbortedTransaction
+from millstream.storage.log.reader import ReadSlice
+from millstream.storage.segments.txn_index import AbortedTransaction
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import encode_response_header

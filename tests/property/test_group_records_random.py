@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millstream.groups.offsets.loading import LogReader
+from kits.wire.wire_messages import Case, Drawn, fill
+from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import pack, pack_plain
 from millstream.groups.records import blocks
@@ -29,7 +30,7 @@ from millstream.groups.records.keys import (
     decode_key,
     encode_key,
 )
-from millstream.groups.records.partitioning import java_hash
+from millstream.groups.records.partition_of import java_hash
 from millstream.groups.records.values import (
     VALUES,
     OffsetCommitValue,
@@ -43,7 +44,6 @@ from millstream.kernels.errors import MalformedRecords
 from millstream.model.ids import Offset
 from millstream.testing.record_batches import build_batch
 from millstream.wire.primitives import MalformedFrame
-from wire_messages import Case, Drawn, fill
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 INT64 = st.integers(-(2**63), 2**63 - 1)

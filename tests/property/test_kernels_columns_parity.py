@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from column_batches import Record, batch_bytes, columns_of, int64s, parse_batch, plainly, records_of
-from kernel_twins import compiled, plain, twins
+from kits.kernels.column_batches import (
+    Record,
+    batch_bytes,
+    columns_of,
+    int64s,
+    parse_batch,
+    plainly,
+    records_of,
+)
+from kits.kernels.kernel_twins import compiled, plain, twins
 from millstream.kernels.column_types import (
     FLAG_CONTROL,
     FLAG_LOG_APPEND_TIME,

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_twins import compiled, needs_compiled, plain
+from kits.kernels.kernel_twins import compiled, needs_compiled, plain
+from kits.kernels.record_bytes import SIZE_MAX, batch, batch_of, record
 from millstream.kernels.errors import MalformedRecords
-from record_bytes import SIZE_MAX, batch, batch_of, record
 
 pytestmark = needs_compiled("batches", "records", "keymap")
 examples = settings(max_examples=150, deadline=None)

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from millstream.kernels.compression import Codec
-from millstream.testing.log_driver import LogDriver
 from millstream.testing.log_kit import COMPACTED, SMALL_SEGMENTS
+from millstream.testing.simulation.log.driver import LogDriver
 
 parts = st.floats(0, 1)
 counts = st.integers(1, 4)

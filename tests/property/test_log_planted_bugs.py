@@ -9,16 +9,16 @@ from millstream.model.ids import Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.disk import File
 from millstream.storage.epochs import LeaderEpochs
-from millstream.storage.loader import _Loading
-from millstream.storage.log import Log
-from millstream.storage.producer_log import ProducerLog
-from millstream.storage.producers import ProducerStates
-from millstream.storage.segment import Segment
-from millstream.storage.sparse_index import SparseIndex
-from millstream.storage.txn_index import TransactionIndex
-from millstream.testing.log_driver import ModelMismatch
-from millstream.testing.log_simulation import simulate_log
-from millstream.testing.sim_disk import SimDisk, SimFile
+from millstream.storage.log.log import Log
+from millstream.storage.producers.machine import ProducerStates
+from millstream.storage.producers.producer_log import ProducerLog
+from millstream.storage.recovery.loader import _Loading
+from millstream.storage.segments.segment import Segment
+from millstream.storage.segments.sparse_index import SparseIndex
+from millstream.storage.segments.txn_index import TransactionIndex
+from millstream.testing.sim.disk import SimDisk, SimFile
+from millstream.testing.simulation.log.driver import ModelMismatch
+from millstream.testing.simulation.log.simulation import simulate_log
 
 SEEDS = 250
 STEPS = 60

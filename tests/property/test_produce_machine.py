@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.client.producing.answers import Answer
-from millstream.client.producing.batches import Batch, Identity, Origin, Source
-from millstream.client.producing.errors import OutcomeOpen
-from millstream.client.producing.machine import ProduceMachine, Rules
-from millstream.client.producing.partition_queue import LINGERING_S
+from kits.client.sim_partition import SimPartition, encoded, values_of
+from millstream.client.produce.answers import Answer
+from millstream.client.produce.batches import Batch, Identity, Origin, Source
+from millstream.client.produce.errors import OutcomeOpen
+from millstream.client.produce.machine import ProduceMachine, Rules
+from millstream.client.produce.partition_queue import LINGERING_S
 from millstream.kernels.columns import BatchOptions
 from millstream.model.ids import Offset, ProducerEpoch, ProducerId, TopicPartition
 from millstream.rpc.backoff import Backoff
 from millstream.rpc.errors import ConnectionLost
 from millstream.runtime.randomness import SeededRandomness
 from millstream.wire.errors import ErrorCode
-from sim_partition import SimPartition, encoded, values_of
 
 PARTITIONS = 3
 LEADERS = 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_twins import twins
+from kits.kernels.kernel_twins import twins
 from millstream.kernels.batches import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -21,8 +21,8 @@ from millstream.kernels.batches import (
     ROW_FIELDS,
 )
 from millstream.model.ids import ProducerId
-from millstream.storage import producers
-from millstream.storage.producers import Origin, ProducerBatch, ProducerStates
+from millstream.storage.producers import machine as producers
+from millstream.storage.producers.machine import Origin, ProducerBatch, ProducerStates
 
 TRANSACTIONAL, CONTROL = 0x10, 0x20
 SEQUENCE_MAX = 2**31 - 1

@@ -10,13 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from millstream.client.reading.chunks import Chunk, FetchLimits, ReadRange
-from millstream.client.reading.decoding import BatchShape, Decoder
-from millstream.client.reading.machine import FetchAsk, FetchMachine
+from kits.client.model_log import ModelLog, Seen, random_log
+from millstream.client.fetch.chunks import Chunk, FetchLimits, ReadRange
+from millstream.client.fetch.decoder import BatchShape, Decoder
+from millstream.client.fetch.machine import FetchAsk, FetchMachine
 from millstream.model.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from model_log import ModelLog, Seen, random_log
 
 GIVEN = os.environ.get("MILLSTREAM_SEED")
 SEEDS = [int(GIVEN)] if GIVEN else range(60)

@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from log_stories import batch_of
+from kits.replication.replica_kit import Cluster, ReplicaBroker
+from kits.storage.log_stories import batch_of
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.replication.errors import NotLeader
-from replica_kit import Cluster, ReplicaBroker
 
 SEEDS = [*range(1, 13), 166, 323]
 STEPS = 60

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kits.rpc.rpc_server import PORT, Asked, Server, Session, echo, name_of, question
 from millstream.rpc.backoff import Backoff
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.errors import RpcError
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.sim_world import SimWorld
+from millstream.testing.sim.world import SimWorld
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.messages.metadata import MetadataRequest, MetadataResponse
-from rpc_server import PORT, Asked, Server, Session, echo, name_of, question
 
 TIMEOUT_S = 4.0
 SETTINGS = RpcSettings(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kits.groups.shard_hostile import Hostile
 from millstream.groups.classic.core import Core
 from millstream.groups.classic.states import Event, GroupState
 from millstream.groups.consumer import conversion
@@ -15,7 +16,6 @@ from millstream.groups.consumer.embedded import decode_subscription, encode_assi
 from millstream.model.ids import MemberId
 from millstream.model.invariant import InvariantViolated
 from millstream.wire.primitives import MalformedFrame
-from shard_hostile import Hostile
 
 SEEDS = range(1, 101)
 STEPS = 200

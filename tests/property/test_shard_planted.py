@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from millstream.groups import admin, applying, kinds
+from kits.groups.shard_world import BOTH, Broken, Kinds, World
+from millstream.groups import admin, kinds
+from millstream.groups import replay as applying
 from millstream.groups.classic.core import Core as ClassicCore
 from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.consumer.core import Core as ConsumerCore
@@ -20,7 +22,6 @@ from millstream.groups.offsets.machine import Offsets
 from millstream.groups.shard import Shard
 from millstream.model.ids import Offset
 from millstream.model.invariant import InvariantViolated
-from shard_world import BOTH, Broken, Kinds, World
 
 SEEDS = 60
 STEPS = 150

@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from shard_clients import ConsumerClient, CooperativeClient, StaticClient
-from shard_world import BOTH, GROUPS, Kinds, World
+from kits.groups.shard_clients import ConsumerClient, CooperativeClient, StaticClient
+from kits.groups.shard_world import BOTH, GROUPS, Kinds, World
 
 STEPS = 150
 NEW: Kinds = BOTH[1:]

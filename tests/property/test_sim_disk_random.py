@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from millstream.runtime.disk import Disk, read_whole
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.crash_fates import keep_all, keep_none, random_fates
-from millstream.testing.crash_states import crash_states
-from millstream.testing.sim_disk import SimDisk
+from millstream.testing.sim.crash_fates import keep_all, keep_none, random_fates
+from millstream.testing.sim.crash_states import crash_states
+from millstream.testing.sim.disk import SimDisk
 
 NAMES = st.sampled_from(["a", "b", "one", "one/a", "one/b", "one/two"])
 DATA = st.binary(min_size=1, max_size=24)

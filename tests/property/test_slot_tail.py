@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_twins import twins
+from kits.kernels.kernel_twins import twins
 
 steps = st.one_of(
     st.tuples(st.just("append"), st.integers(1, 5), st.integers(61, 300)),

@@ -4,14 +4,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from compaction_kit import RETENTION_MS, ROOT, Bench, sim_disk, state_of
+from kits.storage.compaction_kit import RETENTION_MS, ROOT, Bench, sim_disk, state_of
 from millstream.kernels.compression import Codec
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
-from millstream.storage.log_reader import Isolation
-from millstream.testing.crash_fates import random_fates
+from millstream.storage.log.reader import Isolation
 from millstream.testing.record_batches import PlainRecord
-from millstream.testing.sim_disk import SimDisk
+from millstream.testing.sim.crash_fates import random_fates
+from millstream.testing.sim.disk import SimDisk
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
 values = st.one_of(st.none(), st.binary(max_size=40))

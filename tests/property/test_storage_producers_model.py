@@ -19,8 +19,8 @@ from millstream.model.errors import (
     StaleProducerEpoch,
 )
 from millstream.model.ids import Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs
-from millstream.storage import producer_snapshot
-from millstream.storage.producers import (
+from millstream.storage.producers import snapshot as producer_snapshot
+from millstream.storage.producers.machine import (
     Marker,
     Origin,
     ProducerBatch,

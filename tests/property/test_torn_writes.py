@@ -8,12 +8,15 @@ from millstream.kernels.compression import Codec
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.disk import read_whole
-from millstream.storage import clean_shutdown, names, producer_log, recovery
-from millstream.storage.loader import _Loading
-from millstream.storage.log_reader import Isolation
-from millstream.storage.producer_snapshot import CorruptSnapshot, decode
-from millstream.storage.producers import ProducerStates
-from millstream.storage.scan import scan_partition
+from millstream.storage import names
+from millstream.storage.directories import clean_shutdown
+from millstream.storage.log.reader import Isolation
+from millstream.storage.producers import producer_log
+from millstream.storage.producers.machine import ProducerStates
+from millstream.storage.producers.snapshot import CorruptSnapshot, decode
+from millstream.storage.recovery import crash_recovery as recovery
+from millstream.storage.recovery.loader import _Loading
+from millstream.storage.scan.partition_scan import scan_partition
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS, open_log, read_all
 from millstream.testing.record_batches import (
     BatchSpec,
@@ -22,8 +25,8 @@ from millstream.testing.record_batches import (
     build_marker,
     read_records,
 )
-from millstream.testing.sim_clock import ManualClock
-from millstream.testing.sim_disk import SimDisk
+from millstream.testing.sim.clock import ManualClock
+from millstream.testing.sim.disk import SimDisk
 
 DIRECTORY = f"/data/{PARTITION}"
 

@@ -6,7 +6,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from log_stories import NOW, Story, batch_of, of_producer
+from kits.storage.log_stories import NOW, Story, batch_of, of_producer
 from millstream.kernels.compression import Codec
 from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch

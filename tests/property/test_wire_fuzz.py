@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kits.wire.wire_messages import SHORT, Case, cases, edge_cases, fill
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.catalogue import all_keys
 from millstream.wire.headers import decode_request_header, decode_response_header
 from millstream.wire.primitives import MalformedFrame
-from wire_messages import SHORT, Case, cases, edge_cases, fill
 
 KEYS = pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name.lower())
 CASES = [case for key in all_keys() for case in cases(key)]

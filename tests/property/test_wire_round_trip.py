@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kits.wire.wire_messages import EMPTY, FULL, SHORT, STRANGE, Case, Choices, Drawn, cases, fill
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.catalogue import all_keys
 from millstream.wire.primitives import MalformedFrame
-from wire_messages import EMPTY, FULL, SHORT, STRANGE, Case, Choices, Drawn, cases, fill
 
 KEYS = pytest.mark.parametrize("key", all_keys(), ids=lambda key: key.name.lower())
 

@@ -3,14 +3,14 @@
 from uuid import UUID
 
 from millstream.rpc.connections import Address
-from millstream.testing.broker_simulation_producers import Batch
-from millstream.testing.broker_simulation_scene import PORT
-from millstream.testing.cluster_simulation_clients import (
+from millstream.testing.simulation.broker.producers import Batch
+from millstream.testing.simulation.broker.scene import PORT
+from millstream.testing.simulation.cluster.clients import (
     REFUSED_BY_FORMER_LEADERS,
     ClusterIdempotentProducer,
 )
-from millstream.testing.cluster_simulation_scene import ClusterTopic, host_of
-from millstream.testing.cluster_simulation_stage import TOPIC, Stage
+from millstream.testing.simulation.cluster.scene import ClusterTopic, host_of
+from millstream.testing.simulation.cluster.stage import TOPIC, Stage
 from millstream.wire.errors import ErrorCode
 
 VERSION = 11

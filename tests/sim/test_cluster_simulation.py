@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from millstream.testing.cluster_simulation import run_cluster
-from millstream.testing.cluster_simulation_bugs import BUGS, Planted, first_catch
-from millstream.testing.cluster_simulation_coverage import IN_SIXTY_SEEDS, never_made
-from millstream.testing.simulate import main
+from millstream.testing.simulation.cluster.coverage import IN_SIXTY_SEEDS, never_made
+from millstream.testing.simulation.cluster.planted_bugs import BUGS, Planted, first_catch
+from millstream.testing.simulation.cluster.simulation import run_cluster
+from millstream.testing.simulation.run import main
 
 
 def test_fixed_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +21,7 @@ def test_fixed_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:
 def test_same_seed_same_run_whatever_the_hashes() -> None:
     """What a set's order or an address decided would not replay."""
     code = (
-        "from millstream.testing.cluster_simulation import run_cluster\n"
+        "from millstream.testing.simulation.cluster.simulation import run_cluster\n"
         "print([run_cluster(seed, steps=60).digest for seed in (3, 4)])"
     )
     here = str([run_cluster(seed, steps=60).digest for seed in (3, 4)])

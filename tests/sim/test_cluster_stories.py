@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from millstream.testing.cluster_simulation_coverage import TRUNCATIONS
-from millstream.testing.cluster_simulation_scene import host_of
-from millstream.testing.cluster_simulation_stage import TOPIC, Stage
+from millstream.testing.simulation.cluster.coverage import TRUNCATIONS
+from millstream.testing.simulation.cluster.scene import host_of
+from millstream.testing.simulation.cluster.stage import TOPIC, Stage
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from millstream.testing.cluster_simulation_bugs import Planted, first_catch
-from millstream.testing.group_simulation import IN_TWENTY_SEEDS, never_made, run_groups
-from millstream.testing.group_simulation_bugs import GROUP_BUGS
-from millstream.testing.simulate import main
+from millstream.testing.simulation.cluster.planted_bugs import Planted, first_catch
+from millstream.testing.simulation.groups.planted_bugs import GROUP_BUGS
+from millstream.testing.simulation.groups.simulation import IN_TWENTY_SEEDS, never_made, run_groups
+from millstream.testing.simulation.run import main
 
 
 def test_fixed_seeds_hold(capsys: pytest.CaptureFixture[str]) -> None:

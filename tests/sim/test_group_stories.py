@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.rpc.errors import RpcError
-from millstream.testing.cluster_simulation_stage import TOPIC, Stage
+from millstream.testing.simulation.cluster.stage import TOPIC, Stage
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages import offset_commit as commits
 from millstream.wire.messages import offset_fetch as fetches

@@ -10,7 +10,7 @@ import errno
 import pytest
 
 from millstream.runtime.disk import remove_tree
-from millstream.testing.cluster_simulation_stage import TOPIC, Stage
+from millstream.testing.simulation.cluster.stage import TOPIC, Stage
 from millstream.wire.errors import ErrorCode
 
 SEEDS = [1, 2, 3]

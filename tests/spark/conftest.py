@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from broker_process import broker_process
+from kits.process.broker_process import broker_process
 from millstream.testing.peers.kafka import free_ports
 from millstream.testing.peers.runtimes import require_runtime
-from millstream.testing.spark_sessions import SHORT_LIVED_JVM, local_session
+from millstream.testing.spark.sessions import SHORT_LIVED_JVM, local_session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from millstream.testing.spark_sessions import local_session
+from millstream.testing.spark.sessions import local_session
 
 ROWS = 1000
 QUERY_MAX_S = 120

@@ -6,12 +6,12 @@ import pytest
 
 from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientError, RequestRefused
-from millstream.client.retrying import Deadline
+from millstream.client.retries import Deadline
 from millstream.model.ids import Offset, TopicId, TopicPartition
 from millstream.pipelines.data_loss import ClusterView
 from millstream.pipelines.options import stream_read_options
 from millstream.pipelines.source_offset import SourceOffset, topic_id_from_text
-from millstream.pipelines.spark.cluster_look import ClusterLook
+from millstream.pipelines.spark.metadata_lookup import ClusterLook
 from millstream.wire.errors import ErrorCode
 
 PARTITION = TopicPartition("t", 0)

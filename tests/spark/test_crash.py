@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from crash_kit import SessionRunner, session_runner
+from kits.spark.crash_kit import SessionRunner, session_runner
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.chaos_spark_kill import Kill
-from millstream.testing.chaos_spark_steps import Cell, Sink, Step, Victim
-from millstream.testing.chaos_spark_world import SparkWorld
+from millstream.testing.chaos.spark.kill import Kill
+from millstream.testing.chaos.spark.steps import Cell, Sink, Step, Victim
+from millstream.testing.chaos.spark.world import SparkWorld
 
 SEED = 20_240_101
 

@@ -23,8 +23,8 @@ from examples.shop.watching import play
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 
+from kits.process.waiting_for import until
 from millstream.testing import BrokerThread
-from waiting_for import until
 
 ROOT = Path(__file__).parents[2]
 DAY = Day(seed=11, event_count=20_000)

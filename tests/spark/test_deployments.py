@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from kits.spark.sink_kit import made
 from millstream.testing.peers.runtimes import require_runtime
-from millstream.testing.spark_cluster import StandaloneCluster
-from sink_kit import made
+from millstream.testing.spark.cluster import StandaloneCluster
 
 PROGRAM = Path(__file__).with_name("deployment_program.py")
 PROGRAM_MAX_S = 300

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from crash_kit import SessionRunner, brought_to, session_runner, started
+from kits.client.our_writer import client_of
+from kits.process.waiting_for import until
+from kits.spark.crash_kit import SessionRunner, brought_to, session_runner, started
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.chaos_spark_pipeline import Pipeline
-from millstream.testing.chaos_spark_steps import Sink, Step
-from millstream.testing.chaos_spark_world import SparkWorld
-from our_writer import client_of
-from waiting_for import until
+from millstream.testing.chaos.spark.pipeline import Pipeline
+from millstream.testing.chaos.spark.steps import Sink, Step
+from millstream.testing.chaos.spark.world import SparkWorld
 
 SLACK_S = 20.0
 """For Spark on a busy machine, on top of the time that is named."""

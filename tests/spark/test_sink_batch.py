@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from kits.client.our_writer import CODECS, Seen, java_partition
+from kits.spark.sink_kit import HEADERS, append, frame, made, read_all, stored_batches
 from millstream.testing import BrokerThread
-from our_writer import CODECS, Seen, java_partition
-from sink_kit import HEADERS, append, frame, made, read_all, stored_batches
 
 
 def pairs(found: list[Seen]) -> list[tuple[bytes | None, bytes | None]]:

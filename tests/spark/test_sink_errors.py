@@ -10,10 +10,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import BinaryType, StringType, StructType
 
+from kits.spark.sink_kit import (
+    all_values,
+    append,
+    client_of,
+    frame,
+    made,
+    stored_batches,
+    values_of,
+)
 from millstream.pipelines.spark.batch_writer import BatchWriter
-from millstream.pipelines.spark.task_writing import WriteFailed
+from millstream.pipelines.spark.task_writer import WriteFailed
 from millstream.testing import BrokerThread
-from sink_kit import all_values, append, client_of, frame, made, stored_batches, values_of
 
 NOBODY = "127.0.0.1:1"
 

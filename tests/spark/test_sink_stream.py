@@ -8,9 +8,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from broker_process import broker_process
+from kits.process.broker_process import broker_process
+from kits.spark.sink_kit import made, parquet_file, values_of, write_through_a_kill
 from millstream.testing import BrokerThread
-from sink_kit import made, parquet_file, values_of, write_through_a_kill
 
 MINUTE_S = 60
 

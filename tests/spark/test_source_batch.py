@@ -10,9 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from kits.spark.source_kit import World, numbered
 from millstream.pipelines.errors import SchemaInvalid
 from millstream.pipelines.spark.batch_reader import BatchReader
-from source_kit import World, numbered
 
 COLUMNS = [
     ("key", "binary"),

@@ -10,11 +10,11 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
+from kits.spark.source_kit import World
 from millstream.pipelines.errors import OptionsInvalid
 from millstream.pipelines.spark.columns import source_schema
 from millstream.pipelines.spark.data_source import MillstreamDataSource
 from millstream.pipelines.spark.notices import MillstreamWarning
-from source_kit import World
 
 
 @contextmanager

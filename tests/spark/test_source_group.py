@@ -10,8 +10,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from source_kit import World, numbered
-from waiting_for import until
+from kits.process.waiting_for import until
+from kits.spark.source_kit import World, numbered
 
 TIMEOUT_S = 60
 

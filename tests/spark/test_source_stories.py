@@ -2,8 +2,8 @@
 
 import pytest
 
-from source_kit import World
-from source_stories import STORIES, Story
+from kits.spark.source_kit import World
+from kits.spark.source_stories import STORIES, Story
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda one: one.__name__)

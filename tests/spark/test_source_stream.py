@@ -10,8 +10,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from kits.spark.source_kit import World, numbered
 from millstream.pipelines.progress import lag_from_progress
-from source_kit import World, numbered
 
 TIMEOUT_S = 60
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
-from garbage_kit import as_never_frozen
+from kits.broker.garbage_kit import as_never_frozen
 from millstream.pipelines.spark.data_source import MillstreamDataSource
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:1"}
@@ -73,7 +73,7 @@ def test_nobody_elses_process_is_touched(monkeypatch: pytest.MonkeyPatch) -> Non
             (
                 "millstream.client.admin",
                 "millstream.client.group_offsets",
-                "millstream.client.reading.fetching",
+                "millstream.client.fetch.fetcher",
                 "millstream.kernels.columns",
             ),
         ),

@@ -6,24 +6,26 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from millstream.broker import gauges, lone_broker, registry
-from millstream.broker.configs import BrokerConfigs
-from millstream.broker.dispatch import Dispatch
-from millstream.broker.fetch_sessions import FetchSessions
+from millstream.broker import gauges
+from millstream.broker.configs import standalone_defaults as lone_broker
+from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.broker.fetch.sessions import FetchSessions
 from millstream.broker.garbage import Garbage
-from millstream.broker.groups_part import OFFSETS_TOPIC, GroupsPart, GroupsSeams
-from millstream.broker.limits import ConfiguredLimits
-from millstream.broker.listeners import (
+from millstream.broker.groups.service import OFFSETS_TOPIC, GroupsPart, GroupsSeams
+from millstream.broker.net.limits import ConfiguredLimits
+from millstream.broker.net.listeners import (
     PLAINTEXT,
     ListenerAddress,
     advertised,
     check_protocols,
     parse_listeners,
 )
-from millstream.broker.producer_ids import BlockSource, ProducerIds
-from millstream.broker.server import Server
-from millstream.broker.services import Services
-from millstream.broker.tasks import TaskScope
+from millstream.broker.net.server import Server
+from millstream.broker.produce.producer_ids import BlockSource, ProducerIds
+from millstream.broker.requests import registry
+from millstream.broker.requests.dispatch import Dispatch
+from millstream.broker.requests.services import Services
+from millstream.broker.requests.tasks import TaskScope
 from millstream.broker.upkeep import Upkeep
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.identity import META_PROPERTIES
@@ -34,7 +36,7 @@ from millstream.controller.image import (
     ImageChange,
     TopicImage,
 )
-from millstream.controller.local import LocalController
+from millstream.controller.standalone.controller import LocalController
 from millstream.coordination.port import Coordination
 from millstream.kernels.slots import SlotTable
 from millstream.model.errors import OperatingError
@@ -51,12 +53,12 @@ from millstream.runtime.disk import Disk
 from millstream.runtime.network import LoopNetwork, Network
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import Randomness, system_randomness
-from millstream.runtime.turns import Steps, Turns, in_parts
+from millstream.runtime.scheduler import Steps, Turns, in_parts
 from millstream.storage.config import LogConfig
-from millstream.storage.manager import LogManager, Seams, StartReport
+from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
 
 if TYPE_CHECKING:
-    from millstream.broker.cluster_part import ClusterPart
+    from millstream.broker.cluster.runtime import ClusterPart
     from millstream.observe.http import ObserveServer
 
 log = get_logger("millstream.broker")
@@ -190,7 +192,7 @@ class Broker:
 
     def _make_cluster(self, dispatch: Dispatch, requests: Turns) -> "ClusterPart":
         # Only here: a start is measured in tenths of a second, and one alone needs none of it.
-        from millstream.broker.cluster_part import ClusterPart, PartSeams
+        from millstream.broker.cluster.runtime import ClusterPart, PartSeams
 
         seams = self._seams
         borrowed = PartSeams(
@@ -360,7 +362,7 @@ class Broker:
         port = self._configs.get_int("metrics.port")
         if port < 0:
             return
-        from millstream.broker import group_gauges
+        from millstream.broker.groups import gauges as group_gauges
         from millstream.observe.http import ObserveServer
 
         group_gauges.register(self.services)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from millstream.broker.services import Services
+from millstream.broker.requests.services import Services
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import NO_LEADER
 from millstream.observe.broker_metrics import TopicTotals

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from millstream.broker.broker import Broker, BrokerSeams
-from millstream.broker.configs import BrokerConfigs
-from millstream.broker.first_start import check_first_start
-from millstream.broker.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
+from millstream.broker.cluster.first_start import check_first_start
+from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.broker.net.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
 from millstream.controller.errors import NotOfThisCluster
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
-from millstream.broker.configs import BrokerConfigs
+from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
 from millstream.broker.garbage import Garbage
 from millstream.model.ids import TopicPartition
@@ -15,9 +15,9 @@ from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
-from millstream.runtime.turns import Steps, Turns
-from millstream.storage.directory_move import MoveEnd, MoveReport
-from millstream.storage.manager import LogManager
+from millstream.runtime.scheduler import Steps, Turns
+from millstream.storage.manager.log_manager import LogManager
+from millstream.storage.moves.directory_move import MoveEnd, MoveReport
 from millstream.wire.errors import ErrorCode
 
 log = get_logger("millstream.broker.upkeep")

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from millstream.client.blocking import BlockingClient
+    from millstream.client.fetch.chunks import ReadRange
     from millstream.client.offsets import OffsetSpec
-    from millstream.client.reading.chunks import ReadRange
     from millstream.model.ids import TopicPartition
 
 _NULL: Final = b"null"
@@ -145,8 +145,8 @@ def _ranges(
     *,
     until_end: bool,
 ) -> "list[ReadRange]":
+    from millstream.client.fetch.chunks import ReadRange
     from millstream.client.offsets import LATEST
-    from millstream.client.reading.chunks import ReadRange
     from millstream.model.ids import Offset, TopicPartition
 
     info = client.topics([topic])[topic]

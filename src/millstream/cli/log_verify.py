@@ -13,7 +13,7 @@ from millstream.cli.failure import (
 )
 
 if TYPE_CHECKING:
-    from millstream.storage.scan import ScanReport
+    from millstream.storage.scan.partition_scan import ScanReport
 
 NOTES_MAX: Final = 10
 """Told one by one: a killed Kafka leaves two per partition, and they all say the same."""
@@ -68,7 +68,7 @@ class _Check:
 
     def check(self, given: str) -> None:
         from millstream.cli.partitions import check_files, partition_directories, tidy_path
-        from millstream.storage.scan import scan_checkpoints
+        from millstream.storage.scan.partition_scan import scan_checkpoints
 
         with unusable_paths(self._miss):
             path = tidy_path(given)
@@ -82,7 +82,7 @@ class _Check:
 
     def _scan(self, partition: str) -> None:
         from millstream.cli.partitions import check_files
-        from millstream.storage.scan import scan_partition
+        from millstream.storage.scan.partition_scan import scan_partition
 
         if partition not in self._partitions:
             check_files(self._disk, partition)

@@ -8,8 +8,8 @@ from millstream.cli.failure import UnusablePathError
 from millstream.runtime.disk import Disk
 from millstream.runtime.os_disk import LOCK_NAME
 from millstream.storage import names
-from millstream.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
-from millstream.storage.log_directory import CHECKPOINTS
+from millstream.storage.directories.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from millstream.storage.directories.log_directory import CHECKPOINTS
 
 _LOG_DIRECTORY_FILES: Final = frozenset({LOCK_NAME, CLEAN_SHUTDOWN_FILE, *CHECKPOINTS})
 _PARTITION_FILES: Final = frozenset({names.LEADER_EPOCHS, names.PARTITION_METADATA})

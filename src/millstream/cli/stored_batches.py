@@ -10,8 +10,8 @@ from millstream.kernels.errors import MalformedRecords
 from millstream.model.ids import Offset
 from millstream.runtime.disk import Disk
 from millstream.storage import names
-from millstream.storage.file_walk import FileWalk, WalkStep
-from millstream.storage.scan_report import describe_damage
+from millstream.storage.scan.report import describe_damage
+from millstream.storage.segments.file_walk import FileWalk, WalkStep
 from millstream.storage.validation import (
     CODEC_MASK,
     CONTROL_BIT,

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from millstream.client.cluster import Cluster
 from millstream.client.each import Item, Question
 from millstream.client.errors import ClientError, code_of, error_for
-from millstream.client.retrying import Failure
+from millstream.client.retries import Failure
 from millstream.client.targets import ANY, CONTROLLER, Node, Target
 from millstream.model.config.resources import ResourceType
 from millstream.model.ids import BrokerId

@@ -8,7 +8,7 @@ from millstream.client.cluster import Ask, Cluster
 from millstream.client.each import Item, LeaderQuestion, Question
 from millstream.client.errors import ClientError, TopicExists, code_of, error_for
 from millstream.client.offsets import by_topic
-from millstream.client.retrying import Failure
+from millstream.client.retries import Failure
 from millstream.client.targets import CONTROLLER, Target
 from millstream.model.ids import BrokerId, Offset, TopicId, TopicPartition
 from millstream.rpc.connection import Connection

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import Buffer
 
-from millstream.client.producing.errors import ColumnInvalid, RowInvalid
+from millstream.client.produce.errors import ColumnInvalid, RowInvalid
 from millstream.kernels.column_types import BinaryColumn, HeaderColumn, RecordColumns
 from millstream.kernels.partition_types import Int32Column
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar
 
 from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientClosed, ClientError, DeadlinePassed
+from millstream.client.fetch.chunks import ReadRange
 from millstream.client.metadata import TopicInfo
 from millstream.client.offsets import (
     EpochEnd,
@@ -25,7 +26,6 @@ from millstream.client.offsets import (
     list_offsets,
     offsets_for_leader_epoch,
 )
-from millstream.client.reading.chunks import ReadRange
 from millstream.client.settings import ClientSettings
 from millstream.model.ids import LeaderEpoch, Offset, TopicPartition
 from millstream.runtime.loop_thread import (
@@ -49,8 +49,8 @@ if TYPE_CHECKING:  # they load pyarrow, or much that a process which only reads 
         NewTopic,
     )
     from millstream.client.column_writer import ColumnWriter
-    from millstream.client.reading.blocking import BatchIterator, ColumnIterator
-    from millstream.client.reading.options import ReadOptions
+    from millstream.client.fetch.blocking import BatchIterator, ColumnIterator
+    from millstream.client.fetch.options import ReadOptions
 
 T = TypeVar("T")
 
@@ -289,7 +289,7 @@ class BlockingClient:
         options: ReadOptions | None = None,
     ) -> ColumnIterator:
         """The records `[start, end)` as Arrow record batches; see `reading.blocking`."""
-        from millstream.client.reading.blocking import read_columns
+        from millstream.client.fetch.blocking import read_columns
 
         return read_columns(self, ReadRange(partition, start, end), columns, options)
 
@@ -301,7 +301,7 @@ class BlockingClient:
         options: ReadOptions | None = None,
     ) -> BatchIterator:
         """The same of many partitions at once, in the order in which they come."""
-        from millstream.client.reading.blocking import read_many
+        from millstream.client.fetch.blocking import read_many
 
         return read_many(self, ranges, columns, options)
 

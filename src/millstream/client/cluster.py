@@ -19,9 +19,9 @@ from millstream.client.errors import (
     code_of,
     error_for,
 )
+from millstream.client.fetch.slots import FetchSlots
 from millstream.client.metadata import Leader, LeaderHint, MetadataCache, TopicInfo
-from millstream.client.reading.slots import FetchSlots
-from millstream.client.retrying import (
+from millstream.client.retries import (
     Attempts,
     Deadline,
     Failure,
@@ -30,7 +30,7 @@ from millstream.client.retrying import (
     cause_of,
     remedy_for,
 )
-from millstream.client.routing import Routes
+from millstream.client.routes import Routes
 from millstream.client.settings import ClientSettings
 from millstream.client.targets import ANY, LeaderOf, Target
 from millstream.model.ids import TopicId, TopicPartition

@@ -22,17 +22,12 @@ from millstream.client.errors import (
     DeadlinePassed,
 )
 from millstream.client.metadata import TopicInfo
-from millstream.client.producing.batches import Batch, Source
-from millstream.client.producing.errors import (
-    BufferFull,
-    PartitionInvalid,
-    RowInvalid,
-    WriterBroken,
-)
-from millstream.client.producing.gathering import Gatherer, Portion
-from millstream.client.producing.machine import Delivered, ProduceMachine, Rules
-from millstream.client.producing.sender import Sender
-from millstream.client.producing.spreading import Spreader, SpreadRules
+from millstream.client.produce.arrow_coalescer import Gatherer, Portion
+from millstream.client.produce.batches import Batch, Source
+from millstream.client.produce.errors import BufferFull, PartitionInvalid, RowInvalid, WriterBroken
+from millstream.client.produce.machine import Delivered, ProduceMachine, Rules
+from millstream.client.produce.row_partitioner import Spreader, SpreadRules
+from millstream.client.produce.sender import Sender
 from millstream.client.settings import ClientSettings
 from millstream.kernels.columns import BatchOptions
 from millstream.kernels.compression import Codec

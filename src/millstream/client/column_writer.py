@@ -18,8 +18,8 @@ import pyarrow as pa
 from millstream.client.cluster import Cluster
 from millstream.client.column_producer import ColumnProducer
 from millstream.client.errors import ClientClosed
-from millstream.client.producing.errors import PartitionInvalid
-from millstream.client.producing.machine import Delivered
+from millstream.client.produce.errors import PartitionInvalid
+from millstream.client.produce.machine import Delivered
 from millstream.model.ids import TopicPartition
 
 if TYPE_CHECKING:

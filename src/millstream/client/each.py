@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from millstream.client.cluster import ATTEMPT_ERRORS, Ask, Cluster
 from millstream.client.errors import AnswerUnreadable, ClientError
-from millstream.client.retrying import Attempts, Deadline, Failure, as_client_error
+from millstream.client.retries import Attempts, Deadline, Failure, as_client_error
 from millstream.client.targets import ANY, LeaderOf, Node, Target
 from millstream.model.ids import TopicPartition
 from millstream.rpc.errors import RpcError

@@ -7,7 +7,7 @@ from millstream.client.cluster import ATTEMPT_ERRORS, Cluster
 from millstream.client.each import Item, Question, ask_each
 from millstream.client.errors import ClientError, code_of, error_for
 from millstream.client.offsets import by_topic
-from millstream.client.retrying import Deadline, Failure
+from millstream.client.retries import Deadline, Failure
 from millstream.client.targets import CoordinatorOf, Target
 from millstream.model.ids import NO_GENERATION, Offset, TopicId, TopicPartition
 from millstream.wire.errors import ErrorCode

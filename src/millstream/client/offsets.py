@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from millstream.client.cluster import Cluster, or_raise
 from millstream.client.each import Item, LeaderQuestion, ask_each
 from millstream.client.errors import ClientError, code_of, error_for
-from millstream.client.retrying import Deadline
+from millstream.client.retries import Deadline
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs, TopicPartition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_offsets import (

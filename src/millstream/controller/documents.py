@@ -17,7 +17,7 @@ from uuid import UUID
 
 from millstream.controller.image import PartitionImage, TopicImage
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId
-from millstream.storage.partition_metadata import format_topic_id, parse_topic_id
+from millstream.storage.directories.partition_metadata import format_topic_id, parse_topic_id
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from millstream.controller.topics import new_topic_id
 from millstream.model.ids import BrokerId, TopicId
 from millstream.runtime.disk import Disk, read_whole, write_atomically
 from millstream.runtime.randomness import Randomness
-from millstream.storage.partition_metadata import format_topic_id, parse_topic_id
+from millstream.storage.directories.partition_metadata import format_topic_id, parse_topic_id
 
 META_PROPERTIES: Final = "meta.properties"
 METADATA_HOME: Final = "metadata.home"

@@ -20,8 +20,8 @@ from millstream.controller.image import ClusterImage
 from millstream.model.ids import TopicId, TopicPartition
 from millstream.runtime.disk import Disk
 from millstream.storage import names
-from millstream.storage.log_directory import Withheld
-from millstream.storage.partition_metadata import format_topic_id
+from millstream.storage.directories.log_directory import Withheld
+from millstream.storage.directories.partition_metadata import format_topic_id
 
 
 @dataclass(slots=True)

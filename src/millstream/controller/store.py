@@ -37,7 +37,7 @@ from millstream.model.errors import (
 from millstream.model.ids import TopicId
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.disk import DirectoryLock, Disk, read_whole
-from millstream.storage.partition_metadata import format_topic_id
+from millstream.storage.directories.partition_metadata import format_topic_id
 
 T = TypeVar("T")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from millstream.controller.image import ImageChange
-from millstream.runtime.turns import Steps
+from millstream.runtime.scheduler import Steps
 
 Subscriber = Callable[[ImageChange], Steps[None] | None]
 """Does what the change asks of it at once, or in steps."""

@@ -36,7 +36,7 @@ from millstream.model.limits import (
     TOPIC_NAME_LENGTH_MAX,
 )
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.turns import Steps, in_parts, run_whole
+from millstream.runtime.scheduler import Steps, in_parts, run_whole
 
 TOPICS_PER_TURN: Final = 50
 """Topics checked and placed between two turns of others: a few milliseconds."""

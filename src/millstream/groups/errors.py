@@ -1,4 +1,4 @@
-"""What a group coordinator refuses; `broker/error_codes.py` has the code of each."""
+"""What a group coordinator refuses; `broker/requests/error_codes.py` has the code of each."""
 
 from millstream.model.errors import OperatingError
 

@@ -28,15 +28,18 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from millstream.groups import admin, applying, committing, fetching, kinds, routing
+from millstream.groups import admin, kinds, routing
+from millstream.groups import offset_commit as committing
+from millstream.groups import offset_fetch as fetching
+from millstream.groups import replay as applying
 from millstream.groups.classic.group import ClassicGroup
-from millstream.groups.committing import is_gatherable
 from millstream.groups.consumer.topics import TopicsView
 from millstream.groups.counts import Counts
 from millstream.groups.effects import Caller, Outbox, Write
 from millstream.groups.errors import GroupRefused
-from millstream.groups.expiring import Expiring
-from millstream.groups.offsets.loading import LogReader
+from millstream.groups.expiry import Expiring
+from millstream.groups.offset_commit import is_gatherable
+from millstream.groups.offsets.loader import LogReader
 from millstream.groups.parts import Group, NewMemberId, Parts
 from millstream.groups.records.entries import Entry, Producer
 from millstream.groups.records.keys import OffsetKey

@@ -76,7 +76,7 @@ class ProducerEntry:
     def forget_batches(self) -> None: ...
 
 class PartitionSlot:
-    """The numbers of one partition. See `storage/log_slot.py` for how a log keeps them."""
+    """The numbers of one partition. See `storage/log/slot.py` for how a log keeps them."""
 
     owner: SlotOwner
     producers: dict[int, ProducerEntry]

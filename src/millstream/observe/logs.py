@@ -1,6 +1,6 @@
 """Structured logs on the logging module: a message that never varies, and fields that do.
 
-    log = get_logger("millstream.broker.server")
+    log = get_logger("millstream.broker.net.server")
     log.info("partition created", topic=name, partition=index)
     log.error("a request failed", api=name, error=error)      # with the error's trace
 

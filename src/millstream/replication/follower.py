@@ -23,7 +23,7 @@ from millstream.replication.cluster import ClusterSeams
 from millstream.replication.readable import ReadableReplica
 from millstream.storage.epochs import EpochEnd
 from millstream.storage.flush import FlushDone
-from millstream.storage.log import Log
+from millstream.storage.log.log import Log
 from millstream.wire.errors import ErrorCode
 
 NO_LEADER: Final = BrokerId(-1)

@@ -31,9 +31,9 @@ from millstream.replication.isr_port import IsrAnswer, IsrProposal
 from millstream.replication.leader import Fetched, LeaderReplicas, LeaderState, Proposed
 from millstream.replication.readable import ReadableReplica
 from millstream.storage.flush import FlushDone
-from millstream.storage.log import Log
+from millstream.storage.log.log import Log
 from millstream.storage.ports import AppendDone, AppendOutcome, LeadershipListener
-from millstream.storage.producers import Origin
+from millstream.storage.producers.machine import Origin
 from millstream.storage.validation import Allowance, Checked
 from millstream.wire.errors import ErrorCode
 

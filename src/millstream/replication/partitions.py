@@ -23,10 +23,10 @@ from millstream.replication.throttle import (
     LEADER_REPLICAS,
     listed_partitions,
 )
-from millstream.runtime.turns import Steps, in_parts, run_whole
-from millstream.storage.log import Log
-from millstream.storage.log_steps import LOGS_PER_TURN
-from millstream.storage.manager import LogManager, NewPartition
+from millstream.runtime.scheduler import Steps, in_parts, run_whole
+from millstream.storage.log.log import Log
+from millstream.storage.manager.log_manager import LogManager, NewPartition
+from millstream.storage.manager.log_steps import LOGS_PER_TURN
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 

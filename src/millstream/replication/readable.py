@@ -7,8 +7,8 @@ from millstream.model.errors import FencedLeaderEpoch
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.replication.errors import UnknownLeaderEpoch
 from millstream.storage.epochs import UNDEFINED_EPOCH_END, EpochEnd
-from millstream.storage.log import Log, ReadResult
-from millstream.storage.log_reader import EMPTY_SLICE, Isolation, ReadSlice
+from millstream.storage.log.log import Log, ReadResult
+from millstream.storage.log.reader import EMPTY_SLICE, Isolation, ReadSlice
 
 
 class Reader(Protocol):

@@ -29,11 +29,11 @@ from millstream.replication.follower import (
 from millstream.replication.metadata import PartitionFacts, TopicFacts
 from millstream.replication.partition import LeaderFacts, LeaderHome, Partition
 from millstream.replication.readable import ReadableReplica
-from millstream.replication.waking import Waking
-from millstream.runtime.turns import Steps, in_parts
-from millstream.storage.log import Log
-from millstream.storage.log_steps import LOGS_PER_TURN
-from millstream.storage.manager import LogManager, NewPartition
+from millstream.replication.waiters import Waking
+from millstream.runtime.scheduler import Steps, in_parts
+from millstream.storage.log.log import Log
+from millstream.storage.manager.log_manager import LogManager, NewPartition
+from millstream.storage.manager.log_steps import LOGS_PER_TURN
 from millstream.storage.ports import LeadershipListener
 
 INTERNAL_PREFIX: Final = "__"

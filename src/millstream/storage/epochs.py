@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 from millstream.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
 from millstream.runtime.disk import Disk, write_all_atomically
-from millstream.storage.checkpoints import (
+from millstream.storage.directories.checkpoints import (
     INT32_MAX,
     INT64_MAX,
     CorruptCheckpoint,

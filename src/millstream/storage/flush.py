@@ -10,9 +10,9 @@ from millstream.model.ids import Offset
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Background, BackgroundFullError, Outcome
 from millstream.runtime.disk import Disk
+from millstream.storage.directories.log_directory import LogDirectory, is_descriptor_shortage
 from millstream.storage.epochs import EpochFile, EpochImage, write_images
-from millstream.storage.files import PooledFile
-from millstream.storage.log_directory import LogDirectory, is_descriptor_shortage
+from millstream.storage.segments.files import PooledFile
 
 SEGMENTS_PER_FLUSH_MAX: Final = 64
 """Segments of one log in one job: after a lost checkpoint there may be thousands to sync."""

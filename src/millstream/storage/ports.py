@@ -16,9 +16,9 @@ from millstream.model.ids import (
     TopicId,
     TopicPartition,
 )
-from millstream.storage.log import ReadResult
-from millstream.storage.log_reader import Isolation
-from millstream.storage.producers import Origin
+from millstream.storage.log.log import ReadResult
+from millstream.storage.log.reader import Isolation
+from millstream.storage.producers.machine import Origin
 
 
 class AppendOutcome(NamedTuple):

@@ -37,7 +37,7 @@ from millstream.model.errors import (
 from millstream.model.ids import NO_TIMESTAMP
 from millstream.model.limits import BATCH_BYTES_MAX
 from millstream.storage.config import FOREVER, LogConfig, TimestampType
-from millstream.storage.producers import Origin
+from millstream.storage.producers.machine import Origin
 
 CODEC_MASK: Final = 0b111
 LOG_APPEND_TIME_BIT: Final = 0b1000

@@ -14,16 +14,16 @@ from types import TracebackType
 from typing import Final, Self
 
 from millstream.broker.broker import Broker, BrokerSeams
-from millstream.broker.configs import BrokerConfigs
+from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.cli.keeper_thread import HOST as KEEPER_HOST
 from millstream.cli.keeper_thread import KeeperThread
-from millstream.controller.local import METADATA_DIRECTORY
+from millstream.controller.standalone.controller import METADATA_DIRECTORY
 from millstream.controller.store import BROKER
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.model.config.properties import check_settings
 from millstream.runtime.loop import DirectLoop
 from millstream.runtime.network import LoopNetwork
-from millstream.testing.wire_session import WireCoordination
+from millstream.testing.sim.keeper_session import WireCoordination
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 30.0

@@ -19,14 +19,14 @@ from millstream.model.limits import KIB
 from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk
 from millstream.storage.config import LogConfig
-from millstream.storage.files import OpenFiles
-from millstream.storage.loader import LoadReport, load_log
-from millstream.storage.log import Log
-from millstream.storage.log_base import LogHome
-from millstream.storage.log_directory import LogDirectory
-from millstream.storage.log_reader import Isolation
-from millstream.storage.sparse_index import IndexCache
-from millstream.storage.txn_index import AbortedTransaction
+from millstream.storage.directories.log_directory import LogDirectory
+from millstream.storage.log.base import LogHome
+from millstream.storage.log.log import Log
+from millstream.storage.log.reader import Isolation
+from millstream.storage.recovery.loader import LoadReport, load_log
+from millstream.storage.segments.files import OpenFiles
+from millstream.storage.segments.sparse_index import IndexCache
+from millstream.storage.segments.txn_index import AbortedTransaction
 from millstream.storage.validation import CONTROL_BIT, TRANSACTIONAL_BIT
 from millstream.testing.record_batches import PlainRecord, read_records
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from millstream.runtime.randomness import system_randomness
-from millstream.testing.chaos import run_chaos
-from millstream.testing.simulate import ALL, BROKER, LOG, STEPS_DEFAULT, run_seeds
+from millstream.testing.chaos.run import run_chaos
+from millstream.testing.simulation.run import ALL, BROKER, LOG, STEPS_DEFAULT, run_seeds
 
 SEEDS_PER_TURN: Final = {LOG: 200, BROKER: 150}
 ROUNDS_PER_TURN: Final = {LOG: 50, BROKER: 20}

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from millstream.testing.chaos_reader import ChaosFailed
+from millstream.testing.chaos.log.reader import ChaosFailed
 
 
 def wait_until(

@@ -1,1 +1,1 @@
-"""One module per API. `millstream.broker.registry` says which there are; none is loaded early."""
+"""One module per API; `broker/requests/registry.py` says which there are, none is loaded early."""

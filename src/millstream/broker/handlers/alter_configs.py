@@ -8,9 +8,9 @@ Differs from Kafka: as IncrementalAlterConfigs.
 
 from typing import Final
 
-from millstream.broker.config_changes import KeyChange, Operation
-from millstream.broker.config_requests import all_failed, alter, changing
-from millstream.broker.context import Context
+from millstream.broker.configs.changes import KeyChange, Operation
+from millstream.broker.configs.requests import all_failed, alter, changing
+from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_configs import (
     AlterConfigsRequest,

@@ -12,8 +12,8 @@ Invariants: I-09, I-16, I-17.
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
 from millstream.controller.cluster.errors import NotController
 from millstream.controller.cluster.port import IsrChange
 from millstream.controller.image import PartitionImage

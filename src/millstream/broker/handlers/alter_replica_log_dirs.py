@@ -18,11 +18,11 @@ Invariants: I-02, I-11.
 import os
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import TopicPartition
-from millstream.runtime.turns import Pace, Steps, in_parts
+from millstream.runtime.scheduler import Pace, Steps, in_parts
 from millstream.storage.names import is_legal_partition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_replica_log_dirs import (

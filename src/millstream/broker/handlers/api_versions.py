@@ -16,9 +16,9 @@ it, which is what is served. The features' epoch is the version of the cluster's
 import re
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.features import FEATURES
-from millstream.broker.registry import PRODUCE_ADVERTISED_FROM, SERVED
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.features import FEATURES
+from millstream.broker.requests.registry import PRODUCE_ADVERTISED_FROM, SERVED
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.api_versions import (

@@ -16,8 +16,8 @@ Invariants: I-14, I-16, I-17.
 from collections.abc import Mapping
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
 from millstream.controller.cluster.errors import NotController
 from millstream.controller.cluster.port import LostReplica
 from millstream.controller.identity import LOST_DIRECTORY

@@ -12,7 +12,7 @@ AssignReplicasToDirs.
 
 from typing import Final
 
-from millstream.broker.context import Context
+from millstream.broker.requests.context import Context
 from millstream.controller.cluster.errors import NotController, StaleBrokerEpoch
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.wire.errors import ErrorCode

@@ -10,15 +10,15 @@ v1 member types (KIP-1099)
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import text_of
-from millstream.broker.group_calls import asking, group_code, is_consumer_protocol_on
+from millstream.broker.groups.calls import asking, group_code, is_consumer_protocol_on
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import text_of
 from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.groups.effects import Caller
 from millstream.groups.errors import InvalidGroupId
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
-from millstream.runtime.turns import Pace
+from millstream.runtime.scheduler import Pace
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

@@ -15,14 +15,14 @@ Where it differs from Kafka: a `timeout_ms` below a second counts as one second;
 from collections.abc import Sequence
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of, text_of
-from millstream.broker.topic_changes import within
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of, text_of
+from millstream.broker.requests.topic_changes import within
 from millstream.controller.errors import TooManyPartitions
 from millstream.controller.topics import MorePartitions
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
-from millstream.runtime.turns import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsRequest,

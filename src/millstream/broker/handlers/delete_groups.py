@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import asking, group_code
+from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.requests.context import Context
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
-from millstream.runtime.turns import Pace, in_parts
+from millstream.runtime.scheduler import Pace, in_parts
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,

@@ -16,14 +16,14 @@ Invariants: I-05, I-11.
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.delayed import DelayedDeletion
-from millstream.broker.error_codes import code_of
+from millstream.broker.fetch.delayed import DelayedDeletion
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
 from millstream.controller.topics import INTERNAL_TOPICS
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset, TopicPartition
 from millstream.replication.partition import Partition
-from millstream.runtime.turns import Pace, Steps
+from millstream.runtime.scheduler import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,

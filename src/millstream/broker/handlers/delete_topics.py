@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of, text_of
-from millstream.broker.topic_changes import within
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of, text_of
+from millstream.broker.requests.topic_changes import within
 from millstream.controller.errors import UnknownTopic
 from millstream.controller.image import ClusterImage
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import TopicId
-from millstream.runtime.turns import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_topics import (
     DeletableTopicResult,

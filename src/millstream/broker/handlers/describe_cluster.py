@@ -11,8 +11,8 @@ Where it differs from Kafka: the controller is named and not any broker, since h
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.told_nodes import told_nodes
+from millstream.broker.cluster.advertised_brokers import told_nodes
+from millstream.broker.requests.context import Context
 from millstream.controller.views import (
     CLUSTER_OPERATIONS_ALL,
     OPERATIONS_NOT_ASKED,

@@ -13,18 +13,18 @@ settings here and answer with none.
 
 from typing import Final
 
-from millstream.broker.config_changes import check_broker_name
-from millstream.broker.config_entries import ConfigEntry, ConfigSource
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of, text_of
-from millstream.broker.group_configs import configs_of
+from millstream.broker.configs.changes import check_broker_name
+from millstream.broker.configs.entries import ConfigEntry, ConfigSource
+from millstream.broker.groups.configs import configs_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.controller.errors import UnknownTopic
 from millstream.controller.topics import check_topic_name
 from millstream.model.config.errors import InvalidConfigRequest
 from millstream.model.config.resources import ResourceType
 from millstream.model.errors import OperatingError
 from millstream.observe import logs
-from millstream.runtime.turns import Pace, Steps
+from millstream.runtime.scheduler import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,

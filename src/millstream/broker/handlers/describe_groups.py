@@ -10,13 +10,13 @@ v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import asking, group_code
+from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.requests.context import Context
 from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
-from millstream.runtime.turns import Pace
+from millstream.runtime.scheduler import Pace
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_groups import (
     DescribedGroup,

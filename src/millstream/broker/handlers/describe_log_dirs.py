@@ -14,10 +14,10 @@ import os
 from collections.abc import Container
 from typing import Final
 
-from millstream.broker.context import Context
+from millstream.broker.requests.context import Context
 from millstream.model.ids import TopicPartition
-from millstream.runtime.turns import Pace, Steps
-from millstream.storage.log_directory import LogDirectory
+from millstream.runtime.scheduler import Pace, Steps
+from millstream.storage.directories.log_directory import LogDirectory
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

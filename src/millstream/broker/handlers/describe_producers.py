@@ -11,10 +11,10 @@ Where it differs from Kafka: a partition that is named several times is answered
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
-from millstream.runtime.turns import Pace, Steps
+from millstream.runtime.scheduler import Pace, Steps
 from millstream.storage.names import is_legal_topic
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_producers import (

@@ -12,8 +12,8 @@ v1 times of the last fetch, which there are none of · v2 directory ids (none), 
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.services import Services
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.services import Services
 from millstream.controller.topics import CLUSTER_METADATA_TOPIC
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_quorum import (

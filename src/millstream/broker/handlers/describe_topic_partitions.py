@@ -12,13 +12,13 @@ Where it differs from Kafka: nothing known.
 from collections.abc import Iterable
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.topic_changes import is_log_offline
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.topic_changes import is_log_offline
 from millstream.controller.errors import InvalidTopicName
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import check_topic_name, is_internal
 from millstream.controller.views import TOPIC_OPERATIONS_ALL, PartitionViews
-from millstream.runtime.turns import Pace, Steps
+from millstream.runtime.scheduler import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,

@@ -14,10 +14,10 @@ Where it differs from Kafka: a `timeout_ms` below a second counts as one second.
 from collections.abc import Mapping
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of, text_of
-from millstream.broker.membership import administration_of
-from millstream.broker.topic_changes import within
+from millstream.broker.cluster.membership import administration_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of, text_of
+from millstream.broker.requests.topic_changes import within
 from millstream.controller.cluster.port import ElectionKind
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicPartition

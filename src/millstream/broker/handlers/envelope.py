@@ -9,9 +9,9 @@ controller's. The principal is not looked at while clients do not log in.
 
 from typing import Final
 
-from millstream.broker.collecting import CollectingPeer, RequestRefused
-from millstream.broker.context import Context, RequestFacts
-from millstream.broker.forwarding import FORWARDED
+from millstream.broker.cluster.forwarding import FORWARDED
+from millstream.broker.cluster.response_collector import CollectingPeer, RequestRefused
+from millstream.broker.requests.context import Context, RequestFacts
 from millstream.observe.logs import get_logger
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import RequestHeader, decode_request_header

@@ -26,16 +26,16 @@ Invariants: I-07, I-09, I-15, I-23, I-36, I-37.
 import math
 from typing import Final
 
-from millstream.broker.closest_replica import selection
-from millstream.broker.context import Context
-from millstream.broker.delayed import DelayedFetch, is_start_news
-from millstream.broker.fetch_read import FetchReader
-from millstream.broker.fetch_request import FIRST_WITH_TOPIC_IDS, FetchAsk
-from millstream.broker.fetch_request import decode as decode
-from millstream.broker.fetch_response import NO_HINTS, Hints, encode, encode_frame
-from millstream.broker.fetch_sessions import Found, RoundAnswer
-from millstream.broker.leader_hints import leader_hint
-from millstream.broker.tail_fetch import SIZE_BYTES, TailFetch, leader_of
+from millstream.broker.cluster.leader_hints import leader_hint
+from millstream.broker.fetch.closest_replica import selection
+from millstream.broker.fetch.delayed import DelayedFetch, is_start_news
+from millstream.broker.fetch.read import FetchReader
+from millstream.broker.fetch.request import FIRST_WITH_TOPIC_IDS, FetchAsk
+from millstream.broker.fetch.request import decode as decode
+from millstream.broker.fetch.response import NO_HINTS, Hints, encode, encode_frame
+from millstream.broker.fetch.sessions import Found, RoundAnswer
+from millstream.broker.fetch.tail import SIZE_BYTES, TailFetch, leader_of
+from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 

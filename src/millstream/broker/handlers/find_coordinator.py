@@ -15,10 +15,10 @@ Kafka tells it to ask again. There are no share groups.
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.broker.context import Context
-from millstream.broker.told_nodes import told_nodes
+from millstream.broker.cluster.advertised_brokers import told_nodes
+from millstream.broker.requests.context import Context
 from millstream.controller.views import Node
-from millstream.runtime.turns import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import (
     Coordinator,
@@ -27,7 +27,7 @@ from millstream.wire.messages.find_coordinator import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.groups_part import GroupsPart
+    from millstream.broker.groups.service import GroupsPart
 
 VERSIONS: Final = range(7)
 

@@ -6,19 +6,18 @@ that is there twice is INVALID_REQUEST, an unknown key INVALID_CONFIG. Topics: a
 be is INVALID_CONFIG. Brokers (this one, or "" for all): a key that cannot change while the broker
 runs and a value that cannot be are INVALID_REQUEST. Loggers: levels of this process, not kept over
 a restart; in a cluster they are set by the broker that was asked, and the rest of the request is
-the controller's (`config_split.py`). Groups: values outside the broker's limits are INVALID_CONFIG;
-there need not be such a group. `validate_only` checks everything and changes nothing.
-v1 flexible
-Differs from Kafka: a key that would have no effect here is refused, which for brokers includes
-keys that nobody knows; an unknown operation is INVALID_REQUEST, not UNKNOWN_SERVER_ERROR; settings
-of client metrics are refused.
+the controller's (`broker/configs/split.py`). Groups: values outside the broker's limits are
+INVALID_CONFIG; there need not be such a group. `validate_only` checks everything and changes
+nothing. v1 flexible Differs from Kafka: a key that would have no effect here is refused, which for
+brokers includes keys that nobody knows; an unknown operation is INVALID_REQUEST, not
+UNKNOWN_SERVER_ERROR; settings of client metrics are refused.
 """
 
 from typing import Final
 
-from millstream.broker.config_changes import KeyChange, Operation
-from millstream.broker.config_requests import all_failed, alter, changing
-from millstream.broker.context import Context
+from millstream.broker.configs.changes import KeyChange, Operation
+from millstream.broker.configs.requests import all_failed, alter, changing
+from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,

@@ -18,7 +18,7 @@ Invariants: I-20.
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from millstream.broker.context import Context
+from millstream.broker.requests.context import Context
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerId
 from millstream.wire.errors import ErrorCode

@@ -11,8 +11,8 @@ Invariants: I-27, I-31.
 
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import call
+from millstream.broker.groups.calls import call
+from millstream.broker.requests.context import Context
 from millstream.groups.effects import Caller
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse

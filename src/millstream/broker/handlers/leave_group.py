@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import asking, call, group_code
+from millstream.broker.groups.calls import asking, call, group_code
+from millstream.broker.requests.context import Context
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
-from millstream.runtime.turns import in_parts
+from millstream.runtime.scheduler import in_parts
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.leave_group import (
     LeaveGroupRequest,

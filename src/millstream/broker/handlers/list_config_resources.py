@@ -10,10 +10,10 @@ Differs from Kafka: client metrics have no settings here and none are listed.
 from collections.abc import Iterator
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.group_configs import groups_in
+from millstream.broker.groups.configs import groups_in
+from millstream.broker.requests.context import Context
 from millstream.model.config.resources import ResourceType
-from millstream.runtime.turns import Pace, Steps
+from millstream.runtime.scheduler import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_config_resources import (
     ConfigResource,

@@ -9,8 +9,8 @@ v3 flexible · v4 states · v5 types (KIP-848)
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import asking_shard, group_code, groups_of
+from millstream.broker.groups.calls import asking_shard, group_code, groups_of
+from millstream.broker.requests.context import Context
 from millstream.groups.effects import Caller
 from millstream.groups.errors import NotCoordinator
 from millstream.model.errors import OperatingError

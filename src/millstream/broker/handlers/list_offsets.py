@@ -21,15 +21,15 @@ Invariants: I-07, I-15.
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TimestampMs
 from millstream.replication.errors import OffsetNotAvailable
 from millstream.replication.partition import Partition
-from millstream.runtime.turns import Pace, Steps
-from millstream.storage.log_reader import Isolation
-from millstream.storage.time_search import RecordPlace
+from millstream.runtime.scheduler import Pace, Steps
+from millstream.storage.log.reader import Isolation
+from millstream.storage.log.time_search import RecordPlace
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_offsets import (
     ListOffsetsPartition,

@@ -7,8 +7,8 @@ not being reassigned, is not told. The controller knows; other brokers pass the 
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.membership import administration_of
+from millstream.broker.cluster.membership import administration_of
+from millstream.broker.requests.context import Context
 from millstream.model.ids import TopicPartition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_partition_reassignments import (

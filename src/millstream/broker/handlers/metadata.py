@@ -24,11 +24,11 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of
-from millstream.broker.services import Services
-from millstream.broker.told_nodes import told_nodes
-from millstream.broker.topic_changes import is_log_offline, topic_defaults
+from millstream.broker.cluster.advertised_brokers import told_nodes
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
+from millstream.broker.requests.services import Services
+from millstream.broker.requests.topic_changes import is_log_offline, topic_defaults
 from millstream.controller.errors import InvalidTopicName, TooManyPartitions
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import (
@@ -46,7 +46,7 @@ from millstream.controller.views import (
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
 from millstream.model.limits import PARTITIONS_PER_REQUEST_MAX
-from millstream.runtime.turns import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
+from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataRequest,

@@ -14,13 +14,13 @@ from collections.abc import Coroutine, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import GroupCall, asking, call, call_as, group_code
+from millstream.broker.groups.calls import GroupCall, asking, call, call_as, group_code
+from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage, TopicImage
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
-from millstream.runtime.turns import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
+from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,

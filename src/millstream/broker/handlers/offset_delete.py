@@ -10,12 +10,12 @@ Invariants: I-29.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import asking, group_code
+from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
-from millstream.runtime.turns import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_delete import (
     OffsetDeleteRequest,

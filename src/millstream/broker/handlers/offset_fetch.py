@@ -16,13 +16,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
-from millstream.broker.context import Context
-from millstream.broker.group_calls import asking, group_code
+from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage
 from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
-from millstream.runtime.turns import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,

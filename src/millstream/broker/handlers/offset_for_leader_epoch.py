@@ -12,11 +12,11 @@ Invariants: I-10, I-15.
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch
-from millstream.runtime.turns import Pace, Steps
+from millstream.runtime.scheduler import Pace, Steps
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,

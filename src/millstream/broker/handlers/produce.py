@@ -22,11 +22,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from millstream.broker.context import Context
-from millstream.broker.delayed import DelayedProduce
-from millstream.broker.error_codes import code_of, text_of
-from millstream.broker.leader_hints import leader_hint
-from millstream.broker.produce_records import (
+from millstream.broker.cluster.leader_hints import leader_hint
+from millstream.broker.fetch.delayed import DelayedProduce
+from millstream.broker.produce.records import (
     InternalTopic,
     InvalidRequiredAcks,
     RecordError,
@@ -36,16 +34,18 @@ from millstream.broker.produce_records import (
     is_transactional,
     record_errors,
 )
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.controller.topics import INTERNAL_TOPICS
 from millstream.model.errors import BatchTooLarge, InvalidTransactionState, OperatingError
 from millstream.model.ids import TopicId
 from millstream.model.limits import KIB, MIB
 from millstream.replication.errors import ReplicationTimedOut
 from millstream.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition
-from millstream.runtime.turns import Computation, Steps, in_parts
+from millstream.runtime.scheduler import Computation, Steps, in_parts
 from millstream.storage.config import LogConfig
 from millstream.storage.ports import AppendOutcome
-from millstream.storage.producers import Origin
+from millstream.storage.producers.machine import Origin
 from millstream.storage.validation import Allowance, Checked, TooLargeForNow, check
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.produce import (

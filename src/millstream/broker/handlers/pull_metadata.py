@@ -9,7 +9,7 @@ the broker begins anew.
 
 from typing import Final
 
-from millstream.broker.context import Context
+from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 

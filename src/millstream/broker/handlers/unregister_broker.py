@@ -9,9 +9,9 @@ registration would be back at once; so is one that still has replicas.
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.error_codes import code_of, text_of
-from millstream.broker.membership import administration_of
+from millstream.broker.cluster.membership import administration_of
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.controller.cluster.errors import NotController
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId

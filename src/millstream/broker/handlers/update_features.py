@@ -8,8 +8,8 @@ v1 dry runs and kinds of downgrades (KIP-778) · v2 one error for all instead of
 
 from typing import Final
 
-from millstream.broker.context import Context
-from millstream.broker.features import FEATURES
+from millstream.broker.requests.context import Context
+from millstream.broker.requests.features import FEATURES
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.update_features import (
     FeatureUpdateKey,

@@ -21,7 +21,8 @@ from millstream.controller.cluster.candidate import Elected
 from millstream.controller.cluster.decisions import Decide, Decisions
 from millstream.controller.cluster.elections import UncleanElection
 from millstream.controller.cluster.fenced_writes import Deposed, FencedWriter
-from millstream.controller.cluster.loading import loading, recovering
+from millstream.controller.cluster.image_loader import loading, recovering
+from millstream.controller.cluster.node_reader import BrokerWatch, read_everything, registrations
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.plans import Plan, Policy
 from millstream.controller.cluster.port import (
@@ -32,8 +33,6 @@ from millstream.controller.cluster.port import (
     LostReplica,
     Reassignment,
 )
-from millstream.controller.cluster.racing import first_of
-from millstream.controller.cluster.reading import BrokerWatch, read_everything, registrations
 from millstream.controller.cluster.registration import Registered
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
@@ -48,7 +47,8 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.observe.logs import get_logger
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.turns import Steps, on_the_loop
+from millstream.runtime.scheduler import Steps, on_the_loop
+from millstream.runtime.task_race import first_of
 
 log = get_logger("millstream.controller.active")
 

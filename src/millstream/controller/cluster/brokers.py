@@ -33,7 +33,7 @@ from millstream.controller.errors import InvalidRequest
 from millstream.controller.image import NO_LEADER, BrokerImage, ClusterImage
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.ids import BrokerId
-from millstream.runtime.turns import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, Steps, run_whole
 
 Registrations = Mapping[BrokerId, Registration]
 

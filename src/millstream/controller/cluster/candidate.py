@@ -22,7 +22,6 @@ from millstream.controller.cluster.nodes import (
     encode_controller,
     encode_controller_epoch,
 )
-from millstream.controller.cluster.racing import Wake, first_of
 from millstream.controller.cluster.registration import Registered
 from millstream.coordination.errors import (
     ConnectionLost,
@@ -50,6 +49,7 @@ from millstream.observe.logs import get_logger
 from millstream.rpc.backoff import Backoff
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
+from millstream.runtime.task_race import Wake, first_of
 
 log = get_logger("millstream.controller.candidate")
 

@@ -13,15 +13,15 @@ from types import GeneratorType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from millstream.controller.cluster.errors import NotController
-from millstream.controller.cluster.feed import Feed
 from millstream.controller.cluster.fenced_writes import FencedWriter
+from millstream.controller.cluster.metadata_feed import Feed
 from millstream.controller.cluster.plans import Plan
 from millstream.controller.cluster.port import FeedNews, FeedPosition
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
 from millstream.observe.logs import get_logger
-from millstream.runtime.turns import Steps, on_the_loop
+from millstream.runtime.scheduler import Steps, on_the_loop
 
 log = get_logger("millstream.controller.decisions")
 

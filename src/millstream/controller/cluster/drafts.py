@@ -28,7 +28,7 @@ from millstream.coordination.port import (
 )
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import invariant
-from millstream.runtime.turns import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, Steps, run_whole
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from millstream.model.errors import (
     UnknownTopicId,
 )
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
-from millstream.runtime.turns import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, Steps, run_whole
 
 IsrResults = list[PartitionImage | OperatingError]
 

@@ -25,7 +25,7 @@ from millstream.controller.cluster.port import ElectionKind
 from millstream.controller.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
-from millstream.runtime.turns import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, Steps, run_whole
 
 BALANCED_AT_ONCE: Final = 1000
 """Leaders that one round of balancing moves at most: each move makes clients look again."""

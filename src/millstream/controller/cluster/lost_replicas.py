@@ -26,7 +26,7 @@ from millstream.controller.cluster.port import LostReplica
 from millstream.controller.image import ClusterImage, PartitionImage
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
-from millstream.runtime.turns import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, Steps, run_whole
 
 
 class LostResults(NamedTuple):

@@ -22,7 +22,7 @@ from millstream.model.ids import (
     TopicId,
     TopicPartition,
 )
-from millstream.storage.partition_metadata import format_topic_id, parse_topic_id
+from millstream.storage.directories.partition_metadata import format_topic_id, parse_topic_id
 
 T = TypeVar("T")
 Replicas = tuple[BrokerId, ...]

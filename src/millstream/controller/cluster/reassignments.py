@@ -30,7 +30,7 @@ from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
 from millstream.controller.topics import check_assignment
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicPartition
-from millstream.runtime.turns import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, Steps, run_whole
 
 Replicas = tuple[BrokerId, ...]
 Wanted = Mapping[TopicPartition, Replicas | None]

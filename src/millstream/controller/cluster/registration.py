@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Protocol
 from millstream.controller.cluster import nodes
 from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import CLUSTER_ID, Registration
-from millstream.controller.cluster.racing import Wake, first_of, until
 from millstream.controller.errors import InconsistentClusterId
 from millstream.controller.identity import DIRECTORIES_FILE, EPOCH_FILE
 from millstream.coordination.errors import (
@@ -44,7 +43,8 @@ from millstream.observe.logs import get_logger
 from millstream.rpc.backoff import Backoff
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
-from millstream.storage.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from millstream.runtime.task_race import Wake, first_of, until
+from millstream.storage.directories.clean_shutdown import CLEAN_SHUTDOWN_FILE
 
 log = get_logger("millstream.controller.registration")
 

@@ -40,7 +40,7 @@ from millstream.controller.topics import (
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import TopicId
-from millstream.runtime.turns import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, Steps, run_whole
 
 # -- creation ----------------------------------------------------------------------------------
 

@@ -10,13 +10,25 @@ from collections.abc import Callable, Iterator
 
 from millstream.groups.classic import (
     commits,
-    describing,
-    joining,
-    leaving,
-    loading,
-    rebalancing,
     static,
-    syncing,
+)
+from millstream.groups.classic import (
+    describe as describing,
+)
+from millstream.groups.classic import (
+    join_group as joining,
+)
+from millstream.groups.classic import (
+    leave_group as leaving,
+)
+from millstream.groups.classic import (
+    loader as loading,
+)
+from millstream.groups.classic import (
+    rebalance as rebalancing,
+)
+from millstream.groups.classic import (
+    sync_group as syncing,
 )
 from millstream.groups.classic.commits import Committer
 from millstream.groups.classic.core import Assigning, Core

@@ -10,11 +10,7 @@ from typing import Final
 
 from millstream.groups.classic.core import Core, Replacing
 from millstream.groups.classic.members import Member
-from millstream.groups.classic.rebalancing import (
-    complete_if_all_joined,
-    generation_answer,
-    prepare,
-)
+from millstream.groups.classic.rebalance import complete_if_all_joined, generation_answer, prepare
 from millstream.groups.classic.states import Event, GroupState
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL, topics_of
 from millstream.groups.effects import Caller

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Final
 
 from millstream.groups.consumer import entries, regexes
-from millstream.groups.consumer.advancing import Step, advance, raise_epoch, settle
 from millstream.groups.consumer.checks import check_instance
 from millstream.groups.consumer.conversion import downgraded
 from millstream.groups.consumer.core import Core, Timer
@@ -21,8 +20,9 @@ from millstream.groups.consumer.embedded import (
     encode_assignment,
 )
 from millstream.groups.consumer.heartbeat import check_room, take_place
-from millstream.groups.consumer.leaving import fence, member_of
+from millstream.groups.consumer.leave import fence, member_of
 from millstream.groups.consumer.member import ClassicFacts, ConsumerMember, MemberState
+from millstream.groups.consumer.member_step import Step, advance, raise_epoch, settle
 from millstream.groups.consumer.reconcile import waits_for_others
 from millstream.groups.consumer.regexes import RegexChange
 from millstream.groups.effects import Caller

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from millstream.groups.consumer.core import Core
-from millstream.groups.consumer.leaving import member_of
+from millstream.groups.consumer.leave import member_of
 from millstream.groups.consumer.member import ConsumerMember
 from millstream.groups.errors import (
     GroupRefused,

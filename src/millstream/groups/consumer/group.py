@@ -7,7 +7,8 @@ what was written before it, because it may tell of that.
 
 from collections.abc import Callable, Sequence
 
-from millstream.groups.consumer import classic_members, heartbeat, leaving, regexes
+from millstream.groups.consumer import classic_members, heartbeat, regexes
+from millstream.groups.consumer import leave as leaving
 from millstream.groups.consumer.commits import Committer, PartitionCheck, check_commit, check_fetch
 from millstream.groups.consumer.core import REGEX_KEY, Core, NewMemberId, Timer
 from millstream.groups.consumer.describe import describe

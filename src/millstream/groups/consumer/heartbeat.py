@@ -12,8 +12,8 @@ Invariants: I-27, I-28, I-30.
 from dataclasses import replace
 from typing import Any
 
-from millstream.groups.consumer import entries, leaving, regexes
-from millstream.groups.consumer.advancing import Step, advance
+from millstream.groups.consumer import entries, regexes
+from millstream.groups.consumer import leave as leaving
 from millstream.groups.consumer.checks import (
     check_epoch,
     check_instance,
@@ -28,6 +28,7 @@ from millstream.groups.consumer.member import (
     ConsumerMember,
     Owned,
 )
+from millstream.groups.consumer.member_step import Step, advance
 from millstream.groups.consumer.reconcile import Reported, reported_from
 from millstream.groups.consumer.regexes import RegexChange
 from millstream.groups.effects import Caller

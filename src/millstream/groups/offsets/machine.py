@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from millstream.groups.offsets.packed import Packed, pack, record_offset_of
-from millstream.groups.offsets.pending import PendingOffsets
+from millstream.groups.offsets.pending_transactions import PendingOffsets
 from millstream.groups.offsets.store import OffsetStore, Topics
 from millstream.groups.records.keys import OffsetKey
 from millstream.groups.records.values import OffsetCommitValue

@@ -19,7 +19,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.logs import get_logger
-from millstream.runtime.turns import Steps
+from millstream.runtime.scheduler import Steps
 from millstream.storage.ports import PartitionLog
 
 log = get_logger("millstream.groups")

@@ -9,7 +9,7 @@ from millstream.groups.effects import Outbox, Reply, Write
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
-from millstream.runtime.turns import Turns
+from millstream.runtime.scheduler import Turns
 
 if TYPE_CHECKING:
     from millstream.groups.shard import Shard

@@ -15,8 +15,8 @@ from millstream.kernels.batches import (
 )
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset
-from millstream.runtime.turns import Steps
-from millstream.storage.log_reader import Isolation, ReadSlice
+from millstream.runtime.scheduler import Steps
+from millstream.storage.log.reader import Isolation, ReadSlice
 from millstream.storage.ports import PartitionLog
 
 RECORDS_PER_TURN: Final = 500

@@ -12,10 +12,10 @@ from millstream.pipelines.offsets_json import LATEST_OFFSET
 from millstream.pipelines.options import batch_read_options
 from millstream.pipelines.ranges import split_ranges
 from millstream.pipelines.resolution import batch_ranges
-from millstream.pipelines.spark.cluster_look import ClusterLook
+from millstream.pipelines.spark.bound_lookup import end_wanted, resolved, start_wanted
+from millstream.pipelines.spark.metadata_lookup import ClusterLook
 from millstream.pipelines.spark.notices import tell
-from millstream.pipelines.spark.resolving import end_wanted, resolved, start_wanted
-from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
+from millstream.pipelines.spark.task_reader import ReadTask, TaskRules
 
 if TYPE_CHECKING:
     import pyarrow as pa

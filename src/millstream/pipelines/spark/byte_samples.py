@@ -13,9 +13,9 @@ from typing import Final
 from millstream.client.blocking import BlockingClient
 from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientError
+from millstream.client.fetch.chunks import Chunk, FetchLimits, ReadRange
+from millstream.client.fetch.fetcher import Fetching
 from millstream.client.offsets import by_topic
-from millstream.client.reading.chunks import Chunk, FetchLimits, ReadRange
-from millstream.client.reading.fetching import Fetching
 from millstream.client.targets import Node
 from millstream.model.ids import BrokerId, Offset, TopicPartition
 from millstream.model.limits import KIB, MIB

@@ -39,10 +39,10 @@ from millstream.pipelines.source_offset import (
     document_from_source_offset,
     source_offset_from_document,
 )
-from millstream.pipelines.spark.cluster_look import ClusterLook
+from millstream.pipelines.spark.bound_lookup import resolved, start_wanted
+from millstream.pipelines.spark.metadata_lookup import ClusterLook
 from millstream.pipelines.spark.notices import tell, tell_all
-from millstream.pipelines.spark.resolving import resolved, start_wanted
-from millstream.pipelines.spark.task_reading import ReadTask, TaskRules
+from millstream.pipelines.spark.task_reader import ReadTask, TaskRules
 from millstream.runtime.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskWritten:
         """In a task."""
-        from millstream.pipelines.spark.task_writing import write_task
+        from millstream.pipelines.spark.task_writer import write_task
 
         return write_task(self._plan, iterator)
 

@@ -32,7 +32,7 @@ from millstream.runtime.disk import ReadableBuffer
 from millstream.storage.compaction import batch_edit
 from millstream.storage.compaction.batch_edit import OpenBatch
 from millstream.storage.compaction.transactions import TransactionTracker
-from millstream.storage.producer_log import read_marker
+from millstream.storage.producers.producer_log import read_marker
 from millstream.storage.validation import CODEC_MASK, CONTROL_BIT, INT64_MAX
 
 # What `KeyMap.keep_flags` says of a record, turned into what is kept.

@@ -15,11 +15,11 @@ from millstream.model.limits import CLEANER_KEY_MAP_BYTES_MAX
 from millstream.runtime.background import Background
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
-from millstream.storage.compaction.pacing import CancelFlag, Pause, Throttle
-from millstream.storage.log import Log
+from millstream.storage.log.log import Log
+from millstream.storage.throttle import CancelFlag, Pause, Throttle
 
 if TYPE_CHECKING:
-    from millstream.storage.compaction.cleaning import Cleaning, CleaningReport
+    from millstream.storage.compaction.log_cleaning import Cleaning, CleaningReport
     from millstream.storage.compaction.plan import DirtyRange
 
 POSTPONED_S: Final = 60.0
@@ -152,7 +152,7 @@ class Cleaner:
     # -- after -----------------------------------------------------------------------------
 
     def _ended(self, report: "CleaningReport") -> None:
-        from millstream.storage.compaction.cleaning import End
+        from millstream.storage.compaction.log_cleaning import End
 
         cleaning, self._cleaning = self._cleaning, None
         if cleaning is not None and report.end is End.CORRUPT:

@@ -27,7 +27,7 @@ from millstream.storage.compaction.key_pass import KeyPass
 from millstream.storage.compaction.output import Output, remove_leftovers
 from millstream.storage.compaction.source import OutputLimits, Pacing, Source, grouped, walk
 from millstream.storage.compaction.transactions import TransactionTracker, collect_aborted
-from millstream.storage.file_walk import WalkStep
+from millstream.storage.segments.file_walk import WalkStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

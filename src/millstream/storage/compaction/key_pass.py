@@ -17,8 +17,8 @@ from millstream.runtime.disk import Disk
 from millstream.storage.compaction.batch_edit import OpenBatch, open_batch
 from millstream.storage.compaction.source import Pacing, Source, walk
 from millstream.storage.compaction.transactions import TransactionTracker
-from millstream.storage.file_walk import WalkStep
-from millstream.storage.producer_log import read_marker
+from millstream.storage.producers.producer_log import read_marker
+from millstream.storage.segments.file_walk import WalkStep
 from millstream.storage.validation import CONTROL_BIT
 
 

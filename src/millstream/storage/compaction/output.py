@@ -8,10 +8,10 @@ from millstream.model.ids import Offset
 from millstream.model.limits import MIB
 from millstream.runtime.disk import Disk, ReadableBuffer
 from millstream.storage import names
-from millstream.storage.files import OpenFiles
-from millstream.storage.segment import Segment, SegmentContext
-from millstream.storage.sparse_index import IndexCache
-from millstream.storage.txn_index import AbortedTransaction
+from millstream.storage.segments.files import OpenFiles
+from millstream.storage.segments.segment import Segment, SegmentContext
+from millstream.storage.segments.sparse_index import IndexCache
+from millstream.storage.segments.txn_index import AbortedTransaction
 from millstream.storage.validation import walk_whole
 
 _INDEX_CACHE_BYTES: Final = MIB

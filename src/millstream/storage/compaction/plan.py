@@ -13,7 +13,7 @@ from typing import NamedTuple
 from millstream.model.ids import NO_TIMESTAMP, Offset, TimestampMs
 from millstream.model.invariant import invariant
 from millstream.storage.config import FOREVER
-from millstream.storage.log import Log
+from millstream.storage.log.log import Log
 
 
 class SegmentFacts(NamedTuple):

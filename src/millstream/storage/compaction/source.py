@@ -8,8 +8,8 @@ from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset
 from millstream.model.limits import SEGMENT_OFFSET_SPAN_MAX, SEGMENT_POSITION_MAX
 from millstream.runtime.disk import Disk
-from millstream.storage.compaction.pacing import CancelFlag, Throttle
-from millstream.storage.file_walk import FileWalk, WalkStep
+from millstream.storage.segments.file_walk import FileWalk, WalkStep
+from millstream.storage.throttle import CancelFlag, Throttle
 
 _TIME_INDEX_ENTRY_BYTES: Final = 12
 """The larger of the two kinds of index entries."""

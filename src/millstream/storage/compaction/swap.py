@@ -1,4 +1,4 @@
-"""One new segment takes the place of the ones it was written from; see `tidy.py` for the names.
+"""A new segment takes the place of those it was written from; `recovery/tidy.py` has the names.
 
 The owner makes the renames, another thread syncs the directory after each step. The log's own name
 changes to `.swap` in the same step as the segments in memory: before it a crash (or a truncation)
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from millstream.model.invariant import invariant
 from millstream.storage import names
 from millstream.storage.compaction.job import CleanedGroup
-from millstream.storage.log import Log
-from millstream.storage.segment import Segment, SegmentContext
+from millstream.storage.log.log import Log
+from millstream.storage.segments.segment import Segment, SegmentContext
 
 
 class Swap:

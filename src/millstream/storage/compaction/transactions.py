@@ -12,8 +12,8 @@ from millstream.kernels.batches import ATTRIBUTES, BASE_OFFSET, LAST_OFFSET, PRO
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset, ProducerId
 from millstream.runtime.disk import Disk
-from millstream.storage.producers import Marker
-from millstream.storage.txn_index import AbortedTransaction, TransactionIndex
+from millstream.storage.producers.machine import Marker
+from millstream.storage.segments.txn_index import AbortedTransaction, TransactionIndex
 from millstream.storage.validation import TRANSACTIONAL_BIT
 
 

@@ -10,9 +10,8 @@ from millstream.model.ids import Offset, ProducerId, TimestampMs, TopicPartition
 from millstream.runtime.background import Background
 from millstream.storage import names
 from millstream.storage.compaction.batch_filter import LastRecord
-from millstream.storage.compaction.cleaning import CORRUPT_ERRORS, Cleaning, CleaningReport, End
 from millstream.storage.compaction.job import CleaningInput, CleaningJob, CleaningStats
-from millstream.storage.compaction.pacing import CancelFlag, Throttle
+from millstream.storage.compaction.log_cleaning import CORRUPT_ERRORS, Cleaning, CleaningReport, End
 from millstream.storage.compaction.plan import (
     DirtyRange,
     facts_of,
@@ -21,7 +20,8 @@ from millstream.storage.compaction.plan import (
     rules_of,
 )
 from millstream.storage.compaction.source import OutputLimits, Pacing, Source
-from millstream.storage.log import Log
+from millstream.storage.log.log import Log
+from millstream.storage.throttle import CancelFlag, Throttle
 
 __all__ = ["CORRUPT_ERRORS", "Means", "cleaning_of", "corrupt", "dirty_enough"]
 

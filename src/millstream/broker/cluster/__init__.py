@@ -1,0 +1,1 @@
+"""A broker as a member of a cluster: registration, metadata, forwarding, ISR proposals."""

@@ -1,0 +1,286 @@
+"""Requests that change metadata are the controller's: any broker takes them, and passes them on.
+
+The request's bytes go in an Envelope as they came, and the answer's bytes come back the same way. A
+controller that is not known, does not answer or was deposed meanwhile is waited for, as long as the
+request allows; then the client is told NOT_CONTROLLER and asks again. A request whose answer was
+lost is sent again too: as with a client that asks again, what was done may then be refused as done.
+
+The controller's own clients take the same way, without the Envelope, so that a controller that is
+deposed in between passes their requests on.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from struct import Struct
+from typing import Any, Final, NamedTuple, TypeVar
+
+from millstream.broker.cluster.response_collector import CollectingPeer, RequestRefused
+from millstream.broker.configs.split import split
+from millstream.broker.requests import registry
+from millstream.broker.requests.context import Context, Peer, RequestFacts
+from millstream.broker.requests.dispatch import SMALL_BODY_BYTES, Dispatch, Spawn
+from millstream.broker.requests.registry import Handler
+from millstream.broker.requests.services import Services
+from millstream.controller.cluster.errors import NotController
+from millstream.observe.logs import get_logger
+from millstream.rpc.connections import Address, Connections
+from millstream.rpc.errors import RpcError
+from millstream.runtime.scheduler import Computation, Turns
+from millstream.wire.api_keys import ApiKey
+from millstream.wire.catalogue import response_type
+from millstream.wire.errors import ErrorCode
+from millstream.wire.headers import decode_response_header, encode_request_header
+from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from millstream.wire.primitives import MalformedFrame
+
+log = get_logger("millstream.broker.cluster.forwarding")
+
+FORWARDED: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.DESCRIBE_QUORUM,
+    }
+)
+
+LOOK_S: Final = 0.1
+"""How often a request that waits looks whether there is another controller by now."""
+
+TIMEOUT_MIN_S: Final = 1.0
+"""Given to a request whatever time the client allows, as for a broker alone."""
+
+Settled = Callable[[Any, bytes, int], Awaitable[None]]
+"""Of a request, its answer with the header, and their version."""
+
+_SIZE: Final = Struct(">i")
+
+T = TypeVar("T")
+
+
+class Route(NamedTuple):
+    """Where the controller is, as far as this broker knows."""
+
+    is_here: bool
+    address: Address | None
+    """Of another broker; None where the controller is here, or nobody is known."""
+
+
+class _Failed(Exception):
+    """This attempt came to nothing; the next may not."""
+
+
+class _Passed(NamedTuple):
+    """What the controller is asked: the client's request, or what of it is not this broker's."""
+
+    request: Any
+    body: bytes
+    join: Callable[[Any], Any] | None = None
+    """Makes the controller's part of an answer the whole."""
+
+    def completed(self, context: Context, data: bytes) -> bytes:
+        """The answer for the client, with its header."""
+        if self.join is None:
+            return data
+        key, version = ApiKey(context.facts.api_key), context.version
+        begin = decode_response_header(data, key, version)[1]
+        answer = response_type(key).decode(memoryview(data)[begin:], version)
+        return data[:begin] + bytes(self.join(answer).encode(version))
+
+
+class Forwarding:
+    """One per broker of a cluster. All methods run on the loop's thread."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        services: Callable[[], Services],
+        route: Callable[[], Route],
+        connections: Connections,
+        *,
+        spawn: Spawn,
+        turns: Turns | None,
+        timeout_s: float,
+        settled: Settled | None = None,
+    ) -> None:
+        """`settled` waits, for a moment, until this broker's own metadata shows the change."""
+        self._dispatch = dispatch
+        self._services = services
+        self._route = route
+        self._connections = connections
+        self._spawn = spawn
+        self._turns = turns
+        self._timeout_s = timeout_s
+        self._settled = settled
+
+    def take(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
+        """Have the controller serve the request; the answer follows."""
+        key = ApiKey(facts.api_key)
+        handler = registry.load(key)
+        if facts.version not in handler.versions:
+            self._dispatch.serve(peer, facts, body)  # which refuses it
+            return
+        context = Context(self._services(), peer, facts)
+        kept = bytes(body)
+        is_large = len(kept) > SMALL_BODY_BYTES
+        if is_large:
+            peer.mute(len(kept))
+        work = self._forward(context, handler, kept, is_large=is_large)
+        self._spawn(work, f"forward {key.name} of connection {peer.connection_id}")
+
+    async def _forward(
+        self, context: Context, handler: Handler, body: bytes, *, is_large: bool
+    ) -> None:
+        try:
+            await self._until_answered(context, handler, body)
+        finally:
+            if is_large:
+                context.peer.unmute()
+
+    async def _until_answered(self, context: Context, handler: Handler, body: bytes) -> None:
+        facts = context.facts
+        try:
+            request = await self._decoded(context, handler, body)
+        except MalformedFrame as error:
+            name = ApiKey(facts.api_key).name
+            context.peer.close(f"malformed {name} request of version {facts.version}: {error}")
+            return
+        change = split(request)
+        if change is None:
+            await self._repeat(context, handler, _Passed(request, body))
+        elif change.elsewhere is None:
+            self._dispatch.serve(context.peer, facts, memoryview(body))
+        else:
+            try:
+                done = await handler.handle(context, change.here)
+            except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+                await self._dispatch.refuse(context, handler, request, error)
+                return
+            rest = change.elsewhere
+            body = await self._computed(partial(rest.encode, facts.version), len(body))
+            passed = _Passed(rest, body, partial(change.joined, done))
+            await self._repeat(context, handler, passed)
+
+    async def _repeat(self, context: Context, handler: Handler, passed: "_Passed") -> None:
+        """Until it is answered, or the request's time is over."""
+        deadline_s = self._now_s() + self._limit_s(passed.request)
+        while True:
+            try:
+                await self._attempt(context, passed, deadline_s)
+            except (NotController, RpcError, _Failed):
+                if self._now_s() + LOOK_S >= deadline_s:
+                    await self._refuse(context, handler, passed)
+                    return
+                await asyncio.sleep(LOOK_S)
+            except RequestRefused as error:
+                context.peer.close(str(error))
+                return
+            else:
+                return
+
+    async def _refuse(self, context: Context, handler: Handler, passed: "_Passed") -> None:
+        if passed.join is None:
+            await self._dispatch.refuse(context, handler, passed.request, NotController())
+            return
+        refused = handler.failed(passed.request, ErrorCode.NOT_CONTROLLER, context.version)
+        context.answer(passed.join(refused))
+
+    async def _decoded(self, context: Context, handler: Handler, body: bytes) -> Any:
+        read = partial(handler.decode, memoryview(body), context.version)
+        return await self._computed(read, len(body))
+
+    async def _computed(self, compute: Callable[[], T], size_bytes: int) -> T:
+        """In another thread where it takes long."""
+        if size_bytes <= SMALL_BODY_BYTES or self._turns is None:
+            return compute()
+        return await self._turns.elsewhere(Computation(compute), name="forward a large request")
+
+    def _limit_s(self, request: Any) -> float:
+        timeout_ms: int | None = getattr(request, "timeout_ms", None)
+        if timeout_ms is None:
+            return self._timeout_s
+        return min(self._timeout_s, max(TIMEOUT_MIN_S, timeout_ms / 1000))
+
+    # -- one attempt -----------------------------------------------------------------------
+
+    async def _attempt(self, context: Context, passed: "_Passed", deadline_s: float) -> None:
+        """Answer, or raise NotController, RpcError, _Failed, RequestRefused."""
+        route = self._route()
+        if route.is_here:
+            data = await serve_here(self._dispatch, context, memoryview(passed.body))
+            await self._show(context, passed.request, data)
+            data = await self._computed(partial(passed.completed, context, data), len(data))
+            # It was counted when it was served.
+            context.peer.send_answer(context.facts.number, [_SIZE.pack(len(data)), data])
+        elif route.address is None:
+            raise _Failed
+        else:
+            data = await self._passed_on(context, route, route.address, passed.body, deadline_s)
+            await self._show(context, passed.request, data)
+            data = await self._computed(partial(passed.completed, context, data), len(data))
+            context.answer_frame([_SIZE.pack(len(data)), data], len(data))
+
+    async def _show(self, context: Context, request: Any, data: bytes) -> None:
+        if self._settled is not None and len(data) <= SMALL_BODY_BYTES:
+            await self._settled(request, data, context.version)
+
+    async def _passed_on(
+        self, context: Context, route: Route, address: Address, body: bytes, deadline_s: float
+    ) -> bytes:
+        work = self._sent(context, address, body, deadline_s)
+        sending = asyncio.get_running_loop().create_task(work, name="pass a request on")
+        try:
+            # A controller that hangs is not waited for once there is another.
+            while not sending.done() and self._route() == route and self._now_s() < deadline_s:
+                await asyncio.wait([sending], timeout=LOOK_S)
+            if not sending.done():
+                raise _Failed
+            return sending.result()
+        finally:
+            if not sending.done():
+                sending.cancel()
+                await asyncio.wait([sending])
+
+    async def _sent(
+        self, context: Context, address: Address, body: bytes, deadline_s: float
+    ) -> bytes:
+        facts = context.facts
+        key = ApiKey(facts.api_key)
+        header = encode_request_header(key, facts.version, facts.correlation_id, facts.client_id)
+        connection = await self._connections.get(address)
+        answer: EnvelopeResponse = await connection.send(
+            EnvelopeRequest(
+                request_data=header + body,
+                request_principal=None,
+                client_host_address=context.peer.client_host.encode(),
+            ),
+            timeout_s=max(LOOK_S, deadline_s - self._now_s()),
+        )
+        if answer.error_code == ErrorCode.NOT_CONTROLLER:
+            raise NotController
+        if answer.error_code or answer.response_data is None:
+            told = ErrorCode(answer.error_code).name
+            raise RequestRefused(f"the controller refused {key.name}: {told}")
+        return bytes(answer.response_data)
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+
+async def serve_here(dispatch: Dispatch, context: Context, body: memoryview) -> bytes:
+    """The answer of this broker; raises NotController when it was deposed, RequestRefused."""
+    peer = context.peer
+    collecting = CollectingPeer(
+        listener=peer.listener, client_host=peer.client_host, local_host=peer.local_host
+    )
+    dispatch.serve(collecting, context.facts, body)
+    return await collecting.answered

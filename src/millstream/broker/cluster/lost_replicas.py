@@ -1,0 +1,116 @@
+"""Tells the controller which replicas of this broker have no log any more.
+
+A broker whose disk fails is alive, so nobody else would notice: it would lead on, and refuse. What
+it has to tell is found anew at each look, by what has failed here and what the metadata says of it.
+So nothing has to be remembered, whoever the controller is and however often this broker registers.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from millstream.broker.cluster.controller_calls import ControllerCalls, GivenUp
+from millstream.controller.cluster.errors import NotController, StaleBrokerEpoch
+from millstream.controller.cluster.port import ClusterController, LostReplica
+from millstream.controller.identity import LOST_DIRECTORY
+from millstream.controller.image import ClusterImage
+from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId
+from millstream.observe.logs import get_logger
+from millstream.replication.partitions import Partitions
+from millstream.runtime.scheduler import in_parts, on_the_loop
+from millstream.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    RequestDirectoryData,
+    RequestPartitionData,
+    RequestTopicData,
+)
+
+log = get_logger("millstream.broker.lost")
+
+LOOK_S: Final = 0.5
+"""Until a failure is told, at the latest; without one a look costs nothing."""
+
+REPLICAS_MAX: Final = 2_000
+"""In one request; the others follow in the next. Kafka's brokers send 2250 at most."""
+
+PURPOSE: Final = "lost"
+
+
+class LostReplicas:
+    """One broker's; all on the loop's thread."""
+
+    def __init__(
+        self,
+        calls: ControllerCalls,
+        partitions: Partitions,
+        image: Callable[[], ClusterImage],
+        *,
+        broker_id: BrokerId,
+        broker_epoch: Callable[[], BrokerEpoch],
+    ) -> None:
+        """`image` is what this broker knows; `broker_epoch` NO_BROKER_EPOCH without a session."""
+        self._calls = calls
+        self._partitions = partitions
+        self._image = image
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+
+    def look(self) -> Coroutine[Any, Any, None] | None:
+        """What has to be done now, if anything has."""
+        if not self._partitions.has_lost or self._broker_epoch() == NO_BROKER_EPOCH:
+            return None
+        return self._tell(self._broker_epoch())
+
+    async def _tell(self, epoch: BrokerEpoch) -> None:
+        found = await on_the_loop(self._partitions.finding_lost())
+        lost = [LostReplica(*one) for one in found if not self._is_known(*one)]
+        for part in in_parts(lost, REPLICAS_MAX):
+            try:
+                await self._send(part, epoch)
+            except GivenUp:
+                return  # under its next epoch it looks anew
+            log.warning("the controller knows of logs that failed here", partitions=len(part))
+
+    def _is_known(self, topic_id: TopicId, index: int) -> bool:
+        """Whether the metadata says so, or has no such replica any more."""
+        topic = self._image().topics_by_id.get(topic_id)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return True
+        partition = topic.partitions[index]
+        return self._broker_id not in partition.replicas or self._broker_id in partition.lost
+
+    async def _send(self, lost: Sequence[LostReplica], epoch: BrokerEpoch) -> None:
+        """Until a controller has written it down; again does no harm."""
+
+        async def here(controller: ClusterController) -> None:
+            try:
+                await controller.lose_replicas(lost, broker_id=self._broker_id, broker_epoch=epoch)
+            except StaleBrokerEpoch:
+                raise NotController from None  # it has not seen this registration yet
+
+        async def there(send: Callable[[Any], Any]) -> None:
+            await send(self._request(lost, epoch))
+
+        await self._calls.call(
+            here, there, purpose=PURPOSE, is_wanted=lambda: self._broker_epoch() == epoch
+        )
+
+    def _request(
+        self, lost: Sequence[LostReplica], epoch: BrokerEpoch
+    ) -> AssignReplicasToDirsRequest:
+        topics: dict[TopicId, list[RequestPartitionData]] = {}
+        for one in lost:
+            data = RequestPartitionData(partition_index=one.partition)
+            topics.setdefault(one.topic_id, []).append(data)
+        return AssignReplicasToDirsRequest(
+            broker_id=self._broker_id,
+            broker_epoch=epoch,
+            directories=[
+                RequestDirectoryData(
+                    id=LOST_DIRECTORY,
+                    topics=[
+                        RequestTopicData(topic_id=key, partitions=all_)
+                        for key, all_ in topics.items()
+                    ],
+                )
+            ],
+        )

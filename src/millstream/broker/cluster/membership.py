@@ -1,0 +1,67 @@
+"""A broker's place in a cluster, as far as handlers need it, and who decides about partitions."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from millstream.controller.standalone.answers import AloneAdministration
+from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
+
+if TYPE_CHECKING:
+    from millstream.broker.requests.services import Services
+    from millstream.controller.cluster.port import ClusterController, ElectionKind, Reassignment
+    from millstream.controller.topics import NewTopic
+    from millstream.model.errors import OperatingError
+    from millstream.wire.errors import ErrorCode
+    from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
+
+
+class Membership(Protocol):
+    """One broker's part of a cluster; a broker alone has none."""
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        """Of this broker's registration."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+
+    def active(self) -> "ClusterController":
+        """The controller in this broker; raises NotController."""
+
+    async def pulled(self, request: "PullMetadataRequest") -> "PullMetadataResponse":
+        """What is new, for another broker."""
+
+    async def create_missing(self, wanted: "Sequence[NewTopic]") -> "dict[str, ErrorCode]":
+        """Have topics created that a client asks for or needs; why some were not.
+
+        Wherever the controller is. They are in this broker's image then.
+        """
+
+
+class Administration(Protocol):
+    """What operators ask for; see `controller/cluster/port.py`."""
+
+    async def elect_leaders(
+        self, kind: "ElectionKind", partitions: Sequence[TopicPartition] | None
+    ) -> "dict[TopicPartition, OperatingError | None]": ...
+
+    async def reassign_partitions(
+        self,
+        wanted: Mapping[TopicPartition, tuple[BrokerId, ...] | None],
+        *,
+        may_change_factor: bool = True,
+    ) -> "dict[TopicPartition, OperatingError | None]": ...
+
+    def reassignments(
+        self, partitions: Sequence[TopicPartition] | None
+    ) -> "list[Reassignment]": ...
+
+    async def unregister_broker(self, broker_id: BrokerId) -> None: ...
+
+
+def administration_of(services: "Services") -> Administration:
+    """The controller here, or the broker that is alone; raises NotController."""
+    if services.membership is not None:
+        return services.membership.active()
+    return AloneAdministration(services.image)

@@ -1,0 +1,68 @@
+"""A connection that is none: it keeps the answer to one request for whoever asked in its name.
+
+A request that was forwarded is served like any other; only its answer goes another way.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from millstream.broker.requests.context import AnswerPart
+from millstream.controller.cluster.errors import NotController
+from millstream.model.errors import OperatingError
+from millstream.model.invariant import invariant
+
+_FRAME_SIZE_BYTES: Final = 4
+
+
+class RequestRefused(OperatingError):
+    """The connection would have been closed: the request is malformed or could not be answered."""
+
+
+class CollectingPeer:
+    """Takes one answer; `answered` has it without the size of its frame."""
+
+    is_open = True
+
+    def __init__(self, *, listener: str, client_host: str, local_host: str) -> None:
+        self.listener = listener
+        self.client_host = client_host
+        self.local_host = local_host
+        self.connection_id = 0
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        """Raises NotController or RequestRefused."""
+        self._is_deposed = False
+
+    def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
+        del number
+        if self._is_deposed:
+            self._fail(NotController())
+            return
+        pieces = []
+        for part in parts:
+            invariant(isinstance(part, bytes | bytearray | memoryview), "records were forwarded")
+            pieces.append(bytes(part))  # type: ignore[arg-type]
+        if not self.answered.done():
+            self.answered.set_result(b"".join(pieces)[_FRAME_SIZE_BYTES:])
+
+    def send_nothing(self, number: int) -> None:
+        del number
+        self._fail(RequestRefused("the request has no answer"))
+
+    def close(self, reason: str) -> None:
+        self._fail(RequestRefused(reason))
+
+    def is_not_controller(self) -> None:
+        """The answer that follows says so, and is not the last word: there will be another."""
+        self._is_deposed = True
+
+    def mute(self, size_bytes: int) -> None:
+        """There are no others that could overtake it."""
+
+    def unmute(self) -> None:
+        """Nothing was held back."""
+
+    def _fail(self, error: OperatingError) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(error)
+            self.answered.exception()  # seen, also when nobody waits any more

@@ -1,0 +1,396 @@
+"""What a broker of a cluster has beside one that is alone: made, started and stopped with it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.broker.cluster.forwarding import FORWARDED, Forwarding
+from millstream.broker.cluster.identity import ClusterIdentity
+from millstream.broker.cluster.lost_replicas import LOOK_S, LostReplicas
+from millstream.broker.cluster.member import ClusterMember, MemberParts
+from millstream.broker.cluster.metadata import ClusterMetadata
+from millstream.broker.cluster.metadata_barrier import Settling
+from millstream.broker.cluster.settings import (
+    ClusterSettings,
+    cluster_settings,
+    inter_broker_listener,
+    replica_settings,
+)
+from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.broker.net.listeners import ListenerAddress
+from millstream.broker.requests.dispatch import Dispatch, Spawn
+from millstream.broker.requests.services import Services
+from millstream.broker.requests.topic_changes import configured_defaults
+from millstream.broker.upkeep import Duty
+from millstream.controller.cluster.nodes import Registration
+from millstream.controller.cluster.registration import ClusterIds
+from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster
+from millstream.controller.image import Endpoint, ImageChange
+from millstream.coordination.port import Coordination
+from millstream.model.config.cluster_keys import RACK_AWARE
+from millstream.model.config.errors import InvalidConfig
+from millstream.model.errors import AllDirectoriesFailed, OperatingError, StorageFailed
+from millstream.model.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    BrokerId,
+    Offset,
+    TopicPartition,
+)
+from millstream.observe.logs import get_logger
+from millstream.replication.fetch_wire import FetchLimits
+from millstream.replication.fetchers import FetchSeams, ReplicaFetchers
+from millstream.replication.partitions import Partitions
+from millstream.replication.throttle import ReplicaThrottle
+from millstream.rpc.connections import Connections
+from millstream.rpc.settings import RpcSettings
+from millstream.runtime.background import Background
+from millstream.runtime.clock import Clock
+from millstream.runtime.disk import Disk
+from millstream.runtime.network import Network
+from millstream.runtime.randomness import Randomness
+from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.task_race import until
+from millstream.storage.manager.log_manager import LogManager, StartReport
+
+if TYPE_CHECKING:
+    from millstream.broker.cluster.standalone_import import LonePast
+    from millstream.controller.cluster.standalone_bootstrap import LoneState
+
+log = get_logger("millstream.broker.cluster")
+
+LEADER_RATE: Final = "leader.replication.throttled.rate"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+
+
+@dataclass(slots=True, kw_only=True)
+class PartSeams:
+    """What it borrows from the broker it belongs to."""
+
+    broker_id: BrokerId
+    configs: BrokerConfigs
+    coordination: Coordination | None
+    """None: that of `zookeeper.connect`."""
+    disk: Disk
+    background: Background
+    network: Network
+    clock: Clock
+    randomness: Randomness
+    turns: Turns
+    requests: Turns
+    spawn: Spawn
+    logs: LogManager
+    partitions: Partitions
+    services: Callable[[], Services]
+    poke: Callable[[], None]
+    """Lets answers leave that became ready here."""
+
+
+class ClusterPart:
+    """`load`, `join`; later `hand_over`, `stop_serving` and `close`."""
+
+    def __init__(self, seams: PartSeams, dispatch: Dispatch) -> None:
+        """Raises InvalidConfig."""
+        self._seams = seams
+        configs = seams.configs
+        self._settings = settings = cluster_settings(configs)
+        replica_settings(configs)  # which checks them
+        self._identity = ClusterIdentity(
+            seams.disk,
+            configs.get_list("log.dirs"),
+            broker_id=seams.broker_id,
+            randomness=seams.randomness,
+        )
+        self.connections = Connections(
+            seams.network,
+            RpcSettings(
+                client_id=f"broker-{seams.broker_id}",
+                connect_timeout_s=settings.connect_timeout_s,
+                request_timeout_s=settings.request_timeout_s,
+            ),
+            seams.randomness,
+        )
+        self.member = ClusterMember(
+            MemberParts(
+                broker_id=seams.broker_id,
+                configs=configs,
+                settings=settings,
+                coordination=seams.coordination or _kazoo(settings, seams.clock),
+                connections=self.connections,
+                clock=seams.clock,
+                randomness=seams.randomness,
+                turns=seams.turns,
+                spawn=seams.spawn,
+                partitions=seams.partitions,
+            )
+        )
+        self.metadata = ClusterMetadata(self.member, lambda: configured_defaults(configs))
+        self._past: LonePast | None = None
+        """Of a broker that was alone until now."""
+        self._forward(dispatch)
+        self._fetchers = self._replicate()
+        self._lost = LostReplicas(
+            self.member.calls,
+            seams.partitions,
+            lambda: self.member.image,
+            broker_id=seams.broker_id,
+            broker_epoch=lambda: self.member.broker_epoch,
+        )
+        self.unclean_truncations = 0
+
+    def _forward(self, dispatch: Dispatch) -> None:
+        seams = self._seams
+        forwarding = Forwarding(
+            dispatch,
+            seams.services,
+            self.member.route,
+            self.connections,
+            spawn=seams.spawn,
+            turns=seams.requests,
+            timeout_s=self._settings.request_timeout_s,
+            settled=Settling(self.member.following.wait_for),
+        )
+        dispatch.take_elsewhere = dict.fromkeys(FORWARDED, forwarding.take)
+
+    def _replicate(self) -> ReplicaFetchers:
+        seams, member = self._seams, self.member
+        configs, cluster = seams.configs, seams.partitions.cluster
+        cluster.proposals = member.isr
+        cluster.may_propose = member.may_propose
+        cluster.may_lead = member.may_lead
+        cluster.epoch_of = member.epoch_of
+        cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
+        cluster.on_unclean = self._note_unclean
+        cluster.leader_throttle = ReplicaThrottle(lambda: configs.throttle_bytes_per_s(LEADER_RATE))
+        cluster.is_rack_aware = lambda: configs.get_text("replica.selector.class") == RACK_AWARE
+        fetchers = ReplicaFetchers(
+            FetchSeams(
+                connections=self.connections,
+                address_of=member.address_of,
+                replica=lambda: (seams.broker_id, member.broker_epoch),
+                spawn=seams.spawn,
+                limits=self._fetch_limits,
+                back_off_max_s=lambda: configs.get_int("replica.fetch.backoff.ms") / 1000,
+                poke=seams.poke,
+                throttle=ReplicaThrottle(lambda: configs.throttle_bytes_per_s(FOLLOWER_RATE)),
+            )
+        )
+        seams.partitions.fetching = fetchers
+        return fetchers
+
+    def _fetch_limits(self) -> FetchLimits:
+        # For every request: one by one, because to read and check all of them costs more than that.
+        get_int = self._seams.configs.get_int
+        return FetchLimits(
+            wait_max_ms=get_int("replica.fetch.wait.max.ms"),
+            bytes_min=get_int("replica.fetch.min.bytes"),
+            bytes_max=get_int("replica.fetch.response.max.bytes"),
+            partition_bytes_max=get_int("replica.fetch.max.bytes"),
+        )
+
+    def _note_unclean(self, partition: TopicPartition, mark: Offset, end: Offset) -> None:
+        self.unclean_truncations += 1
+        log.warning(
+            "records that were acknowledged are cut off, after an unclean election",
+            partition=str(partition),
+            high_watermark=mark,
+            end=end,
+        )
+
+    # -- start -----------------------------------------------------------------------------
+
+    def load(self) -> StartReport:
+        """Look whose the directories are, lock them and open their logs."""
+        seams = self._seams
+        self._identity.read()
+        if self._identity.was_alone:
+            return self._load_lone()
+        seams.logs.prepare(self._identity.withheld)
+        # The topics' own settings are not known yet; nothing is removed by these.
+        report = seams.logs.start(lambda *_: seams.configs.log_config({}))
+        self._identity.leave_out(report.failed_directories)
+        self._identity.check_logs(len(report.loaded))
+        self.member.last_epoch = report.last_broker_epoch
+        self.member.found_logs = len(report.loaded)
+        return report
+
+    def _load_lone(self) -> StartReport:
+        """Directories of a broker that was alone: it brings what it knows, all of it or nothing."""
+        # Only here: it happens once in a broker's life.
+        from millstream.broker.cluster.standalone_import import LonePast
+        from millstream.controller.cluster.standalone_bootstrap import LONE_EPOCH
+
+        seams = self._seams
+        past = LonePast(
+            seams.disk,
+            seams.configs.get_list("log.dirs"),
+            broker_id=seams.broker_id,
+            background=seams.background,
+            randomness=seams.randomness,
+        )
+        past.read()
+        seams.logs.prepare([], past.deleted)
+        report = seams.logs.start(
+            lambda partition, _: seams.configs.log_config(past.topic_configs(partition.topic))
+        )
+        past.check(seams.logs, report)
+        self._identity.leave_out(())
+        self.member.last_epoch = LONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
+        self.member.found_logs = len(report.loaded)
+        self._past = past
+        return report
+
+    async def _found_cluster(self, state: "LoneState") -> None:
+        """Write what is known to the coordination service, then say so in the directories."""
+        from millstream.controller.cluster.standalone_bootstrap import ClusterIsThere, found_cluster
+
+        settings = self._settings
+        session = await self.member.coordination.connect(
+            timeout_ms=settings.session_timeout_ms, wait_s=settings.connection_timeout_s
+        )
+        try:
+            await found_cluster(session, state)
+        except (ClusterIsThere, InconsistentClusterId) as error:
+            first = self._seams.configs.get_list("log.dirs")[0]
+            reason = f"it has the metadata of a broker alone, and {error}"
+            raise NotOfThisCluster(first, reason) from error
+        finally:
+            await session.close()
+        with _told_as_storage():
+            self._identity.complete(state.cluster_id)
+        log.info(
+            "a broker that was alone founds a cluster",
+            topics=len(state.topics),
+            cluster=state.cluster_id,
+        )
+
+    def listener_among(self, bound: list[ListenerAddress], protocols: dict[str, str]) -> str:
+        """The one that other brokers come to; raises InvalidConfig without one."""
+        return inter_broker_listener(self._seams.configs, bound, protocols)
+
+    async def join(
+        self,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        listener: str,
+        on_change: Callable[[ImageChange], Steps[None]],
+    ) -> None:
+        """Become a member; returns when the cluster knows this broker, and it leads its own.
+
+        Raises what keeps it out.
+        """
+        for one in endpoints:
+            if not one.host:
+                raise InvalidConfig(
+                    f"advertised.listeners: {one.listener} needs an address by which other brokers"
+                    " and clients reach this one; it listens on all"
+                )
+        member = self.member
+        if self._past is not None:
+            await self._found_cluster(self._past.state)
+            self._past = None
+        member.following.subscribe(on_change)
+        rack = self._seams.configs.get_text("broker.rack") or None
+        registration = Registration(
+            self._seams.broker_id,
+            endpoints,
+            rack,
+            previous_epoch=member.last_epoch,
+            directory_id=self._identity.directory_id,
+        )
+        identity = self._identity
+        ids = ClusterIds(
+            identity.cluster_id,
+            identity.new_cluster_id,
+            identity.seen_epoch,
+            identity.complete_since,
+        )
+        member.begin(registration, ids, listener=listener)
+        await member.registered_once()
+        with _told_as_storage():
+            identity.complete(member.cluster_id)
+        await member.ready()
+        with _told_as_storage():
+            identity.keep_epoch(member.seen_epoch)
+
+    # -- while it runs ---------------------------------------------------------------------
+
+    def duties(self) -> dict[str, Duty]:
+        """What has to be done by the clock."""
+        configs, seams = self._seams.configs, self._seams
+        return {
+            # What was caught up at one look counts until the next.
+            "lag of followers": Duty(
+                lambda: configs.get_int("replica.lag.time.max.ms") / 2000,
+                seams.partitions.checking_lag,
+            ),
+            "high watermarks": Duty(
+                lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
+                seams.partitions.storing_high_watermarks,
+            ),
+            "lost replicas": Duty(lambda: LOOK_S, self._look_for_lost),
+        }
+
+    def _look_for_lost(self) -> Coroutine[Any, Any, None] | None:
+        """Logs that failed are told; a broker without any directory ends, as Kafka's does."""
+        logs = self._seams.logs
+        if not logs.has_failed:
+            return self._lost.look()
+        if self.member.failure is None:
+            causes = {one.path: str(one.failure) for one in logs.directories}
+            self.member.give_up(AllDirectoriesFailed(causes))
+        return None
+
+    def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
+        """Logs that could not be made for want of room."""
+        if not self._seams.partitions.has_missing or self.member.is_taking:
+            return None
+        steps = self.member.between(self._seams.partitions.trying_again())
+        return self._seams.turns.run(steps, name="make missing logs")
+
+    # -- stop ------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """While everything still serves."""
+        await self.member.hand_over()
+
+    async def stop_serving(self) -> None:
+        """Nothing is led, and nothing fetched, from here on."""
+        await self.member.stop_following()
+        self._seams.partitions.close_all_leaderships()
+        self._fetchers.close()
+
+    @property
+    def last_epoch(self) -> BrokerEpoch:
+        """For the proof of a clean stop."""
+        return self.member.last_epoch
+
+    async def close(self) -> None:
+        """End the session and every connection; the logs are closed."""
+        await self.member.close()
+        await self.connections.close()
+
+    async def serve_until(self, stop: asyncio.Event) -> None:
+        """Wait for `stop`, or until this broker cannot be a member any more."""
+        await until(stop, self.member.failed.wait())
+
+    @property
+    def failure(self) -> OperatingError | None:
+        return self.member.failure
+
+
+@contextmanager
+def _told_as_storage() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(str(error.filename), error.strerror or str(error)) from error
+
+
+def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:
+    # Only here: the simulator has its own, and a broker alone needs none.
+    from millstream.coordination.kazoo_session import KazooCoordination
+
+    return KazooCoordination(settings.hosts, clock)

@@ -1,0 +1,96 @@
+"""What a broker of a cluster finds of the time when it was alone, and may bring along.
+
+Its metadata lies in files of its own then. All of it must be there and fit its logs: in a cluster
+logs that nobody knows are deleted, so in any doubt the broker stays alone.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from millstream.controller.cluster.standalone_bootstrap import LoneState
+from millstream.controller.errors import NotOfThisCluster
+from millstream.controller.standalone.controller import LocalController
+from millstream.model.ids import BrokerId, TopicId, TopicPartition
+from millstream.runtime.background import Background
+from millstream.runtime.disk import Disk
+from millstream.runtime.randomness import Randomness
+from millstream.storage.manager.log_manager import LogManager, StartReport
+
+
+class LonePast:
+    """Made, `read`, then `check`ed against the logs."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directories: Sequence[str],
+        *,
+        broker_id: BrokerId,
+        background: Background,
+        randomness: Randomness,
+    ) -> None:
+        self._directories = list(directories)
+        self._controller = LocalController(
+            disk=disk,
+            background=background,
+            randomness=randomness,
+            directories=directories,
+            broker_id=broker_id,
+        )
+        self._broker_id = broker_id
+        self.was_clean = False
+        """Whether its last stop was in order; known after `check`."""
+
+    def read(self) -> None:
+        """Raises what is wrong with the metadata, NotOfThisCluster where it is not complete."""
+        controller = self._controller
+        controller.load()
+        controller.close()  # the directories have locks of their own
+        for missing in controller.directory_plan.withheld:
+            raise NotOfThisCluster(
+                self._directories[0], f"a log directory of its broker is missing: {missing.reason}"
+            )
+
+    @property
+    def deleted(self) -> set[TopicId]:
+        """Topics that are gone and may have left logs."""
+        return {topic.topic_id for topic in self._controller.deleted_topics}
+
+    def topic_configs(self, name: str) -> dict[str, str]:
+        topic = self._controller.image.topics.get(name)
+        return dict(topic.configs) if topic is not None else {}
+
+    def check(self, logs: LogManager, report: StartReport) -> None:
+        """Raise NotOfThisCluster unless everything that is here is known, and usable."""
+        first = self._directories[0]
+        for problems in (report.failed_directories, report.unusable_partitions):
+            for what, why in problems.items():
+                raise NotOfThisCluster(first, f"{what} cannot be used ({why})")
+        unknown = list(self._unknown((one.partition, one.home.topic_id) for one in logs))
+        if unknown:
+            raise NotOfThisCluster(
+                first, f"{len(unknown)} logs in it are of no topic that its broker knows"
+            )
+        self.was_clean = not report.unclean_directories
+
+    def _unknown(
+        self, found: Iterable[tuple[TopicPartition, TopicId | None]]
+    ) -> Iterable[TopicPartition]:
+        topics, deleted = self._controller.image.topics, self.deleted
+        for partition, topic_id in found:
+            topic = topics.get(partition.topic)
+            if topic_id in deleted:
+                continue
+            is_known = topic is not None and partition.partition < len(topic.partitions)
+            if topic is None or not is_known or topic_id not in (None, topic.topic_id):
+                yield partition
+
+    @property
+    def state(self) -> LoneState:
+        image = self._controller.image
+        return LoneState(
+            self._broker_id,
+            image.cluster_id,
+            list(image.topics.values()),
+            image.broker_configs,
+            self._controller.next_producer_id,
+        )

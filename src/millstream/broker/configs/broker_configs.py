@@ -1,0 +1,454 @@
+"""A broker's settings in force, and every topic's: what was set where, and what follows from it.
+
+A broker's value comes from, the strongest first: its own dynamic settings, the dynamic defaults of
+all brokers, the file it was started with, the key's default. A topic's comes from the topic, else
+from the broker's. All of it is worked out when something changes, so that reading is one look-up.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from millstream.broker.configs.entries import (
+    ConfigEntry,
+    Sources,
+    broker_entry,
+    group_entry,
+    topic_entry,
+)
+from millstream.kernels.compression import Codec
+from millstream.model.config.broker_keys import (
+    BROKER_ID,
+    BROKER_KEYS,
+    FALLBACKS,
+    NODE_ID,
+    broker_key,
+)
+from millstream.model.config.definition import ConfigKey, Mode, Value, split_list, text_of
+from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest, InvalidValue
+from millstream.model.config.group_keys import (
+    GROUP_KEYS,
+    check_coordinator_values,
+    check_group_values,
+    group_key,
+)
+from millstream.model.config.later_keys import LATER_KEYS
+from millstream.model.config.topic_keys import (
+    GZIP_DEFAULT_LEVEL,
+    LONG_MAX,
+    TOPIC_KEYS,
+    check_together,
+    topic_key,
+    validate_topic_configs,
+)
+from millstream.model.ids import BrokerId
+from millstream.observe.logs import get_logger
+from millstream.storage.compaction.cleaner import CleanerLimits
+from millstream.storage.config import LogConfig, TimestampType
+
+log = get_logger("millstream.broker.configs")
+
+DOUBLE_MAX: Final = 1.7976931348623157e308
+"""Kafka's way to say that a rate has no limit."""
+
+_INDEX_ENTRY_BYTES: Final = 8
+
+_CODECS: Final = {
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+_LEVEL_KEYS: Final = {
+    Codec.GZIP: "compression.gzip.level",
+    Codec.LZ4: "compression.lz4.level",
+    Codec.ZSTD: "compression.zstd.level",
+}
+
+_GROUP_VALUES: Final = {
+    "consumer.assignment.interval.ms": (
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+    ),
+    "consumer.heartbeat.interval.ms": (
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+    ),
+    "consumer.session.timeout.ms": (
+        "group.consumer.session.timeout.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.max.session.timeout.ms",
+    ),
+}
+"""Of each of a group's keys: the broker's, and the least and most that a group may have."""
+
+Values = dict[str, Value | None]
+
+
+class BrokerConfigs:
+    """Used on the loop's thread only."""
+
+    def __init__(self, static: Mapping[str, str], *, broker_id: BrokerId | None = None) -> None:
+        """`static` is what the broker was started with; keys nobody knows are passed over.
+
+        Raises InvalidConfig for a value, or values together, that cannot be.
+        """
+        known = {name: text for name, text in static.items() if _find(name) is not None}
+        self._sources = Sources(static=_with_ids(known, broker_id))
+        self._subscribers: list[Callable[[], None]] = []
+        self._values: Values = {}
+        self._topic_defaults: Values = {}
+        self._told: set[tuple[str, str]] = set()
+        self.altering = asyncio.Lock()
+        """Held from reading settings to having changed them: two changes must not lose one."""
+        self._use(self._sources)
+
+    # -- a broker's values -----------------------------------------------------------------
+
+    @property
+    def broker_id(self) -> BrokerId:
+        return BrokerId(self.get_int(NODE_ID))
+
+    def get_int(self, name: str) -> int:
+        """A whole number; KeyError for a key that is none."""
+        value = self._values[name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise KeyError(f"{name} is not a whole number: {value!r}")
+        return value
+
+    def get_bool(self, name: str) -> bool:
+        value = self._values[name]
+        if not isinstance(value, bool):
+            raise KeyError(f"{name} is not true or false: {value!r}")
+        return value
+
+    def get_float(self, name: str) -> float:
+        value = self._values[name]
+        if not isinstance(value, float):
+            raise KeyError(f"{name} is not a number: {value!r}")
+        return value
+
+    def get_text(self, name: str) -> str:
+        """The value as text; empty where it is not set."""
+        value = self._values[name]
+        return "" if value is None else text_of(value)
+
+    def get_list(self, name: str) -> list[str]:
+        """The members; also of a text with commas."""
+        value = self._values[name]
+        if isinstance(value, list):
+            return list(value)
+        return split_list(value) if isinstance(value, str) else []
+
+    def get_written(self, name: str) -> list[str]:
+        """The members as they were written: one that is there twice comes twice."""
+        text = self._sources.text(broker_key(name)) or ""
+        return [member.strip() for member in text.split(",")] if text.strip() else []
+
+    def is_set(self, name: str) -> bool:
+        """Whether anybody set it; otherwise its value is the default."""
+        return any(name in one for one in self._sources)
+
+    def cleaner_limits(self) -> CleanerLimits:
+        """For the log cleaner; the rate can change while the broker runs."""
+        rate = self.get_float("log.cleaner.io.max.bytes.per.second")
+        return CleanerLimits(
+            key_map_bytes=self.get_int("log.cleaner.dedupe.buffer.size"),
+            bytes_per_s=math.inf if rate >= DOUBLE_MAX else rate,
+        )
+
+    def move_bytes_per_s(self) -> float:
+        """For moves between log directories; it can change while the broker runs."""
+        rate = self.get_int("replica.alter.log.dirs.io.max.bytes.per.second")
+        return math.inf if rate >= int(LONG_MAX) else rate
+
+    def throttle_bytes_per_s(self, name: str) -> float:
+        """For copies to replicas that catch up; it can change while the broker runs."""
+        rate = self.get_int(name)
+        return math.inf if rate >= int(LONG_MAX) else rate
+
+    # -- a topic's values ------------------------------------------------------------------
+
+    def topic_text(self, topic_configs: Mapping[str, str], name: str) -> str:
+        """A topic's setting as text; empty where it is not set anywhere."""
+        value = self._topic_values(topic_configs)[name]
+        return "" if value is None else text_of(value)
+
+    def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
+        """What the topic's logs must know."""
+        return _log_config(
+            self._topic_values(topic_configs), self.get_int("producer.id.expiration.ms")
+        )
+
+    def check_topic_configs(self, configs: Mapping[str, str]) -> None:
+        """Raise InvalidConfig unless a topic may have these settings on this broker."""
+        validate_topic_configs(configs, self._topic_defaults)
+
+    def _topic_values(self, topic_configs: Mapping[str, str]) -> Values:
+        if not topic_configs:
+            return self._topic_defaults
+        values = dict(self._topic_defaults)
+        for name, text in topic_configs.items():
+            # Another version of this program may have stored what this one does not take. The
+            # topic is served with the default then; not opening its logs would be worse.
+            try:
+                values[name] = topic_key(name).parse(text)
+            except InvalidConfig as error:
+                self._tell_once(name, text, error)
+        return values
+
+    # -- a group's values ------------------------------------------------------------------
+
+    def check_group_configs(self, configs: Mapping[str, str]) -> None:
+        """Raise InvalidConfig unless a group may have these settings on this broker."""
+        values = {name: group_key(name).parse(text) for name, text in configs.items()}
+        check_group_values(values, self._values)
+
+    def group_int(self, group_configs: Mapping[str, str], name: str) -> int:
+        """A group's setting within the broker's limits, which may have changed since it was set."""
+        broker_name, lowest, highest = _GROUP_VALUES[name]
+        value = self.get_int(broker_name)
+        text = group_configs.get(name)
+        if text is not None:
+            try:
+                value = int(str(group_key(name).parse(text)))
+            except InvalidConfig as error:
+                self._tell_once(name, text, error)
+        return max(self.get_int(lowest), min(value, self.get_int(highest)))
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def set_dynamic(self, *, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
+        """Take over what is stored for this broker and for all, and tell the subscribers."""
+        self._use(
+            self._sources._replace(
+                dynamic=self._usable(broker), dynamic_default=self._usable(default)
+            )
+        )
+        for callback in list(self._subscribers):
+            callback()
+
+    def with_defaults(self, default: Mapping[str, str]) -> "BrokerConfigs":
+        """What holds for every broker that has no dynamic settings of its own; not kept in step."""
+        other = BrokerConfigs(self._sources.static)
+        other.set_dynamic(broker={}, default=default)
+        return other
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call it after every dynamic change."""
+        self._subscribers.append(callback)
+
+    def check_broker_configs(
+        self, configs: Mapping[str, str], *, former: Mapping[str, str], is_default: bool
+    ) -> None:
+        """Raise unless these dynamic settings may follow `former`, of this broker or of all.
+
+        InvalidConfig for a key that would have no effect, InvalidConfigRequest for one that cannot
+        be changed so, and, as in Kafka, for a value that cannot be.
+        """
+        for name, text in configs.items():
+            if former.get(name) != text:
+                _check_dynamic(broker_key(name), text, is_default=is_default)
+        usable = self._usable(configs)
+        sources = self._sources
+        after = (
+            sources._replace(dynamic_default=usable)
+            if is_default
+            else sources._replace(dynamic=usable)
+        )
+        try:
+            _topic_defaults(_broker_values(after))
+        except InvalidConfig as error:
+            raise InvalidConfigRequest(str(error)) from None
+
+    def _usable(self, configs: Mapping[str, str]) -> dict[str, str]:
+        """Without what this version of the program cannot use; it was checked when it was set."""
+        usable = {}
+        for name, text in configs.items():
+            try:
+                _check_dynamic(broker_key(name), text, is_default=False)
+            except (InvalidConfig, InvalidConfigRequest) as error:
+                self._tell_once(name, text, error)
+            else:
+                usable[name] = text
+        return usable
+
+    def _tell_once(self, name: str, text: str, error: Exception) -> None:
+        if (name, text) not in self._told:
+            self._told.add((name, text))
+            log.warning("a stored setting is passed over", name=name, reason=str(error))
+
+    def _use(self, sources: Sources) -> None:
+        values = _broker_values(sources)
+        self._topic_defaults = _topic_defaults(values)
+        self._values = values
+        self._sources = sources
+
+    # -- descriptions ----------------------------------------------------------------------
+
+    def describe_topic(
+        self, topic_configs: Mapping[str, str], names: Collection[str] | None
+    ) -> list[ConfigEntry]:
+        """The topic's settings by name; all of them without names."""
+        values = self._topic_values(topic_configs)
+        return [
+            topic_entry(key, values[key.name], topic_configs, self._sources)
+            for key in _wanted(TOPIC_KEYS, names)
+        ]
+
+    def describe_group(
+        self, group_configs: Mapping[str, str], names: Collection[str] | None
+    ) -> list[ConfigEntry]:
+        """The group's settings by name; all of them without names."""
+        return [
+            group_entry(key, group_configs, self._sources) for key in _wanted(GROUP_KEYS, names)
+        ]
+
+    def describe_broker(self, names: Collection[str] | None) -> list[ConfigEntry]:
+        """This broker's settings by name; all of them without names."""
+        return [broker_entry(key, self._sources) for key in _wanted(BROKER_KEYS, names)]
+
+    def describe_default(self, names: Collection[str] | None) -> list[ConfigEntry]:
+        """The dynamic defaults of all brokers, as far as there are any."""
+        only = Sources(dynamic_default=self._sources.dynamic_default)
+        return [
+            broker_entry(key, only, is_default=True)
+            for key in _wanted(BROKER_KEYS, names)
+            if key.name in only.dynamic_default
+        ]
+
+
+def _find(name: str) -> ConfigKey | None:
+    return BROKER_KEYS.get(name) or LATER_KEYS.get(name)
+
+
+def _wanted(keys: Mapping[str, ConfigKey], names: Collection[str] | None) -> list[ConfigKey]:
+    shown = [key for key in keys.values() if not key.is_internal]
+    return shown if not names else [key for key in shown if key.name in names]
+
+
+def _with_ids(static: Mapping[str, str], broker_id: BrokerId | None) -> dict[str, str]:
+    """The settings with node.id and broker.id, which are one, both given or both not."""
+    numbers = {
+        name: BROKER_KEYS[NODE_ID].parse(static[name])
+        for name in (NODE_ID, BROKER_ID)
+        if name in static and static[name].strip() != "-1"
+    }
+    if broker_id is not None:
+        numbers["the broker's id"] = broker_id
+    if len(set(numbers.values())) > 1:
+        told = ", ".join(f"{name} is {number}" for name, number in numbers.items())
+        raise InvalidConfig(f"{told}: they must be the same")
+    if not numbers:
+        return {name: text for name, text in static.items() if name not in (NODE_ID, BROKER_ID)}
+    number = str(next(iter(numbers.values())))
+    return {**static, NODE_ID: number, BROKER_ID: number}
+
+
+def _check_dynamic(key: ConfigKey, text: str, *, is_default: bool) -> None:
+    if key.mode is Mode.READ_ONLY:
+        raise InvalidConfigRequest(f"{key.name} cannot be changed while the broker runs")
+    if is_default and key.mode is Mode.PER_BROKER:
+        raise InvalidConfigRequest(f"{key.name} can only be changed for one broker by its id")
+    try:
+        key.parse(text)
+    except InvalidValue as error:
+        raise InvalidConfigRequest(str(error)) from None
+
+
+def _broker_values(sources: Sources) -> Values:
+    """Every key's value in force; raises InvalidConfig."""
+    values: Values = {}
+    for name, key in (*BROKER_KEYS.items(), *LATER_KEYS.items()):
+        text = sources.text(key)
+        values[name] = None if text is None else key.parse(text)
+    for name, others in FALLBACKS.items():
+        for other, factor in others:
+            value = values[other]
+            if values[name] is None and value is not None:
+                values[name] = value * factor if isinstance(value, int) else value
+    values[BROKER_ID] = values[NODE_ID]
+    if values["max.connections.per.ip"] == 0 and not values["max.connections.per.ip.overrides"]:
+        raise InvalidConfig(
+            "max.connections.per.ip may be 0 only with max.connections.per.ip.overrides"
+        )
+    check_coordinator_values(values)
+    return values
+
+
+def _topic_defaults(broker_values: Values) -> Values:
+    """What topics without own settings have; raises InvalidConfig."""
+    defaults: Values = {
+        name: broker_values[key.synonyms[0]] if key.synonyms else _own_default(key)
+        for name, key in TOPIC_KEYS.items()
+    }
+    retention_ms = defaults["retention.ms"]
+    if isinstance(retention_ms, int) and retention_ms < 0:
+        defaults["retention.ms"] = -1
+    check_together(defaults)
+    return defaults
+
+
+def _own_default(key: ConfigKey) -> Value | None:
+    """Of a topic's key that no broker has."""
+    return None if key.default is None else key.parse(key.default)
+
+
+def _log_config(values: Values, producer_expiration_ms: int) -> LogConfig:
+    policies = values["cleanup.policy"]
+    has_policy = policies if isinstance(policies, list) else []
+    codec = _CODECS.get(_text(values, "compression.type"))
+    segment_bytes = _number(values, "segment.bytes")
+    if values["internal.segment.bytes"] is not None:
+        segment_bytes = _number(values, "internal.segment.bytes")
+    ratio = values["min.cleanable.dirty.ratio"]
+    return LogConfig(
+        segment_bytes=segment_bytes,
+        segment_ms=_number(values, "segment.ms"),
+        segment_jitter_ms=_number(values, "segment.jitter.ms"),
+        # Kafka takes 4 too, which is less than an entry.
+        segment_index_bytes=max(_INDEX_ENTRY_BYTES, _number(values, "segment.index.bytes")),
+        index_interval_bytes=_number(values, "index.interval.bytes"),
+        flush_messages=_number(values, "flush.messages"),
+        flush_ms=_number(values, "flush.ms"),
+        retention_ms=_number(values, "retention.ms"),
+        retention_bytes=max(-1, _number(values, "retention.bytes")),
+        max_message_bytes=_number(values, "max.message.bytes"),
+        cleanup_delete="delete" in has_policy,
+        cleanup_compact="compact" in has_policy,
+        delete_retention_ms=_number(values, "delete.retention.ms"),
+        min_compaction_lag_ms=_number(values, "min.compaction.lag.ms"),
+        max_compaction_lag_ms=_number(values, "max.compaction.lag.ms"),
+        min_cleanable_dirty_ratio=float(ratio) if isinstance(ratio, float) else 0.5,
+        compression=codec,
+        compression_level=_level(values, codec),
+        timestamp_type=TimestampType(_text(values, "message.timestamp.type")),
+        timestamp_before_max_ms=_number(values, "message.timestamp.before.max.ms"),
+        timestamp_after_max_ms=_number(values, "message.timestamp.after.max.ms"),
+        file_delete_delay_ms=_number(values, "file.delete.delay.ms"),
+        producer_expiration_ms=producer_expiration_ms,
+    )
+
+
+def _level(values: Values, codec: Codec | None) -> int | None:
+    key = _LEVEL_KEYS.get(codec) if codec is not None else None
+    if key is None:
+        return None
+    level = _number(values, key)
+    return None if codec is Codec.GZIP and level == GZIP_DEFAULT_LEVEL else level
+
+
+def _number(values: Values, name: str) -> int:
+    value = values[name]
+    if not isinstance(value, int):
+        raise KeyError(f"{name} is not a whole number: {value!r}")
+    return value
+
+
+def _text(values: Values, name: str) -> str:
+    value = values[name]
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,88 @@
+"""What AlterConfigs and IncrementalAlterConfigs have in common: how requests become changes of
+resources, and outcomes answers. The messages have classes of their own with the same fields.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from millstream.broker.configs.changes import KeyChange, Outcome, ResourceChange, alter_resources
+from millstream.broker.requests.context import Context
+from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.wire.errors import ErrorCode
+
+
+class Resource(Protocol):
+    """A resource as requests name it."""
+
+    @property
+    def resource_type(self) -> int: ...
+
+    @property
+    def resource_name(self) -> str: ...
+
+
+class Response(Protocol):
+    """The class of one resource's answer."""
+
+    def __init__(
+        self, *, error_code: int, error_message: str | None, resource_type: int, resource_name: str
+    ) -> None: ...
+
+
+S = TypeVar("S", bound=Resource)
+R = TypeVar("R", bound=Response)
+
+
+async def alter(
+    context: Context,
+    changes: Steps[list[ResourceChange]],
+    response: type[R],
+    *,
+    validate_only: bool,
+) -> list[R]:
+    """Make the changes, or check that they could be made; an answer for each, in their order."""
+    wanted = await on_the_loop(changes)
+    outcomes = await alter_resources(context, wanted, validate_only=validate_only)
+    return await on_the_loop(_answering(wanted, outcomes, response))
+
+
+def changing(
+    resources: Sequence[S], keys_of: Callable[[S], list[KeyChange]], *, is_whole: bool
+) -> Steps[list[ResourceChange]]:
+    """The changes that a request asks for, in steps."""
+    changes = []
+    pace = Pace()
+    for one in resources:
+        keys = keys_of(one)
+        changes.append(
+            ResourceChange(one.resource_type, one.resource_name, keys, is_whole=is_whole)
+        )
+        if pace.is_due(1 + len(keys)):
+            yield None
+    return changes
+
+
+def _answering(
+    resources: Sequence[Resource], outcomes: Sequence[Outcome], response: type[R]
+) -> Steps[list[R]]:
+    answers = []
+    pace = Pace()
+    for one, outcome in zip(resources, outcomes, strict=True):
+        answers.append(_answer(one, outcome, response))
+        if pace.is_due():
+            yield None
+    return answers
+
+
+def all_failed(resources: Sequence[Resource], error: ErrorCode, response: type[R]) -> list[R]:
+    """The same error for every resource."""
+    return [_answer(one, Outcome(error, error.text), response) for one in resources]
+
+
+def _answer(one: Resource, outcome: Outcome, response: type[R]) -> R:
+    return response(
+        error_code=outcome.code,
+        error_message=outcome.text,
+        resource_type=one.resource_type,
+        resource_name=one.resource_name,
+    )

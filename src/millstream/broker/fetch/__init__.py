@@ -1,0 +1,1 @@
+"""How a fetch is read, waits at the tail and is answered; fetch sessions."""

@@ -1,0 +1,251 @@
+"""Requests that are answered later: a fetch until there is enough, a produce until it counts, a
+deletion until followers have done it, too.
+
+None is a task or a future. A fetch and a deletion leave themselves with their partitions and are
+called when one of them moves; a produce counts the callbacks of its partitions; one timer for all
+of them ends what takes too long.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from millstream.broker.fetch.read import FetchReader
+from millstream.broker.fetch.sessions import Cursor, Found
+from millstream.broker.requests.context import Context
+from millstream.kernels.batches import HEADER_BYTES
+from millstream.model.errors import OperatingError
+from millstream.model.ids import Offset
+from millstream.observe.logs import get_logger
+from millstream.replication.partition import Partition
+from millstream.replication.readable import ReadableReplica
+
+log = get_logger("millstream.broker.fetch.delayed")
+
+AnswerFetch = Callable[[Context, FetchReader], None]
+
+ANY_RECORDS_BYTES: Final = HEADER_BYTES
+"""A client that waits for no more than this waits for any batch: none is smaller."""
+
+
+def is_start_news(cursor: Cursor, log_start: int) -> bool:
+    """Whether a follower has records that its leader deleted, and has not been told so.
+
+    Somebody may wait for that: DeleteRecords is answered when they are gone everywhere.
+    """
+    return 0 <= cursor.log_start < log_start != cursor.sent_log_start
+
+
+class DelayedFetch:
+    """A fetch that waits for `min_bytes`, for an error, or for its time to be up."""
+
+    __slots__ = (
+        "_answer",
+        "_bytes_of",
+        "_bytes_seen",
+        "_context",
+        "_deadlines",
+        "_is_over",
+        "_joined",
+        "_min_bytes",
+        "_reader",
+    )
+
+    def __init__(
+        self, context: Context, reader: FetchReader, answer: AnswerFetch, *, min_bytes: int
+    ) -> None:
+        self._context = context
+        self._reader = reader
+        self._answer = answer
+        self._min_bytes = min_bytes
+        self._bytes_of: dict[Cursor, int] = {}
+        self._bytes_seen = 0
+        self._is_over = False
+        self._joined: list[ReadableReplica] = []
+        """Where it waits: the session may forget a partition meanwhile."""
+        services = context.services
+        self._deadlines = services.partitions.deadlines(services.timers)
+
+    def start(self, found: list[Found], *, max_wait_ms: int) -> None:
+        """`found` is what is there already: not enough."""
+        if self._min_bytes > ANY_RECORDS_BYTES:
+            for one in found:
+                self._bytes_seen += one.data.size_bytes
+                self._bytes_of[one.cursor] = one.data.size_bytes
+        is_follower = self._reader.is_follower
+        for cursor in self._reader.round.cursors:
+            leader = cursor.leader
+            if leader is not None:
+                waiting = leader.follower_readers if is_follower else leader.readers
+                waiting[self] = cursor
+                self._joined.append(leader)
+        self._deadlines.add(self, timeout_ms=max_wait_ms)
+
+    def progressed(self, mark: Any) -> None:
+        """A partition moved, or has an error to tell."""
+        if not self._is_over and self._is_enough(mark):
+            self._deadlines.note_over()
+            self._finish()
+
+    def expire(self) -> None:
+        """Answer with what there is."""
+        self._finish()
+
+    def is_over(self) -> bool:
+        """Also when the client is gone: then nothing waits for it any longer."""
+        if not self._is_over and not self._context.peer.is_open:
+            self._leave()
+        return self._is_over
+
+    def _is_enough(self, cursor: Cursor) -> bool:
+        leader = cursor.leader
+        if leader is None or not leader.is_usable:
+            return True
+        if self._reader.is_follower:
+            if is_start_news(cursor, leader.slot.log_start):
+                return True
+            if leader.is_throttled and self._reader.is_held_back(leader):
+                return False
+        isolation = self._reader.isolation
+        if leader.visible_end(isolation) <= cursor.fetch_offset:
+            return False
+        if self._min_bytes <= ANY_RECORDS_BYTES:
+            return True
+        size_max = max(0, cursor.max_bytes)
+        try:
+            data = leader.read(
+                Offset(cursor.fetch_offset), size_max=size_max, isolation=isolation
+            ).data
+        except OperatingError:
+            return True
+        size = min(data.size_bytes, size_max)
+        self._bytes_seen += size - self._bytes_of.get(cursor, 0)
+        self._bytes_of[cursor] = size
+        # What ends with its segment does not become more by waiting.
+        is_older = data.size_bytes > 0 and data.file is not leader.log.segments.active.log
+        return is_older or self._bytes_seen >= self._min_bytes
+
+    def _leave(self) -> None:
+        self._is_over = True
+        is_follower = self._reader.is_follower
+        for leader in self._joined:
+            waiting = leader.follower_readers if is_follower else leader.readers
+            waiting.pop(self, None)
+        self._joined.clear()
+
+    def _finish(self) -> None:
+        self._leave()
+        context = self._context
+        if not context.peer.is_open:
+            return
+        try:
+            self._answer(context, self._reader)
+        except Exception as error:  # noqa: BLE001 - called by somebody else's request
+            log.error("a delayed fetch failed", error=error)
+            context.close(f"FETCH failed: {error!r}")
+
+
+class DelayedProduce:
+    """A produce request of which some partitions have not answered yet."""
+
+    __slots__ = ("_context", "_deadlines", "_finish", "_is_over", "_on_time_out", "waiting")
+
+    def __init__(
+        self, context: Context, finish: Callable[[], None], on_time_out: Callable[[], None]
+    ) -> None:
+        self._context = context
+        self._finish = finish
+        self._on_time_out = on_time_out
+        """Fills in what the partitions that did not answer in time are told."""
+        self.waiting = 0
+        self._is_over = False
+        services = context.services
+        self._deadlines = services.partitions.deadlines(services.timers)
+
+    def start(self, *, timeout_ms: int) -> None:
+        """All partitions were asked and some will answer later."""
+        self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
+
+    def one_done(self) -> None:
+        """A partition that was waited for has answered."""
+        self.waiting -= 1
+        if self.waiting == 0 and not self._is_over:
+            self._is_over = True
+            self._deadlines.note_over()
+            self._finish()
+
+    def expire(self) -> None:
+        """Answer as far as it is known."""
+        self._is_over = True
+        self._on_time_out()
+        self._finish()
+
+    def is_over(self) -> bool:
+        return self._is_over
+
+
+class DelayedDeletion:
+    """A DeleteRecords request of which followers still have some of the records."""
+
+    __slots__ = ("_context", "_deadlines", "_finish", "_is_over", "_on_reached", "_wanted")
+
+    def __init__(
+        self,
+        context: Context,
+        wanted: dict[Partition, Offset],
+        *,
+        on_reached: Callable[[Partition], None],
+        finish: Callable[[], None],
+    ) -> None:
+        """`on_reached` is told each partition that is done, or is led here no longer."""
+        self._context = context
+        self._wanted = wanted
+        self._on_reached = on_reached
+        self._finish = finish
+        self._is_over = False
+        services = context.services
+        self._deadlines = services.partitions.deadlines(services.timers)
+
+    def start(self, *, timeout_ms: int) -> None:
+        """Wait for the followers' fetches."""
+        for leader in self._wanted:
+            leader.low_waiters[self] = None
+        self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
+
+    def low_watermark_moved(self, leader: Partition) -> None:
+        if not self._take(leader) or self._wanted:
+            return
+        self._is_over = True
+        self._deadlines.note_over()
+        self._answer()
+
+    def _take(self, leader: Partition) -> bool:
+        """Whether this one need not be waited for any more."""
+        wanted = self._wanted.get(leader)
+        if wanted is None or (leader.is_usable and leader.low_watermark < wanted):
+            return False
+        del self._wanted[leader]
+        leader.low_waiters.pop(self, None)
+        self._on_reached(leader)
+        return True
+
+    def expire(self) -> None:
+        """Who was waited for may have died without a word; then answer as it is."""
+        for leader in list(self._wanted):
+            self._take(leader)
+        self._leave()
+        self._answer()
+
+    def is_over(self) -> bool:
+        if not self._is_over and not self._context.peer.is_open:
+            self._leave()
+        return self._is_over
+
+    def _leave(self) -> None:
+        self._is_over = True
+        for leader in self._wanted:
+            leader.low_waiters.pop(self, None)
+        self._wanted.clear()
+
+    def _answer(self) -> None:
+        if self._context.peer.is_open:
+            self._finish()

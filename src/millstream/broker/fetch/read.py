@@ -1,0 +1,418 @@
+"""Reading for one Fetch request: which partition is looked at, how far, and how many bytes.
+
+Limits follow KIP-74: partitions are read in order until the request's limit is used up, and the
+first that has records gives at least one batch, however large, so that a client always advances.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchAsk
+from millstream.broker.fetch.sessions import UNKNOWN, Cursor, FetchRound, Found, next_epoch
+from millstream.broker.requests.context import RequestFacts
+from millstream.broker.requests.error_codes import code_of
+from millstream.kernels.compression import Codec
+from millstream.kernels.fetch import moved, moved_for_follower, tail_frame
+from millstream.model.errors import (
+    InconsistentTopicId,
+    OffsetOutOfRange,
+    OperatingError,
+    UnknownPartition,
+    UnknownTopicId,
+)
+from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from millstream.model.invariant import invariant
+from millstream.model.limits import KIB
+from millstream.replication.errors import OffsetNotAvailable
+from millstream.replication.leader import Fetched
+from millstream.replication.partition import Partition
+from millstream.replication.partitions import Partitions
+from millstream.replication.readable import ReadableReplica
+from millstream.storage.log.reader import EMPTY_SLICE, Isolation
+from millstream.wire.errors import ErrorCode
+
+SelectReplica = Callable[[Partition, Offset], int]
+
+TAKEN_BYTES_MAX: Final = 16 * KIB
+"""Larger ones are not worth the copy."""
+
+_FIRST_WITH_STORAGE_ERROR: Final = 6
+FIRST_MODERN: Final = 10
+"""Knows zstd, so that no answer depends on the version."""
+
+
+class FetchReader:
+    """Reads the partitions of one request; again, when it had to wait."""
+
+    __slots__ = (
+        "_ask",
+        "_bytes_left",
+        "_is_first",
+        "_is_modern",
+        "_is_special",
+        "_partitions",
+        "_select",
+        "bytes_max",
+        "has_older_segment",
+        "held_back_s",
+        "is_follower",
+        "isolation",
+        "round",
+    )
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        round_: FetchRound,
+        *,
+        bytes_max: int,
+        select: SelectReplica | None = None,
+    ) -> None:
+        """`select`: says of a partition where the client shall read instead, or -1."""
+        ask = round_.ask
+        self._select = select
+        self._partitions = partitions
+        self._ask = ask
+        self.round = round_
+        self.bytes_max = max(0, min(ask.max_bytes, bytes_max))
+        self._bytes_left = self.bytes_max
+        self._is_first = True
+        """No records so far: the next batch comes even when it is larger than the limits."""
+        self.isolation = _isolation(ask)
+        self.is_follower = ask.is_follower
+        self._is_special = self.is_follower or ask.rack_id != ""
+        self._is_modern = ask.version >= FIRST_MODERN and not self.is_follower
+        self.has_older_segment = False
+        """Whether records end with their segment: waiting for more would bring none."""
+        self.held_back_s = 0.0
+        """For how long a follower that catches up must wait for records that are there."""
+
+    def read(self) -> list[Found]:
+        """What there is to tell, without the cursors that certainly have nothing new."""
+        session = self.round.session
+        if session is not None:
+            generation = self._partitions.generation
+            if session.generation != generation:
+                session.generation = generation
+                for cursor in self.round.cursors:
+                    cursor.leader = cursor.slot = None
+                    cursor.visible_end = UNKNOWN
+        found: list[Found] = []
+        self._bytes_left, self._is_first = self.bytes_max, True
+        cursors = self.round.cursors
+        for cursor in moved_for_follower(cursors) if self.is_follower else moved(cursors):
+            one = self._read_one(cursor)
+            found.append(one)
+            size = one.data.size_bytes
+            if size:
+                self._is_first = False
+                self._bytes_left = max(0, self._bytes_left - size)
+        return found
+
+    def tail_frame(self, facts: RequestFacts) -> bytes | None:
+        """The whole answer, if it is the newest records of one partition and nothing else.
+
+        That is what most fetches waited for, and a consumer, or with a follower a producer, waits
+        for this answer: here it costs a few calls. Only for a request that waited, and was read
+        once before. None: `read` tells, and nothing was noted as sent.
+        """
+        round_, ask = self.round, self._ask
+        session, session_id = round_.session, NO_SESSION_ID
+        if session is not None:
+            if session.generation != self._partitions.generation or session.epoch != next_epoch(
+                ask.session_epoch
+            ):
+                return None
+            session_id = session.session_id
+        elif round_.error or ask.session_epoch == INITIAL_SESSION_EPOCH:
+            return None
+        is_follower, cursors = self.is_follower, round_.cursors
+        news = moved_for_follower(cursors) if is_follower else moved(cursors)
+        if len(news) != 1 or not (self._is_modern or is_follower):
+            return None
+        cursor = news[0]
+        leader = cursor.leader
+        if leader is None or not leader.is_usable:
+            return None
+        if not (_is_compared if is_follower else _makes_no_claim)(cursor, leader):
+            return None
+        found = tail_frame(
+            facts.version,
+            facts.correlation_id,
+            session_id,
+            cursor,
+            min(cursor.max_bytes, self.bytes_max, TAKEN_BYTES_MAX),
+            self.isolation is Isolation.COMMITTED,
+            is_follower,
+        )
+        if found is None:
+            return None
+        leader.count_out(found[1], is_follower=is_follower)
+        if session is not None:
+            session.note_read(cursor)
+        return found[0]
+
+    def _read_one(self, cursor: Cursor) -> Found:
+        leader = cursor.leader
+        if leader is None:
+            try:
+                leader = cursor.leader = self._find(cursor)
+                cursor.slot = leader.slot
+            except (UnknownPartition, UnknownTopicId) as error:
+                code = code_of(error)
+                return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE, is_unknown=True)
+            except OperatingError as error:
+                return self.failure(cursor, error)
+        try:
+            return self._read_leader(cursor, leader)
+        except OperatingError as error:
+            return self.failure(cursor, error)
+
+    def _read_leader(self, cursor: Cursor, leader: ReadableReplica) -> Found:
+        if cursor.current_leader_epoch not in (-1, leader.leader_epoch):
+            leader.check_leader_epoch(cursor.current_leader_epoch)
+        if self._is_special:
+            found = self._read_of_leader(cursor, leader)
+            if found is not None:
+                return found
+        if cursor.last_fetched_epoch >= 0:
+            diverging = _divergence(leader, cursor)
+            if diverging is not None:
+                return _diverged(cursor, leader, diverging)
+        size_max = max(0, min(cursor.max_bytes, self._bytes_left))
+        slot = leader.slot
+        if slot.is_decided and self._is_modern and leader.is_usable:
+            fresh = leader.tail(cursor.fetch_offset, size_max)
+            if fresh is not None:
+                end = cursor.visible_end = slot.high_watermark
+                aborted = () if self.isolation is Isolation.COMMITTED else None
+                return Found(cursor, 0, end, end, slot.log_start, aborted, fresh)
+        log = leader.log
+        if self._ask.version < FIRST_MODERN and log.config.compression is Codec.ZSTD:
+            code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+            return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
+        result = log.read(Offset(cursor.fetch_offset), size_max=size_max, isolation=self.isolation)
+        data, is_committed = result.data, self.isolation is Isolation.COMMITTED
+        cursor.visible_end = result.last_stable_offset if is_committed else result.high_watermark
+        if data.size_bytes:
+            if not self._is_first and data.size_bytes > size_max:
+                data = EMPTY_SLICE
+            elif data.file is not log.segments.active.log:
+                self.has_older_segment = True
+        return Found(
+            cursor,
+            0,
+            result.high_watermark,
+            result.last_stable_offset,
+            result.log_start,
+            result.aborted if is_committed else None,
+            data,
+        )
+
+    def _find(self, cursor: Cursor) -> ReadableReplica:
+        topic, index = cursor.key
+        leader = self._partitions.find(cursor.key)
+        if leader is not None:
+            cursor.name = leader.partition.topic
+            return leader
+        # Without a rack whoever comes to a follower comes by old metadata, and should hear of it.
+        is_leaders = self.is_follower or not self._ask.rack_id
+        look_up = self._partitions.get if is_leaders else self._partitions.readable
+        if isinstance(topic, str):
+            cursor.name = topic
+            return look_up((topic, index))
+        if cursor.name is None:
+            cursor.name = self._partitions.name_of(topic)
+        found = look_up((cursor.name, index))
+        if found.topic_id.bytes != topic:
+            # The session was opened for a topic of that name which is gone; this is another.
+            raise InconsistentTopicId(f"{found.partition} has id {found.topic_id} now")
+        return found
+
+    def _read_of_leader(self, cursor: Cursor, leader: ReadableReplica) -> Found | None:
+        """What only a leader does; None: it is read as by any consumer."""
+        if not isinstance(leader, Partition):
+            if cursor.fetch_offset > leader.slot.log_end:
+                # It is merely behind: "out of range" would make the client lose its place.
+                raise OffsetNotAvailable(leader.partition)
+            return None
+        if not self.is_follower:
+            return self._elsewhere(cursor, leader)
+        self._check_follower(cursor, leader)
+        if cursor.last_fetched_epoch >= 0:
+            diverging = _divergence(leader, cursor)
+            if diverging is not None:
+                return _diverged(cursor, leader, diverging)
+        size_max = max(0, min(cursor.max_bytes, self._bytes_left))
+        return self._read_for_follower(cursor, leader, size_max)
+
+    def _elsewhere(self, cursor: Cursor, leader: Partition) -> Found | None:
+        """Send a consumer to a replica that is closer to it, if there is one."""
+        preferred = self._select(leader, Offset(cursor.fetch_offset)) if self._select else -1
+        if preferred < 0:
+            return None
+        high = leader.high_watermark
+        cursor.visible_end = UNKNOWN
+        return Found(
+            cursor,
+            0,
+            high,
+            leader.last_stable_offset,
+            leader.log_start,
+            None,
+            EMPTY_SLICE,
+            preferred_replica=preferred,
+        )
+
+    def _check_follower(self, cursor: Cursor, leader: Partition) -> None:
+        ask = self._ask
+        leader.check_follower(
+            BrokerId(ask.replica_id),
+            BrokerEpoch(ask.replica_epoch),
+            named_epoch=cursor.current_leader_epoch,
+        )
+
+    def _read_for_follower(self, cursor: Cursor, leader: Partition, size_max: int) -> Found:
+        """Everything up to the log's end. To ask for it is to acknowledge what is before it: that
+        is noted first, so that the answer has the high watermark that comes of it.
+        """
+        ask, slot, offset = self._ask, leader.slot, Offset(cursor.fetch_offset)
+        named = cursor.current_leader_epoch
+        epoch = leader.leader_epoch if named < 0 else LeaderEpoch(named)
+        leader.follower_fetched(
+            Fetched(
+                BrokerId(ask.replica_id),
+                BrokerEpoch(ask.replica_epoch),
+                epoch,
+                offset,
+                Offset(cursor.log_start),
+            )
+        )
+        if leader.is_throttled and self.is_held_back(leader):
+            cursor.visible_end = UNKNOWN
+            high = slot.high_watermark
+            return Found(cursor, 0, high, high, slot.log_start, None, EMPTY_SLICE)
+        if leader.is_usable:
+            fresh = leader.end_tail(offset, size_max)
+            if fresh is not None:
+                cursor.visible_end = slot.log_end
+                high = slot.high_watermark
+                return Found(cursor, 0, high, high, slot.log_start, None, fresh)
+        result = leader.log.read(offset, size_max=size_max, isolation=Isolation.LOG_END)
+        cursor.visible_end = slot.log_end
+        data = result.data
+        if data.size_bytes:
+            if not self._is_first and data.size_bytes > size_max:
+                data = EMPTY_SLICE
+            elif data.file is not leader.log.segments.active.log:
+                self.has_older_segment = True
+        high, start = result.high_watermark, result.log_start
+        return Found(cursor, 0, high, result.last_stable_offset, start, None, data)
+
+    def is_held_back(self, leader: ReadableReplica) -> bool:
+        """Whether a follower has had as much as it may, for now (KIP-73)."""
+        if not self._is_limited(leader):
+            return False
+        cluster = self._partitions.cluster
+        self.held_back_s = cluster.leader_throttle.wait_s(cluster.monotonic_s())
+        return self.held_back_s > 0
+
+    def _is_limited(self, leader: ReadableReplica) -> bool:
+        return (
+            leader.is_throttled
+            and isinstance(leader, Partition)
+            and self._ask.replica_id not in leader.state.isr
+        )
+
+    def count_out(self, leader: ReadableReplica, size_bytes: int) -> None:
+        """Records are on their way."""
+        leader.count_out(size_bytes, is_follower=self.is_follower)
+        if self.is_follower and self._is_limited(leader):
+            cluster = self._partitions.cluster
+            cluster.leader_throttle.record(size_bytes, cluster.monotonic_s())
+
+    def pin(self, found: Sequence[Found]) -> Sequence[Found]:
+        """Keep the files of all records open; where that cannot be, there is an error instead.
+
+        A few bytes of what was just written are taken at once: that costs less than a range.
+        """
+        pinned: list[Found] | None = None
+        for number, one in enumerate(found):
+            data = one.data
+            if data.file is None:
+                continue
+            try:
+                if data.is_fresh and data.size_bytes <= TAKEN_BYTES_MAX:
+                    data.load()
+                else:
+                    data.file.pin()
+            except OSError as error:
+                pinned = pinned if pinned is not None else list(found)
+                pinned[number] = self._unreadable(one, error)
+        return pinned if pinned is not None else found
+
+    def _unreadable(self, one: Found, error: OSError) -> Found:
+        cursor = one.cursor
+        invariant(cursor.leader is not None, "I-07 records of no partition", cursor=cursor)
+        log = cursor.leader.log  # type: ignore[union-attr]
+        cursor.sent_high_watermark = UNKNOWN
+        return self.failure(cursor, log.refused(error))
+
+    def failure(self, cursor: Cursor, error: OperatingError) -> Found:
+        """What the client is told of a partition that could not be read."""
+        code = code_of(error)
+        if code is ErrorCode.KAFKA_STORAGE_ERROR and self._ask.version < _FIRST_WITH_STORAGE_ERROR:
+            # Such clients do not know the code and would give up; this one makes them ask again.
+            code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return Found(cursor, code, -1, -1, -1, None, EMPTY_SLICE)
+
+
+def _makes_no_claim(cursor: Cursor, leader: ReadableReplica) -> bool:
+    """Whether there is nothing to compare of what the client believes of leaders (KIP-320, 595)."""
+    return cursor.last_fetched_epoch < 0 and cursor.current_leader_epoch in (
+        -1,
+        leader.leader_epoch,
+    )
+
+
+def _is_compared(cursor: Cursor, leader: ReadableReplica) -> bool:
+    """Whether a follower that waited has nothing left to be compared of what it believes.
+
+    All of it was when its request came, and what it has was noted; else it would not wait. It named
+    the epoch that we still lead in, in which our log has only grown since. How much a throttled
+    partition may send is looked at whenever it is read.
+    """
+    return cursor.current_leader_epoch == leader.leader_epoch and not leader.is_throttled
+
+
+def _isolation(ask: FetchAsk) -> Isolation:
+    if ask.replica_id >= 0:
+        return Isolation.LOG_END
+    return Isolation.COMMITTED if ask.isolation_level else Isolation.HIGH_WATERMARK
+
+
+def _divergence(leader: ReadableReplica, cursor: Cursor) -> tuple[int, int] | None:
+    """Where the client's log parts from ours, if its last epoch says that it does (KIP-595)."""
+    log, slot, offset = leader.log, leader.slot, cursor.fetch_offset
+    if cursor.last_fetched_epoch == log.latest_epoch and slot.log_start <= offset <= slot.log_end:
+        return None  # our newest epoch ends with our log: most are there
+    epoch, end_offset = leader.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
+    if epoch < 0 or offset < log.log_start:
+        raise OffsetOutOfRange(asked=Offset(offset), start=log.log_start, end=log.log_end)
+    if epoch < cursor.last_fetched_epoch or end_offset < offset:
+        return epoch, end_offset
+    return None
+
+
+def _diverged(cursor: Cursor, leader: ReadableReplica, diverging: tuple[int, int]) -> Found:
+    log = leader.log
+    return Found(
+        cursor,
+        0,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.log_start,
+        None,
+        EMPTY_SLICE,
+        diverging,
+    )

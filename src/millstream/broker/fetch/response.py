@@ -1,0 +1,196 @@
+"""The Fetch answer as bytes and file ranges, written without message objects in between.
+
+One `struct` per partition; records are not touched: they stay a range of their segment's file.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from millstream.broker.cluster.leader_hints import LeaderHint
+from millstream.broker.fetch.request import FIRST_FLEXIBLE, FIRST_WITH_SESSIONS, TopicKey
+from millstream.broker.fetch.sessions import Found, RoundAnswer
+from millstream.broker.requests.context import AnswerPart
+from millstream.kernels.fetch import answer_frame
+from millstream.storage.segments.txn_index import AbortedTransaction
+from millstream.wire.primitives import (
+    write_compact_length,
+    write_compact_string,
+    write_nullable_compact_string,
+    write_unsigned_varint,
+)
+
+_FIRST_WITH_LOG_START: Final = 5
+_FIRST_WITH_PREFERRED_REPLICA: Final = 11
+_FIRST_WITH_ENDPOINTS: Final = 16
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+_TOP: Final = Struct(">ihi")
+_ABORTED: Final = Struct(">qq")
+_ABORTED_FLEXIBLE: Final = Struct(">qqB")
+_FACTS: Final = Struct(">ihqqq")
+_OLD_FACTS: Final = Struct(">ihqq")
+_DIVERGING: Final = Struct(">iq")
+_LEADER: Final = Struct(">ii")
+
+_NULL: Final = b"\xff\xff\xff\xff"
+
+
+Hints = dict[tuple[TopicKey, int], LeaderHint]
+NO_HINTS: Final[Hints] = {}
+
+
+def encode(version: int, answer: RoundAnswer, hints: Hints = NO_HINTS) -> list[AnswerPart]:
+    """The body: bytes, and a range wherever there are records."""
+    writer = _Writer(version, hints)
+    topics = _by_topic(answer.found)
+    writer.top(answer, len(topics))
+    for topic, partitions in topics:
+        writer.topic(topic, partitions)
+    writer.end()
+    return writer.parts
+
+
+def encode_frame(
+    version: int, correlation_id: int, answer: RoundAnswer
+) -> tuple[list[AnswerPart], int] | None:
+    """The whole frame and its size behind the first four bytes; None: only `encode` can."""
+    if any(one.preferred_replica >= 0 for one in answer.found):
+        return None
+    return answer_frame(version, correlation_id, answer.error, answer.session_id, answer.found)
+
+
+def _by_topic(found: Sequence[Found]) -> list[tuple[TopicKey, list[Found]]]:
+    """Neighbours of one topic together, in order: the order says what was read first."""
+    groups: list[tuple[TopicKey, list[Found]]] = []
+    last: TopicKey | None = None
+    for one in found:
+        topic = one.cursor.key[0]
+        if topic != last:
+            last = topic
+            groups.append((topic, []))
+        groups[-1][1].append(one)
+    return groups
+
+
+class _Writer:
+    """Bytes so far, and the parts before them."""
+
+    __slots__ = ("_hints", "_is_flexible", "_out", "_version", "parts")
+
+    def __init__(self, version: int, hints: Hints) -> None:
+        self.parts: list[AnswerPart] = []
+        self._out = bytearray()
+        self._version = version
+        self._is_flexible = version >= FIRST_FLEXIBLE
+        self._hints = hints
+
+    def _count(self, count: int) -> None:
+        if self._is_flexible:
+            write_compact_length(self._out, count)
+        else:
+            self._out += _INT32.pack(count)
+
+    def top(self, answer: RoundAnswer, topic_count: int) -> None:
+        if self._version >= FIRST_WITH_SESSIONS:
+            self._out += _TOP.pack(0, answer.error, answer.session_id)
+        else:
+            self._out += _INT32.pack(0)
+        self._count(topic_count)
+
+    def topic(self, topic: TopicKey, partitions: Sequence[Found]) -> None:
+        out = self._out
+        if isinstance(topic, bytes):
+            out += topic
+        else:
+            raw = topic.encode()
+            if self._is_flexible:
+                write_compact_length(out, len(raw))
+            else:
+                out += _INT16.pack(len(raw))
+            out += raw
+        self._count(len(partitions))
+        for one in partitions:
+            self._partition(one)
+        if self._is_flexible:
+            self._out.append(0)
+
+    def _partition(self, one: Found) -> None:
+        out, version = self._out, self._version
+        index = one.cursor.key[1]
+        if version >= _FIRST_WITH_LOG_START:
+            out += _FACTS.pack(
+                index, one.error, one.high_watermark, one.last_stable_offset, one.log_start
+            )
+        else:
+            out += _OLD_FACTS.pack(index, one.error, one.high_watermark, one.last_stable_offset)
+        self._aborted(one.aborted)
+        if version >= _FIRST_WITH_PREFERRED_REPLICA:
+            out += _INT32.pack(one.preferred_replica)
+        size = one.data.size_bytes
+        self._count(size)
+        if one.data.raw is not None:
+            out += one.data.raw
+        elif size and one.data.file is not None:
+            self.parts += (bytes(out), one.data)
+            self._out = out = bytearray()
+        if self._is_flexible:
+            self._partition_tags(one)
+
+    def _aborted(self, aborted: Sequence[AbortedTransaction] | None) -> None:
+        out = self._out
+        if aborted is None:
+            out += b"\0" if self._is_flexible else _NULL
+            return
+        self._count(len(aborted))
+        for transaction in aborted:
+            if self._is_flexible:
+                out += _ABORTED_FLEXIBLE.pack(transaction.producer_id, transaction.first_offset, 0)
+            else:
+                out += _ABORTED.pack(transaction.producer_id, transaction.first_offset)
+
+    def _partition_tags(self, one: Found) -> None:
+        out = self._out
+        hint = self._hints.get(one.cursor.key) if self._hints else None
+        if one.diverging is None and hint is None:
+            out.append(0)
+            return
+        out.append((one.diverging is not None) + (hint is not None))
+        if one.diverging is not None:
+            out += b"\0"
+            out.append(_DIVERGING.size + 1)
+            out += _DIVERGING.pack(*one.diverging)
+            out.append(0)
+        if hint is not None:
+            out += b"\1"
+            out.append(_LEADER.size + 1)
+            out += _LEADER.pack(hint.leader_id, hint.leader_epoch)
+            out.append(0)
+
+    def end(self) -> None:
+        """The last tagged fields: where the leaders of the hints are."""
+        out = self._out
+        if self._is_flexible:
+            nodes = {hint.leader_id: hint for hint in self._hints.values() if hint.host is not None}
+            if nodes and self._version >= _FIRST_WITH_ENDPOINTS:
+                value = _encode_nodes(nodes)
+                out += b"\1\0"
+                write_unsigned_varint(out, len(value))
+                out += value
+            else:
+                out.append(0)
+        if out:
+            self.parts.append(bytes(out))
+
+
+def _encode_nodes(nodes: dict[int, LeaderHint]) -> bytes:
+    out = bytearray()
+    write_compact_length(out, len(nodes))
+    for node_id, hint in nodes.items():
+        out += _INT32.pack(node_id)
+        write_compact_string(out, hint.host or "")
+        out += _INT32.pack(hint.port)
+        write_nullable_compact_string(out, hint.rack)
+        out.append(0)
+    return bytes(out)

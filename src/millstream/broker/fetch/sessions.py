@@ -1,0 +1,355 @@
+"""Fetch sessions (KIP-227): what a client reads is remembered, only what is new is sent.
+
+A consumer of a hundred partitions would otherwise name all of them in every request and get all
+of them in every answer. This is the pure part: which partitions a request is about, what the
+session's numbers must be, what counts as news, and which sessions a full cache gives up. Reading
+the partitions is done by `broker/fetch/read.py`.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from millstream.broker.fetch.request import (
+    FINAL_SESSION_EPOCH,
+    INITIAL_SESSION_EPOCH,
+    NO_SESSION_ID,
+    FetchAsk,
+    TopicKey,
+)
+from millstream.kernels import fetch as kernel
+from millstream.model.invariant import invariant
+from millstream.replication.readable import ReadableReplica
+from millstream.runtime.clock import Clock
+from millstream.runtime.randomness import Randomness
+from millstream.storage.log.reader import ReadSlice
+from millstream.storage.segments.txn_index import AbortedTransaction
+from millstream.wire.errors import ErrorCode
+
+SESSION_EPOCH_MAX: Final = 2**31 - 1
+SESSION_ID_MAX: Final = 2**31 - 1
+
+EVICTION_MS: Final = 120_000
+"""Kafka's: a session unused for longer may always go, one younger only for a privileged one."""
+
+UNKNOWN: Final = -1
+
+CursorKey = tuple[TopicKey, int]
+
+
+if TYPE_CHECKING:
+
+    class Cursor(kernel.Cursor):
+        """The kernel's class, whose leader is a partition here."""
+
+        leader: ReadableReplica | None
+
+else:
+    Cursor = kernel.Cursor
+
+
+class Found(NamedTuple):
+    """What reading at one cursor gave."""
+
+    cursor: Cursor
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+    aborted: Sequence[AbortedTransaction] | None
+    """None: not asked for."""
+    data: ReadSlice
+    diverging: tuple[int, int] | None = None
+    """Epoch and end offset from which the client's log is another than ours."""
+    is_unknown: bool = False
+    """The partition does not exist: no reason to answer before the client's waiting time is up."""
+    preferred_replica: int = -1
+    """Where the client shall read instead, because that is closer to it (KIP-392)."""
+
+
+class FetchSession:
+    """One client's partitions. Changed only by `FetchSessions`."""
+
+    __slots__ = (
+        "created_ms",
+        "cursors",
+        "epoch",
+        "generation",
+        "is_old",
+        "is_privileged",
+        "isolation_level",
+        "last_used_ms",
+        "rank",
+        "session_id",
+        "uses_topic_ids",
+    )
+
+    def __init__(
+        self, session_id: int, ask: FetchAsk, cursors: dict[CursorKey, Cursor], now_ms: int
+    ) -> None:
+        self.session_id = session_id
+        self.cursors = cursors
+        self.is_privileged = ask.is_follower
+        self.uses_topic_ids = ask.uses_topic_ids
+        self.isolation_level = ask.isolation_level
+        self.created_ms = self.last_used_ms = now_ms
+        self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
+        self.rank: Rank | None = None
+        """Its place in the order of giving up, as it is in the lists."""
+        self.is_old = False
+        """Whether any new session may replace it, as it is in the lists."""
+        self.generation = UNKNOWN
+        """`Partitions.generation` when every cursor was last looked at."""
+
+    def note_read(self, cursor: Cursor) -> None:
+        """Records were read there: the others come first until all had their turn.
+
+        Without that a client whose limit is always used up by the first partitions would never see
+        the rest.
+        """
+        cursors = self.cursors
+        if cursors.pop(cursor.key, None) is not None:
+            cursors[cursor.key] = cursor
+
+
+Rank = tuple[bool, int, int]
+"""Whether it is privileged, its size, its id: the lowest goes first."""
+
+
+class FetchRound:
+    """One request: the cursors it reads, and how it stands to a session."""
+
+    __slots__ = ("ask", "cursors", "error", "session")
+
+    def __init__(
+        self,
+        ask: FetchAsk,
+        cursors: Collection[Cursor] = (),
+        *,
+        session: FetchSession | None = None,
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> None:
+        self.ask = ask
+        self.cursors = cursors
+        self.session = session
+        """None: a full fetch, with or without the wish for a session."""
+        self.error = error
+
+
+class RoundAnswer(NamedTuple):
+    """What the answer to a request says."""
+
+    error: ErrorCode
+    session_id: int
+    found: Sequence[Found]
+
+
+def next_epoch(epoch: int) -> int:
+    """The number of the request after this one; never 0 again, which would begin a session."""
+    if epoch < 0:
+        return FINAL_SESSION_EPOCH
+    return 1 if epoch == SESSION_EPOCH_MAX else epoch + 1
+
+
+class FetchSessions:
+    """All sessions of a broker, at most `slots_max`."""
+
+    def __init__(
+        self,
+        *,
+        slots_max: int,
+        clock: Clock,
+        randomness: Randomness,
+        eviction_ms: int = EVICTION_MS,
+    ) -> None:
+        self._slots_max = slots_max
+        self._clock = clock
+        self._randomness = randomness
+        self._eviction_ms = eviction_ms
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        """Least recently used first."""
+        self._ranks_for_all: list[Rank] = []
+        """Sessions that any new one may replace, lowest rank first."""
+        self._ranks_for_privileged: list[Rank] = []
+        self.partition_count = 0
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    # -- one request -----------------------------------------------------------------------
+
+    def begin(self, ask: FetchAsk) -> FetchRound:
+        """Which partitions the request is about; the session's state follows the request."""
+        if ask.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+            return self._begin_incremental(ask)
+        if ask.session_id != NO_SESSION_ID:
+            known = self._sessions.get(ask.session_id)
+            if known is not None:
+                self._remove(known)
+        return FetchRound(ask, _cursors_of(ask).values())
+
+    def _begin_incremental(self, ask: FetchAsk) -> FetchRound:
+        session = self._sessions.get(ask.session_id)
+        if session is None:
+            return FetchRound(ask, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != ask.session_epoch:
+            return FetchRound(ask, error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != ask.uses_topic_ids:
+            return FetchRound(ask, error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        cursors = session.cursors
+        for asked in ask.partitions:
+            key = asked[:2]
+            cursor = cursors.get(key)
+            if cursor is None:
+                cursors[key] = Cursor(asked)
+            else:
+                cursor.ask(asked)
+        for key in ask.forgotten:
+            cursors.pop(key, None)
+        if not cursors:
+            self._remove(session)
+            return FetchRound(ask)
+        if ask.isolation_level != session.isolation_level:
+            session.isolation_level = ask.isolation_level
+            session.generation = UNKNOWN  # what each may see is another now
+        session.epoch = next_epoch(session.epoch)
+        self._touch(session, self._now_ms())
+        return FetchRound(ask, cursors.values(), session=session)
+
+    def finish(self, round_: FetchRound, found: Sequence[Found]) -> RoundAnswer:
+        """What to send of what was found; a full fetch that asked for a session gets one here."""
+        if round_.error:
+            return RoundAnswer(round_.error, NO_SESSION_ID, ())
+        session = round_.session
+        if session is None:
+            return RoundAnswer(ErrorCode.NONE, self._open(round_, found), found)
+        if session.epoch != next_epoch(round_.ask.session_epoch):
+            # The same request came again, on another connection, while this one waited.
+            return RoundAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, ())
+        return RoundAnswer(ErrorCode.NONE, session.session_id, _news(session, found))
+
+    def _open(self, round_: FetchRound, found: Sequence[Found]) -> int:
+        ask = round_.ask
+        if ask.session_epoch != INITIAL_SESSION_EPOCH:
+            return NO_SESSION_ID
+        now_ms = self._now_ms()
+        is_room = len(self._sessions) < self._slots_max
+        if not is_room and not self._evict(len(round_.cursors), ask.is_follower, now_ms):
+            return NO_SESSION_ID
+        session_id = self._randomness.integer(1, SESSION_ID_MAX)
+        while session_id in self._sessions:
+            session_id = self._randomness.integer(1, SESSION_ID_MAX)
+        for one in found:
+            _note_sent(one)
+        cursors = {cursor.key: cursor for cursor in round_.cursors}
+        session = FetchSession(session_id, ask, cursors, now_ms)
+        self._sessions[session_id] = session
+        self._touch(session, now_ms)
+        return session_id
+
+    # -- the cache -------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic_s() * 1000)
+
+    def _evict(self, size: int, is_privileged: bool, now_ms: int) -> bool:  # noqa: FBT001
+        """Make room for a session of that size, if one is worth less (Kafka's rules).
+
+        The one unused for longest if that is long. Otherwise a follower's session may replace a
+        consumer's, and one that is not young any more goes for a larger one.
+        """
+        if not self._sessions:
+            return False
+        victim = next(iter(self._sessions.values()))
+        if now_ms - victim.last_used_ms <= self._eviction_ms:
+            ranks = self._ranks_for_privileged if is_privileged else self._ranks_for_all
+            if not ranks or (is_privileged, size, 0) < ranks[0]:
+                return False
+            victim = self._sessions[ranks[0][2]]
+        self._remove(victim)
+        self.evictions += 1
+        return True
+
+    def _touch(self, session: FetchSession, now_ms: int) -> None:
+        """It was used: note when, and its rank if that changed."""
+        self._sessions.move_to_end(session.session_id)
+        session.last_used_ms = now_ms
+        is_old = now_ms - session.created_ms > self._eviction_ms
+        rank = (session.is_privileged, len(session.cursors), session.session_id)
+        before = session.rank
+        if before != rank:
+            self._forget_rank(session)
+            session.rank = rank
+            self.partition_count += rank[1]
+        elif is_old == session.is_old:
+            return  # it is where it belongs
+        session.is_old = is_old
+        if not session.is_privileged or is_old:
+            _insert(self._ranks_for_privileged, rank)
+        if is_old:
+            _insert(self._ranks_for_all, rank)
+
+    def _remove(self, session: FetchSession) -> None:
+        invariant(
+            self._sessions.pop(session.session_id, None) is session,
+            "I-37 a fetch session was removed twice",
+            session_id=session.session_id,
+        )
+        self._forget_rank(session)
+
+    def _forget_rank(self, session: FetchSession) -> None:
+        rank = session.rank
+        if rank is None:
+            return
+        session.rank = None
+        self.partition_count -= rank[1]
+        for ranks in (self._ranks_for_all, self._ranks_for_privileged):
+            at = bisect_left(ranks, rank)
+            if at < len(ranks) and ranks[at] == rank:
+                del ranks[at]
+
+
+def _insert(ranks: list[Rank], rank: Rank) -> None:
+    at = bisect_left(ranks, rank)
+    if at == len(ranks) or ranks[at] != rank:
+        ranks.insert(at, rank)
+
+
+def _cursors_of(ask: FetchAsk) -> dict[CursorKey, Cursor]:
+    """In the order of the request; of a partition that is named twice the last counts."""
+    cursors: dict[CursorKey, Cursor] = {}
+    for asked in ask.partitions:
+        cursors[asked[:2]] = Cursor(asked)
+    return cursors
+
+
+def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
+    """What the client must be told; partitions with records go behind the others."""
+    news: list[Found] = []
+    for one in found:
+        cursor, size = one.cursor, one.data.size_bytes
+        is_new = (
+            size > 0
+            or one.error != 0
+            or one.high_watermark != cursor.sent_high_watermark
+            or one.log_start != cursor.sent_log_start
+            or one.diverging is not None
+            or one.preferred_replica >= 0
+        )
+        if not is_new:
+            continue
+        news.append(one)
+        _note_sent(one)
+        if size:
+            session.note_read(cursor)
+    return news
+
+
+def _note_sent(one: Found) -> None:
+    # With an error they are unknown: when it goes away the client is told. So they are to one whose
+    # log parts from ours: it cuts its log and looks at nothing else.
+    is_taken = one.diverging is None
+    one.cursor.sent_high_watermark = one.high_watermark if is_taken else UNKNOWN
+    one.cursor.sent_log_start = one.log_start

@@ -1,0 +1,1 @@
+"""Consumer groups on a broker: the coordinator's wiring, calls of handlers, gauges."""

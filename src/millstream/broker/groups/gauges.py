@@ -1,0 +1,137 @@
+"""What a scrape asks the group coordinator; nothing while there are no groups."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.requests.services import Services
+from millstream.observe.registry import Kind, Readings
+
+if TYPE_CHECKING:
+    from millstream.groups.shell.coordinator import GroupCoordinator
+
+Read = Callable[["GroupCoordinator"], float]
+
+_GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
+    (
+        "group_partitions",
+        "Partitions of the offsets topic whose groups are served here",
+        lambda one: len(one.active),
+    ),
+    (
+        "group_partitions_loading",
+        "Partitions of the offsets topic that are being loaded",
+        lambda one: one.loading_count,
+    ),
+    (
+        "group_offsets",
+        "Committed offsets of the groups here",
+        lambda one: sum(held.shard.offset_count for held in one.active),
+    ),
+    (
+        "group_load_last_seconds",
+        "How long the last load of a partition took",
+        lambda one: one.counts.load_ms_last / 1000,
+    ),
+)
+
+_COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
+    (
+        "group_offset_commits_total",
+        "Partitions whose offset was committed",
+        lambda one: one.machine_counts().offset_commits,
+    ),
+    (
+        "group_offset_expirations_total",
+        "Offsets removed because their time was over",
+        lambda one: one.machine_counts().offset_expirations,
+    ),
+    (
+        "group_offset_deletions_total",
+        "Offsets removed on request, or with their topic",
+        lambda one: one.machine_counts().offset_deletions,
+    ),
+    (
+        "group_rebalances_total",
+        "Rebalances of classic groups that were completed",
+        lambda one: one.machine_counts().completed_rebalances,
+    ),
+    (
+        "group_consumer_rebalances_total",
+        "Epochs of groups of the consumer protocol",
+        lambda one: one.machine_counts().consumer_rebalances,
+    ),
+    (
+        "group_expirations_total",
+        "Groups without members and offsets that were removed",
+        lambda one: one.machine_counts().expired_groups,
+    ),
+    ("group_loads_total", "Loads of partitions", lambda one: one.counts.loads),
+    (
+        "group_load_failures_total",
+        "Loads that failed and were tried again",
+        lambda one: one.counts.load_failures,
+    ),
+    (
+        "group_records_loaded_total",
+        "Records read by loads",
+        lambda one: one.counts.records_loaded,
+    ),
+    (
+        "group_records_skipped_total",
+        "Records passed over by loads because their kind is not known here",
+        lambda one: one.counts.records_skipped,
+    ),
+    (
+        "group_write_batches_total",
+        "Batches written to the offsets topic",
+        lambda one: one.counts.batches,
+    ),
+    ("group_writes_total", "What groups wrote, in those batches", lambda one: one.counts.writes),
+    (
+        "group_writes_refused_total",
+        "Writes of groups that the log did not take",
+        lambda one: one.counts.writes_refused,
+    ),
+    (
+        "group_writes_timed_out_total",
+        "Writes whose replicas took longer than offsets.commit.timeout.ms",
+        lambda one: one.counts.writes_timed_out,
+    ),
+)
+
+
+def register(services: Services) -> None:
+    """Connect the coordinator to the metrics under the names that `docs/metrics.md` lists."""
+    metrics = services.metrics
+    for name, help_text, read in _GAUGES:
+        metrics.register_gauge(name, help_text, _reading(services, read))
+    for name, help_text, read in _COUNTERS:
+        metrics.register_counter(name, help_text, _reading(services, read))
+    metrics.register_labelled(
+        "groups",
+        "Groups here, by protocol and state",
+        lambda: groups_by_state(services),
+        kind=Kind.GAUGE,
+        label_names=["type", "state"],
+    )
+
+
+def _reading(services: Services, read: Read) -> Callable[[], float]:
+    def value() -> float:
+        coordinator = _loaded(services)
+        return 0 if coordinator is None else read(coordinator)
+
+    return value
+
+
+def groups_by_state(services: Services) -> Readings:
+    coordinator = _loaded(services)
+    total: Counter[tuple[str, str]] = Counter()
+    for held in coordinator.active if coordinator is not None else ():
+        total += held.shard.groups_by_state()
+    return sorted(total.items())
+
+
+def _loaded(services: Services) -> "GroupCoordinator | None":
+    return None if services.groups is None else services.groups.loaded

@@ -1,0 +1,234 @@
+"""The group coordinator's place in a broker.
+
+Its modules are loaded when the first partition of the offsets topic is led here, or the first
+request comes: a broker without groups starts as fast as before.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from millstream.controller.topics import NewTopic
+from millstream.model.errors import OperatingError
+from millstream.observe.logs import get_logger
+from millstream.runtime.scheduler import Steps
+
+if TYPE_CHECKING:
+    from millstream.broker.groups.topics import ImageTopics
+    from millstream.broker.requests.services import Services, Timers
+    from millstream.controller.image import ImageChange, TopicImage
+    from millstream.groups.effects import Caller, Outbox
+    from millstream.groups.shard import Shard
+    from millstream.groups.shell.coordinator import GroupCoordinator
+    from millstream.groups.shell.held_shard import Question
+    from millstream.model.ids import LeaderEpoch
+    from millstream.runtime.scheduler import Turns
+    from millstream.storage.ports import PartitionLog
+
+log = get_logger("millstream.broker.groups")
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+REPLICATION_FACTOR: Final = "offsets.topic.replication.factor"
+CREATE_WAIT_S: Final = 5.0
+"""For the offsets topic; then the client is told to ask again, and it is created all the same."""
+MEMBER_PREFIX_CHARACTERS_MAX: Final = 8_000
+"""Of a client id or instance id in a member id, which must fit a string of the protocol whatever
+the characters are: otherwise nobody could be told of the member, nor its group be written."""
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupsSeams:
+    """What it borrows from the broker it belongs to."""
+
+    services: "Callable[[], Services]"
+    timers: "Timers"
+    turns: "Turns"
+    spawn: Callable[[Coroutine[Any, Any, None], str], None]
+    at_turn_end: Callable[[Callable[[], None]], object]
+    """Calls back once, when all requests that arrived together were handled."""
+
+
+class GroupsPart:
+    """Implements `storage.ports.LeadershipListener` for the offsets topic."""
+
+    def __init__(self, seams: GroupsSeams) -> None:
+        self._seams = seams
+        self._coordinator: GroupCoordinator | None = None
+        self._topics: ImageTopics | None = None
+        self._creating: asyncio.Future[None] | None = None
+        self._is_stopped = False
+
+    @property
+    def loaded(self) -> "GroupCoordinator | None":
+        """The coordinator, if it was needed by now."""
+        return self._coordinator
+
+    @property
+    def coordinator(self) -> "GroupCoordinator":
+        if self._coordinator is None:
+            self._coordinator = self._make()
+            if self._is_stopped:  # metadata came once more while the broker stops
+                self._coordinator.stop()
+        return self._coordinator
+
+    def _make(self) -> "GroupCoordinator":
+        from millstream.broker.groups.settings import BrokerGroupSettings
+        from millstream.broker.groups.topics import ImageTopics
+        from millstream.groups.shard import Shard, is_gatherable
+        from millstream.groups.shell.coordinator import GroupCoordinator
+        from millstream.groups.shell.home import ShellSeams
+
+        services = self._seams.services
+        settings = BrokerGroupSettings(services)
+        topics = self._topics = ImageTopics(services)
+        clock, randomness = services().clock, services().randomness
+
+        def new_member_id(prefix: str) -> Any:
+            from uuid import UUID
+
+            made = UUID(bytes=randomness.bytes(16), version=4)
+            return f"{prefix[:MEMBER_PREFIX_CHARACTERS_MAX]}-{made}"
+
+        def new_shard(index: int, outbox: "Outbox") -> "Shard":
+            return Shard(
+                index,
+                settings=settings,
+                outbox=outbox,
+                new_member_id=new_member_id,
+                topics=topics,
+            )
+
+        return GroupCoordinator(
+            ShellSeams(
+                clock=clock,
+                timers=self._seams.timers,
+                turns=self._seams.turns,
+                settings=settings,
+                new_shard=new_shard,
+                is_gatherable=is_gatherable,
+                at_turn_end=self._seams.at_turn_end,
+            )
+        )
+
+    # -- leadership ------------------------------------------------------------------------
+
+    def leadership_gained(self, log: "PartitionLog", leader_epoch: "LeaderEpoch") -> None:
+        self.coordinator.leadership_gained(log, leader_epoch)
+
+    def leadership_lost(self, log: "PartitionLog") -> None:
+        self.coordinator.leadership_lost(log)
+
+    def high_watermark_moved(self, log: "PartitionLog") -> None:
+        self.coordinator.high_watermark_moved(log)
+
+    # -- requests --------------------------------------------------------------------------
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of the offsets topic that the group is in."""
+        from millstream.groups.records.partition_of import partition_of
+
+        topic = self._topic
+        if topic is not None:
+            return partition_of(group_id, len(topic.partitions))
+        count = self._seams.services().configs.get_int("offsets.topic.num.partitions")
+        return partition_of(group_id, count)
+
+    def ask(
+        self,
+        group_id: str,
+        question: "Question",
+        caller: "Caller",
+        request: Any,
+        *,
+        keeps_gathered: bool = False,
+    ) -> None:
+        """Hand a request to the group's shard; the answer comes through the caller's token.
+
+        Raises what keeps the shard from being asked.
+        """
+        self.coordinator.ask(
+            self.partition_of(group_id), question, caller, request, keeps_gathered=keeps_gathered
+        )
+
+    # -- topics ----------------------------------------------------------------------------
+
+    @property
+    def _topic(self) -> "TopicImage | None":
+        return self._seams.services().image.topics.get(OFFSETS_TOPIC)
+
+    def metadata_changed(self, change: "ImageChange") -> Steps[None]:
+        """Groups subscribe to topics: tell them what came, went or grew, in steps."""
+        coordinator, topics = self._coordinator, self._topics
+        if coordinator is None or topics is None:
+            return
+        deleted = [topic.name for topic in change.deleted]
+        names = {topic.name for topic in change.created}
+        names |= {grown.topic.name for grown in change.grown}
+        names.update(deleted)
+        if names or change.brokers_changed:
+            topics.changed(is_any_created=bool(change.created))
+        if names:
+            yield from coordinator.topics_changed(names, deleted)
+
+    async def topic(self) -> "TopicImage | None":
+        """The offsets topic, created if it is not there; None when that cannot be now."""
+        found = self._topic
+        if found is not None:
+            return found
+        if self._creating is None:
+            self._creating = asyncio.get_running_loop().create_future()
+            self._seams.spawn(self._create(self._creating), "create the offsets topic")
+        try:
+            async with asyncio.timeout(CREATE_WAIT_S):
+                await asyncio.shield(self._creating)
+        except TimeoutError:
+            return None
+        return self._topic
+
+    async def _create(self, done: "asyncio.Future[None]") -> None:
+        """One for all who ask."""
+        services = self._seams.services()
+        try:
+            error = await self._created(services)
+            if error is not None and self._topic is None:
+                told = f"the topic {OFFSETS_TOPIC} cannot be created: groups wait for it"
+                services.repeated.warning(OFFSETS_TOPIC, told, reason=error)
+        finally:
+            self._creating = None
+            if not done.done():
+                done.set_result(None)
+
+    async def _created(self, services: "Services") -> str | None:
+        """Why it was not, or None."""
+        wanted = self._wanted(services)
+        try:
+            if services.membership is not None:
+                codes = await services.membership.create_missing([wanted])
+                return next((code.text for code in codes.values()), None)
+            (outcome,) = await services.controller.create_topics([wanted])
+        except OperatingError as error:
+            return str(error)
+        return str(outcome) if isinstance(outcome, OperatingError) else None
+
+    def _wanted(self, services: "Services") -> NewTopic:
+        """With the settings that Kafka gives it."""
+        configs = services.configs
+        is_alone = services.membership is None and not configs.is_set(REPLICATION_FACTOR)
+        return NewTopic(
+            name=OFFSETS_TOPIC,
+            partition_count=configs.get_int("offsets.topic.num.partitions"),
+            # Kafka's default is three, which one that is alone cannot give.
+            replication_factor=1 if is_alone else configs.get_int(REPLICATION_FACTOR),
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(configs.get_int("offsets.topic.segment.bytes")),
+            },
+        )
+
+    def stop(self) -> None:
+        """No timer rings any more."""
+        self._is_stopped = True
+        if self._coordinator is not None:
+            self._coordinator.stop()

@@ -1,0 +1,1 @@
+"""Sockets and what comes in and goes out through them: listeners, connections, shells, limits."""

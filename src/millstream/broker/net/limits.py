@@ -1,0 +1,45 @@
+"""The limits of connections as the settings have them now."""
+
+from typing import Final
+
+from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.model.limits import IN_FLIGHT_REQUESTS_MAX
+
+_NEVER_S: Final = 10 * 365 * 86_400.0
+
+
+class ConfiguredLimits:
+    """Read at every use: most of them can be changed while the broker runs."""
+
+    def __init__(self, configs: BrokerConfigs) -> None:
+        self._configs = configs
+
+    @property
+    def frame_bytes_max(self) -> int:
+        return self._configs.get_int("socket.request.max.bytes")
+
+    @property
+    def in_flight_max(self) -> int:
+        return IN_FLIGHT_REQUESTS_MAX
+
+    @property
+    def send_buffer_bytes(self) -> int | None:
+        """None: the system decides."""
+        size = self._configs.get_int("socket.send.buffer.bytes")
+        return size if size > 0 else None
+
+    @property
+    def connections_max(self) -> int:
+        return self._configs.get_int("max.connections")
+
+    @property
+    def idle_s(self) -> float:
+        idle_ms = self._configs.get_int("connections.max.idle.ms")
+        return idle_ms / 1000 if idle_ms >= 0 else _NEVER_S
+
+    def per_address_max(self, address: str) -> int:
+        for override in self._configs.get_list("max.connections.per.ip.overrides"):
+            host, _, count = override.rpartition(":")
+            if host.strip() == address:
+                return int(count)
+        return self._configs.get_int("max.connections.per.ip")

@@ -1,0 +1,223 @@
+"""A client's connection as the broker sees it, whatever carries its bytes.
+
+The connection core (`kernels.connection`) does framing and keeps answers in order; this class adds
+what every carrier needs: the queue of bytes and file ranges that could not be sent yet, the marks
+that stop reading while a client does not read, and an end that gives everything back. The carriers
+are `broker/net/socket_shell.py` (plain sockets) and `broker/net/transport_shell.py` (TLS, and the
+simulator).
+"""
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from millstream.broker.requests.context import AnswerPart
+from millstream.kernels.connection import Connection
+from millstream.model.limits import CLOSING_GRACE_S
+from millstream.storage.log.reader import ReadSlice
+
+if TYPE_CHECKING:
+    from millstream.broker.net.exchange import Exchange
+
+OPEN: Final = 0
+DRAINING: Final = 1
+"""Nothing more is read; what is queued is sent, then it closes."""
+CLOSED: Final = 2
+
+MUTED_BYTES: Final = 2**40
+"""Counted as unsent while the connection is muted: the core then takes no more requests from it,
+whatever has arrived."""
+
+
+class Cause(StrEnum):
+    """Why a connection ended, in few words for the metrics; the text is for the log."""
+
+    CLIENT = "client"
+    PROTOCOL = "protocol"
+    IDLE = "idle"
+    FAILURE = "failure"
+    STOP = "stop"
+    LIMIT = "limit"
+
+
+class ClientPeer(ABC):
+    """One connection; all methods run on the loop's thread."""
+
+    def __init__(
+        self,
+        exchange: "Exchange",
+        core: Connection,
+        *,
+        listener: str,
+        client_host: str,
+        number: int,
+    ) -> None:
+        self.core = core
+        self.listener = listener
+        self.client_host = client_host
+        self.local_host = ""
+        """The address of ours that the client came to."""
+        self.connection_id = number
+        self.last_active_s = exchange.now_s
+        self.is_served = False
+        """Whether its requests are being walked right now; a close must not pull them away."""
+        self.held_bytes = 0
+        """Of an unfinished large request, as counted against the limit of all connections."""
+        self.held_since_s = 0.0
+        self.served_bytes = 0
+        """Of a request that is being served for a while."""
+        self.state = OPEN
+        self.close_reason = ""
+        self.close_cause = Cause.CLIENT
+        self.closing_since_s = 0.0
+        self._exchange = exchange
+        self._queue: deque[AnswerPart] = deque()
+        self._reading = True
+        self._muted_bytes = 0
+        core.owner = self
+
+    # -- what handlers use -----------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == OPEN
+
+    def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
+        if self.state == CLOSED:
+            release(parts)
+            return
+        self.core.answer(number, parts)
+        self._exchange.has_output(self)
+
+    def send_nothing(self, number: int) -> None:
+        if self.state != CLOSED:
+            self.core.answer_nothing(number)
+            self._exchange.has_output(self)
+
+    def close(self, reason: str, cause: Cause = Cause.PROTOCOL) -> None:
+        """Read no more, send what is queued, close."""
+        if self.state != OPEN:
+            return
+        self.close_cause = cause
+        self.state = DRAINING
+        self.close_reason = reason
+        self.closing_since_s = self._exchange.now_s
+        self._exchange.is_closing(self)
+        self.pause_reading()
+        self._exchange.has_output(self)
+
+    def mute(self, size_bytes: int) -> None:
+        """Take no more requests from it until `unmute`, neither from its buffer nor its socket.
+
+        `size_bytes` are those of the request that is being served, which stays in memory.
+        """
+        self._muted_bytes = MUTED_BYTES
+        self.core.unsent_bytes += MUTED_BYTES
+        self.served_bytes = size_bytes
+        self._exchange.hold(self)
+        self.pause_reading()
+
+    def unmute(self) -> None:
+        if not self._muted_bytes:
+            return
+        self._muted_bytes = self.served_bytes = 0
+        self.core.unsent_bytes -= MUTED_BYTES
+        self._exchange.hold(self)
+        if self.state == OPEN:
+            self.resume_if_idle()
+            self._exchange.poke()
+
+    # -- output ----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send as much as the carrier takes, then look whether there is room for more requests."""
+        self._queue.extend(self.core.take_output())
+        if self._queue and not self.send_queue():
+            self._hold_back()
+            return
+        self.core.unsent_bytes = self._muted_bytes
+        if self.state == DRAINING:
+            self.abort(self.close_reason, self.close_cause)
+        elif self.state == OPEN:
+            self.resume_if_idle()
+
+    def _hold_back(self) -> None:
+        """Read no more from a client that does not take its answers (I-37)."""
+        if self.state == CLOSED:
+            return
+        self.core.unsent_bytes = self._muted_bytes + sum(size_of(part) for part in self._queue)
+        if self.core.is_blocked:
+            self.pause_reading()
+
+    def resume_if_idle(self) -> None:
+        """Requests that waited in the buffer for room come first, then the socket."""
+        if self._queue or self.core.is_blocked:
+            self.pause_reading()
+            return
+        if not self._reading:
+            self.resume_reading()
+            if self.core.unread_bytes:
+                self._exchange.has_requests(self)
+
+    @abstractmethod
+    def send_queue(self) -> bool:
+        """Send from the queue's front; True when it is empty, else `flush` is called again."""
+
+    # -- input -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def pause_reading(self) -> None: ...
+
+    @abstractmethod
+    def resume_reading(self) -> None: ...
+
+    # -- end -------------------------------------------------------------------------------
+
+    def abort(self, reason: str, cause: Cause) -> None:
+        """Close now; what is queued is dropped."""
+        if self.state == CLOSED:
+            return
+        if self.state == OPEN:
+            self.close_reason, self.close_cause = reason, cause
+        self.state = CLOSED
+        self.close_carrier()
+        release(self._queue)
+        self._queue.clear()
+        release(self.core.drop_output())
+        self._exchange.has_ended(self)
+
+    def fail_reading(self, error: OSError, part: AnswerPart) -> None:
+        """Records that were promised cannot be read: the client has to ask again, and is told then
+        what the log has become.
+        """
+        error.filename = error.filename or path_of(part)
+        self.abort(f"reading {error.filename} failed: {error.strerror}", Cause.FAILURE)
+        self._exchange.reading_failed(error)
+
+    @abstractmethod
+    def close_carrier(self) -> None: ...
+
+    def is_overdue(self, now_s: float, *, idle_s: float) -> bool:
+        """Whether the sweep should end it: idle, or closing for longer than is fair."""
+        if self.state == DRAINING:
+            return now_s - self.closing_since_s > CLOSING_GRACE_S
+        return now_s - max(self.last_active_s, self.core.last_active_s) > idle_s
+
+
+def size_of(part: AnswerPart) -> int:
+    """Bytes that a part of an answer has on the wire."""
+    return part.size_bytes if isinstance(part, ReadSlice) else len(part)
+
+
+def path_of(part: AnswerPart) -> str:
+    """Of the file that a part is read from; "" where it is bytes."""
+    return part.file.path if isinstance(part, ReadSlice) and part.file is not None else ""
+
+
+def release(parts: Sequence[object] | deque[AnswerPart]) -> None:
+    """Unpin the files of ranges that will not be sent."""
+    for part in parts:
+        if isinstance(part, ReadSlice) and part.file is not None:
+            part.file.unpin()

@@ -1,0 +1,263 @@
+"""The listening side of a broker: accepts connections within limits, sweeps, and ends them all."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from millstream.broker.net.exchange import Exchange
+from millstream.broker.net.listeners import ListenerAddress
+from millstream.broker.net.peer import Cause, ClientPeer
+from millstream.broker.net.socket_shell import SocketShell
+from millstream.broker.net.transport_shell import TransportPeer, TransportProtocol
+from millstream.broker.requests.dispatch import Dispatch
+from millstream.kernels.connection import Connection
+from millstream.kernels.slots import SlotTable
+from millstream.observe.broker_metrics import BrokerMetrics
+from millstream.observe.logs import Repeated, get_logger
+from millstream.runtime.background import Background
+from millstream.runtime.clock import Clock
+from millstream.runtime.network import Listener, Network
+from millstream.runtime.sockets import SocketListener, listen_for_sockets
+
+log = get_logger("millstream.broker.net.server")
+
+SWEEP_INTERVAL_S: Final = 1.0
+DRAIN_TIMEOUT_S: Final = 2.0
+"""How long a stop waits for clients to take what was answered."""
+
+
+class ConnectionLimits(Protocol):
+    """Read at every use, because most can be changed while the broker runs."""
+
+    @property
+    def frame_bytes_max(self) -> int: ...
+
+    @property
+    def in_flight_max(self) -> int: ...
+
+    @property
+    def send_buffer_bytes(self) -> int | None: ...
+
+    @property
+    def connections_max(self) -> int: ...
+
+    @property
+    def idle_s(self) -> float: ...
+
+    def per_address_max(self, address: str) -> int: ...
+
+
+class Server:
+    """All listeners and connections of one broker."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        table: SlotTable,
+        limits: ConnectionLimits,
+        metrics: BrokerMetrics,
+        *,
+        clock: Clock,
+        background: Background,
+        network: Network | None,
+    ) -> None:
+        """Without a network of its own it uses the machine's sockets."""
+        self._limits = limits
+        self._metrics = metrics
+        self._network = network
+        self._background = background
+        self._clock = clock
+        self._table = table
+        self.exchange = Exchange(table, dispatch, clock, metrics.apis, self._ended)
+        self._shell: SocketShell | None = None
+        self._listeners: list[Listener] = []
+        self._peers: dict[int, ClientPeer] = {}
+        self._per_address: dict[str, int] = {}
+        self._next_number = 0
+        self._sweep_handle: asyncio.TimerHandle | None = None
+        self._is_full = False
+        self._repeated = Repeated(log, clock)
+        self._emptied: asyncio.Event | None = None
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._peers)
+
+    # -- start and stop --------------------------------------------------------------------
+
+    async def bind(self, wanted: Sequence[ListenerAddress]) -> list[ListenerAddress]:
+        """Open the ports without accepting yet; the addresses with the ports that were chosen."""
+        loop = asyncio.get_running_loop()
+        self.exchange.call_soon = loop.call_soon
+        if self._network is None:
+            self._shell = SocketShell(loop, self.exchange, self._background)
+        bound = []
+        for one in wanted:
+            try:
+                listener = await self._listen(one)
+            except OSError as error:
+                raise OSError(error.errno, f"{one.url}: {error.strerror or error}") from error
+            self._listeners.append(listener)
+            bound.append(one._replace(port=listener.port))
+        return bound
+
+    def accept(self) -> None:
+        """Let clients in."""
+        for listener in self._listeners:
+            if isinstance(listener, SocketListener):
+                listener.resume()
+        self.check_room()
+        self._sweep_handle = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
+
+    def stop_accepting(self) -> None:
+        """Close the ports; the connections stay."""
+        for listener in self._listeners:
+            listener.close()
+        if self._sweep_handle is not None:
+            self._sweep_handle.cancel()
+
+    async def close(self) -> None:
+        """End every connection, after a short time for what was answered to leave (I-42)."""
+        self.stop_accepting()
+        self._emptied = asyncio.Event()
+        for peer in list(self._peers.values()):
+            peer.close("the broker stops", Cause.STOP)
+        if self._peers:
+            try:
+                async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                    await self._emptied.wait()
+            except TimeoutError:
+                for peer in list(self._peers.values()):
+                    peer.abort("the broker stopped", Cause.STOP)
+        if self._shell is not None:
+            self._shell.close()
+            self._shell = None
+
+    async def _listen(self, one: ListenerAddress) -> Listener:
+        if self._network is None:
+            return await listen_for_sockets(
+                one.host, one.port, lambda sock, at: self._accepted(one.name, sock, at), self._short
+            )
+        make = self._transport_maker(one.name)
+        return await self._network.listen(
+            lambda: TransportProtocol(self.exchange, make), host=one.host, port=one.port
+        )
+
+    # -- connections -----------------------------------------------------------------------
+
+    def _accepted(self, listener: str, sock: socket.socket, address: Any) -> None:
+        host = address[0]
+        if self._shell is None or not self._is_welcome(host):
+            sock.close()
+            return
+        size = self._limits.send_buffer_bytes
+        if size is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        peer = self._shell.add(
+            sock, self._new_core(), listener=listener, client_host=host, number=self._number()
+        )
+        peer.local_host = sock.getsockname()[0]
+        self._joined(peer)
+
+    def _transport_maker(
+        self, listener: str
+    ) -> Callable[[TransportProtocol, asyncio.Transport], TransportPeer | None]:
+        def make(_: TransportProtocol, transport: asyncio.Transport) -> TransportPeer | None:
+            name = transport.get_extra_info("peername") or ("unknown",)
+            if not self._is_welcome(name[0]):
+                return None
+            facts = (listener, str(name[0]), self._number())
+            peer = TransportPeer(transport, self.exchange, self._new_core(), facts)
+            peer.local_host = str((transport.get_extra_info("sockname") or ("",))[0])
+            self._joined(peer)
+            return peer
+
+        return make
+
+    def _new_core(self) -> Connection:
+        limits = self._limits
+        return Connection(
+            self._table,
+            frame_bytes_max=limits.frame_bytes_max,
+            in_flight_max=limits.in_flight_max,
+        )
+
+    def _number(self) -> int:
+        self._next_number += 1
+        return self._next_number
+
+    def _is_welcome(self, host: str) -> bool:
+        """Whether one more connection from that address is within its limit."""
+        if self._per_address.get(host, 0) < self._limits.per_address_max(host):
+            return True
+        self._metrics.connections.refused("address limit")
+        self._repeated.warning("address", "too many connections from one address", client=host)
+        return False
+
+    def _joined(self, peer: ClientPeer) -> None:
+        self._peers[peer.connection_id] = peer
+        self._per_address[peer.client_host] = self._per_address.get(peer.client_host, 0) + 1
+        self._metrics.connections.opened()
+        self.check_room()
+
+    def _ended(self, peer: ClientPeer) -> None:
+        if self._peers.pop(peer.connection_id, None) is None:
+            return
+        left = self._per_address[peer.client_host] - 1
+        if left:
+            self._per_address[peer.client_host] = left
+        else:
+            del self._per_address[peer.client_host]
+        self._metrics.connections.closed(peer.close_cause)
+        self._tell_end(peer)
+        self.check_room()
+        if self._emptied is not None and not self._peers:
+            self._emptied.set()
+
+    def _tell_end(self, peer: ClientPeer) -> None:
+        if peer.close_cause in (Cause.PROTOCOL, Cause.FAILURE):
+            self._repeated.warning(
+                peer.close_cause,
+                "connection closed",
+                client=peer.client_host,
+                reason=peer.close_reason,
+            )
+        else:
+            log.debug("connection closed", client=peer.client_host, reason=peer.close_reason)
+
+    def check_room(self) -> None:
+        """Accept or stop accepting, as the limit of connections is now; it may have changed."""
+        is_full = len(self._peers) >= self._limits.connections_max
+        if is_full != self._is_full:
+            self._set_full(is_full=is_full)
+
+    def _set_full(self, *, is_full: bool) -> None:
+        """At the limit new connections wait in the kernel until one ends."""
+        self._is_full = is_full
+        if is_full:
+            self._repeated.warning(
+                "full", "the limit of connections is reached", open=len(self._peers)
+            )
+        for listener in self._listeners:
+            if isinstance(listener, SocketListener):
+                if is_full:
+                    listener.pause()
+                else:
+                    listener.resume()
+
+    def _short(self, error: OSError) -> None:
+        self._repeated.warning(
+            "shortage", "a connection could not be accepted", reason=error.strerror
+        )
+
+    # -- upkeep ----------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        now_s = self._clock.monotonic_s()
+        idle_s = self._limits.idle_s
+        overdue = [one for one in self._peers.values() if one.is_overdue(now_s, idle_s=idle_s)]
+        for peer in overdue:
+            peer.abort("idle", Cause.IDLE)
+        loop = asyncio.get_running_loop()
+        self._sweep_handle = loop.call_later(SWEEP_INTERVAL_S, self._sweep)

@@ -1,0 +1,1 @@
+"""Records of produce requests before the log takes them, and producer ids."""

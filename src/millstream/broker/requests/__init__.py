@@ -1,0 +1,1 @@
+"""From a decoded request to its handler and back: dispatch, registry, context, error codes."""

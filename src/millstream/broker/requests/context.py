@@ -1,0 +1,102 @@
+"""One request on its way through the broker: what a handler may know and how it answers."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from millstream.storage.log.reader import ReadSlice
+
+if TYPE_CHECKING:
+    from millstream.broker.requests.services import Services
+
+AnswerPart = bytes | bytearray | memoryview | ReadSlice
+"""Bytes, or a range of a segment file that is read only when the socket can take it."""
+
+
+class Peer(Protocol):
+    """The connection a request came on, as far as handlers may know it."""
+
+    @property
+    def listener(self) -> str:
+        """Name of the listener the client chose; the endpoints it is told are this listener's."""
+
+    @property
+    def client_host(self) -> str: ...
+
+    @property
+    def local_host(self) -> str:
+        """The address of ours that the client came to: an advertised address of "" means this."""
+
+    @property
+    def connection_id(self) -> int: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def send_answer(self, number: int, parts: Sequence[AnswerPart]) -> None:
+        """The whole response frame of request `number`; sent when all earlier ones are."""
+
+    def send_nothing(self, number: int) -> None:
+        """Request `number` has no response (acks=0)."""
+
+    def close(self, reason: str) -> None: ...
+
+    def mute(self, size_bytes: int) -> None:
+        """Take no more requests from it until `unmute`: one of this size is served for a while."""
+
+    def unmute(self) -> None: ...
+
+
+class RequestFacts(NamedTuple):
+    """The request's header, decoded."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    number: int
+    """Position in the connection's order of requests."""
+    received_us: int
+    """Monotonic time at which the whole frame was there."""
+    bytes_in: int
+    """Size of the frame."""
+
+
+class Context:
+    """Handed to a handler with the decoded request. Answer exactly once (I-36)."""
+
+    __slots__ = ("facts", "peer", "services")
+
+    def __init__(self, services: "Services", peer: Peer, facts: RequestFacts) -> None:
+        self.services = services
+        self.peer = peer
+        self.facts = facts
+
+    @property
+    def version(self) -> int:
+        return self.facts.version
+
+    @property
+    def client_id(self) -> str | None:
+        return self.facts.client_id
+
+    def answer(self, response: Any) -> None:
+        """Encode and send a response message of this request's API and version."""
+        self.services.answering.answer(self, response)
+
+    def answer_parts(self, body: Sequence[AnswerPart], *, error_count: int = 0) -> None:
+        """Send a body that was encoded by the handler; the header and the frame are added here."""
+        self.services.answering.answer_parts(self, body, error_count=error_count)
+
+    def answer_frame(
+        self, parts: Sequence[AnswerPart], size_bytes: int, *, error_count: int = 0
+    ) -> None:
+        """Send a whole frame, whose size without the first four bytes is `size_bytes`."""
+        self.services.answering.answer_frame(self, parts, size_bytes, error_count=error_count)
+
+    def answer_nothing(self) -> None:
+        """For acks=0: the client waits for no response."""
+        self.services.answering.answer_nothing(self)
+
+    def close(self, reason: str) -> None:
+        """Close the connection: the only way to tell a producer with acks=0 that it failed."""
+        self.peer.close(reason)

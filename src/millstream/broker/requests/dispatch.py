@@ -1,0 +1,350 @@
+"""From a request's bytes to its handler, and from the handler's answer to a frame.
+
+What a client sends can fail in three ways here. Bytes that are no request of a version we serve
+close the connection, as Kafka does: there is no answer the client could read. An operating error
+is answered with its code. Anything else is a fault of ours: it is logged with its trace and
+answered as such, except to a producer, whose connection is closed, because a producer takes an
+unknown error for a lost batch, starts a new epoch and sends the records a second time.
+
+Most requests are served at once. One that is large, or asks for much, must not keep other clients
+waiting: it is decoded in another thread, its handler works in steps (`runtime/scheduler.py`), its
+answer is encoded in another thread. Its connection is not read meanwhile, so that requests which
+came behind it do not overtake it.
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from struct import Struct
+from types import GeneratorType
+from typing import Any, Final
+
+from millstream.broker.cluster.response_collector import CollectingPeer
+from millstream.broker.net.peer import release, size_of
+from millstream.broker.requests import registry
+from millstream.broker.requests.context import AnswerPart, Context, Peer, RequestFacts
+from millstream.broker.requests.error_codes import code_of
+from millstream.broker.requests.registry import SERVED, Handler
+from millstream.broker.requests.services import Services
+from millstream.model.errors import OperatingError
+from millstream.observe.logs import get_logger
+from millstream.runtime.scheduler import Begun, Computation, Turns, begin, run_whole
+from millstream.wire.api_keys import ApiKey
+from millstream.wire.errors import ErrorCode
+from millstream.wire.headers import response_header_end
+from millstream.wire.primitives import MalformedFrame
+from millstream.wire.values import TooManyItems, read_within
+
+log = get_logger("millstream.broker.requests.dispatch")
+
+_FRONT: Final = Struct(">ii")
+"""Size and correlation id: what every answer begins with."""
+_HEADER_BYTES: Final = 4
+"""Of the correlation id, which the size counts."""
+
+ANSWER_BYTES_MAX: Final = 2**31 - 1
+"""The size of a frame is a signed 32-bit number."""
+
+SMALL_BODY_BYTES: Final = 4096
+"""Requests up to this size are decoded without a look at what is in them."""
+
+ITEMS_AT_ONCE_MAX: Final = 1_000
+"""Structs and strings that are decoded or encoded on the loop: two milliseconds' worth. More of
+them is another thread's work, which costs a tenth of a millisecond to hand over."""
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], None]
+Work = Callable[[], Coroutine[Any, Any, None]]
+Take = Callable[[Peer, RequestFacts, memoryview], None]
+
+
+class Dispatch:
+    """One per broker. All methods run on the loop's thread."""
+
+    def __init__(
+        self, services: Callable[[], Services], spawn: Spawn, turns: Turns | None = None
+    ) -> None:
+        """Without `turns` everything is done at once: there is nobody to wait."""
+        self._services = services
+        self._spawn = spawn
+        self._turns = turns
+        self._handlers: dict[int, Handler] = {}
+        self.take_elsewhere: Mapping[int, Take] = {}
+        """APIs whose requests are not served here but passed on; in a cluster the controller's."""
+
+    # -- requests --------------------------------------------------------------------------
+
+    def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
+        """Serve one request, here or elsewhere; its answer follows now or later."""
+        take = self.take_elsewhere.get(facts.api_key)
+        if take is not None:
+            take(peer, facts, body)
+        else:
+            self.serve(peer, facts, body)
+
+    def serve(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
+        """Serve one request here."""
+        handler = self._handlers.get(facts.api_key) or self._load(facts.api_key)
+        if handler is None:
+            peer.close(f"unknown api key {facts.api_key}")
+            return
+        context = Context(self._services(), peer, facts)
+        if facts.version not in handler.versions:
+            self._refuse_version(context)
+            return
+        try:
+            if len(body) <= SMALL_BODY_BYTES or self._turns is None:
+                request = handler.decode(body, facts.version)
+            else:
+                read = partial(handler.decode, body, facts.version)
+                request = read_within(ITEMS_AT_ONCE_MAX, read)
+        except TooManyItems as error:
+            if self._turns is None:
+                self._malformed(context, error)
+            else:
+                work = partial(self._decode_elsewhere, context, handler, body, self._turns)
+                self._go_on(context, work, len(body))
+            return
+        except MalformedFrame as error:
+            self._malformed(context, error)
+            return
+        try:
+            answer = handler.handle(context, request)
+            if isinstance(answer, GeneratorType):
+                answer = begin(answer) if self._turns is not None else run_whole(answer)
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            self._fail(context, handler, request, error)
+            return
+        if answer is None:
+            return  # answered, or will be
+        if isinstance(answer, Begun) and self._turns is not None:
+            work = partial(self._take_steps, context, handler, request, answer, self._turns)
+            self._go_on(context, work, context.facts.bytes_in)
+        elif inspect.iscoroutine(answer):
+            self._await(context, handler, request, answer)
+        else:
+            self.answer(context, answer)
+
+    def _await(
+        self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        name = f"{_name_of(context)} of connection {context.peer.connection_id}"
+        finishing = self._finish(context, handler, request, work)
+        self._spawn(finishing, name)
+        if inspect.getcoroutinestate(finishing) == inspect.CORO_CLOSED:
+            work.close()  # it was not even begun
+            context.peer.close("the broker is stopping")
+
+    def _go_on(self, context: Context, work: Work, size_bytes: int) -> None:
+        """Let a request be served beside others, while its connection waits."""
+        context.peer.mute(size_bytes)
+        name = f"{_name_of(context)} of connection {context.peer.connection_id}"
+        self._spawn(self._muted(context.peer, work), name)
+
+    async def _muted(self, peer: Peer, work: Work) -> None:
+        try:
+            await work()
+        finally:
+            peer.unmute()
+
+    async def _take_steps(
+        self, context: Context, handler: Handler, request: Any, begun: Begun, turns: Turns
+    ) -> None:
+        work = turns.go_on(begun, name=_name_of(context))
+        await self._finish(context, handler, request, work)
+
+    async def _decode_elsewhere(
+        self, context: Context, handler: Handler, body: memoryview, turns: Turns
+    ) -> None:
+        read = Computation(handler.decode, body, context.version)
+        try:
+            request = await turns.elsewhere(read, name=f"decode {_name_of(context)}")
+        except MalformedFrame as error:
+            self._malformed(context, error)
+            return
+        try:
+            answer = handler.handle(context, request)
+            if isinstance(answer, GeneratorType):
+                answer = turns.run(answer, name=_name_of(context))
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            self._fail(context, handler, request, error)
+            return
+        if inspect.iscoroutine(answer):
+            await self._finish(context, handler, request, answer)
+        elif answer is not None:
+            await self._answer_elsewhere(context, answer)
+
+    async def _finish(
+        self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
+    ) -> None:
+        try:
+            answer = await work
+        except Exception as error:  # noqa: BLE001 - the outermost frame of a request
+            await self.refuse(context, handler, request, error)
+        else:
+            if answer is not None:
+                await self._answer_elsewhere(context, answer)
+
+    def _malformed(self, context: Context, error: MalformedFrame) -> None:
+        version = context.version
+        context.peer.close(f"malformed {_name_of(context)} request of version {version}: {error}")
+
+    def _load(self, api_key: int) -> Handler | None:
+        if api_key not in SERVED:
+            return None
+        handler = self._handlers[api_key] = registry.load(ApiKey(api_key))
+        return handler
+
+    def _refuse_version(self, context: Context) -> None:
+        """Only ApiVersions has an answer that a client of any version can read (KIP-511)."""
+        facts = context.facts
+        if facts.api_key == ApiKey.API_VERSIONS:
+            from millstream.broker.handlers.api_versions import unsupported
+
+            self._send(context, [unsupported().encode(0)], version=0, error_count=1)
+            return
+        name = ApiKey(facts.api_key).name
+        context.peer.close(f"version {facts.version} of {name} is not served")
+
+    def _fail(self, context: Context, handler: Handler, request: Any, error: Exception) -> None:
+        code = self._code_of(context, error)
+        if code is None:
+            return
+        try:
+            self.answer(context, handler.failed(request, code, context.version))
+        except Exception as second:  # noqa: BLE001 - nothing can be answered any more
+            self._give_up(context, error, second)
+
+    async def refuse(
+        self, context: Context, handler: Handler, request: Any, error: Exception
+    ) -> None:
+        """`_fail` for a request that may be large, and so may be what it is answered."""
+        code = self._code_of(context, error)
+        if code is None:
+            return
+        try:
+            make = Computation(handler.failed, request, code, context.version)
+            if self._turns is not None and _items_left(request, ITEMS_AT_ONCE_MAX) < 0:
+                name = f"refuse {_name_of(context)}"
+                await self._answer_elsewhere(context, await self._turns.elsewhere(make, name=name))
+            else:
+                self.answer(context, make())
+        except Exception as second:  # noqa: BLE001 - as above
+            self._give_up(context, error, second)
+
+    def _code_of(self, context: Context, error: Exception) -> ErrorCode | None:
+        """The code to answer an error with; None when the connection is closed instead."""
+        code = code_of(error)
+        facts, name = context.facts, _name_of(context)
+        if code is ErrorCode.UNKNOWN_SERVER_ERROR:
+            log.error("a request failed", api=name, version=facts.version, error=error)
+            if facts.api_key == ApiKey.PRODUCE or not isinstance(error, Exception):
+                context.peer.close(f"{name} failed: {error!r}")
+                return None
+        elif not isinstance(error, OperatingError):
+            log.warning("a request was refused", api=name, error=error)
+        if code is ErrorCode.NOT_CONTROLLER and isinstance(context.peer, CollectingPeer):
+            context.peer.is_not_controller()
+        return code
+
+    def _give_up(self, context: Context, error: Exception, second: Exception) -> None:
+        name = _name_of(context)
+        log.error("a failure could not be answered", api=name, error=second)
+        context.peer.close(f"{name} failed: {error!r}")
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def answer(self, context: Context, response: Any) -> None:
+        """Send a response message."""
+        version = context.facts.version
+        body = response.encode(version)
+        self._send(context, [body], version=version, error_count=_errors_in(response))
+
+    async def _answer_elsewhere(self, context: Context, response: Any) -> None:
+        """The same, with the work of another thread where there is much to encode."""
+        if self._turns is None or _items_left(response, ITEMS_AT_ONCE_MAX) >= 0:
+            self.answer(context, response)
+            return
+        version = context.facts.version
+
+        def encode() -> tuple[bytes, int]:
+            return response.encode(version), _errors_in(response)
+
+        name = f"encode {_name_of(context)}"
+        body, error_count = await self._turns.elsewhere(Computation(encode), name=name)
+        self._send(context, [body], version=version, error_count=error_count)
+
+    def answer_parts(
+        self, context: Context, body: Sequence[AnswerPart], *, error_count: int
+    ) -> None:
+        """Send a body of bytes and file ranges."""
+        self._send(context, body, version=context.facts.version, error_count=error_count)
+
+    def answer_frame(
+        self, context: Context, parts: Sequence[AnswerPart], size_bytes: int, *, error_count: int
+    ) -> None:
+        """Send a frame that is whole already."""
+        self._observe(context, size_bytes + 4, error_count)
+        context.peer.send_answer(context.facts.number, parts)
+
+    def answer_nothing(self, context: Context) -> None:
+        """End a request that has no response."""
+        self._observe(context, 0, 0)
+        context.peer.send_nothing(context.facts.number)
+
+    def _send(
+        self, context: Context, body: Sequence[AnswerPart], *, version: int, error_count: int
+    ) -> None:
+        facts = context.facts
+        header_end = response_header_end(facts.api_key, version)
+        size = _HEADER_BYTES + len(header_end)
+        for part in body:
+            size += size_of(part)
+        if size >= ANSWER_BYTES_MAX:  # a client can ask for that, so it is no bug of ours
+            release(body)
+            context.peer.close(f"an answer of {size} bytes does not fit a frame")
+            return
+        self._observe(context, size + 4, error_count)
+        front = _FRONT.pack(size, facts.correlation_id) + header_end
+        first = body[0] if body else b""
+        parts = [front + first, *body[1:]] if isinstance(first, bytes) else [front, *body]
+        context.peer.send_answer(facts.number, parts)
+
+    def _observe(self, context: Context, bytes_out: int, error_count: int) -> None:
+        facts, services = context.facts, context.services
+        latency_us = int(services.clock.monotonic_s() * 1e6) - facts.received_us
+        services.metrics.apis.observe_many(
+            facts.api_key, 1, latency_us, facts.bytes_in, bytes_out, error_count
+        )
+
+
+def _name_of(context: Context) -> str:
+    return ApiKey(context.facts.api_key).name
+
+
+def _items_left(message: Any, left: int) -> int:
+    """How many of `left` items are not needed for the message; negative as soon as it has more."""
+    for name in message.__slots__:
+        value = getattr(message, name, None)
+        if type(value) is not list or not value:
+            continue
+        left -= len(value)
+        if left < 0:
+            return left
+        if hasattr(value[0], "__slots__"):
+            for item in value:
+                left = _items_left(item, left)
+                if left < 0:
+                    return left
+    return left
+
+
+def _errors_in(response: Any) -> int:
+    """Whether the response as a whole or one of its items says an error."""
+    if getattr(response, "error_code", 0):
+        return 1
+    count = 0
+    for name in response.__slots__:
+        value = getattr(response, name, None)
+        if type(value) is list and value and hasattr(value[0], "__slots__"):
+            count += sum(map(_errors_in, value))
+    return count

@@ -1,0 +1,126 @@
+"""What handlers work with. Built once by the composition in `broker.py`, handed in everywhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millstream.model.ids import BrokerId, TopicId
+
+if TYPE_CHECKING:
+    from millstream.broker.cluster.membership import Membership
+    from millstream.broker.configs.broker_configs import BrokerConfigs
+    from millstream.broker.fetch.sessions import FetchSessions
+    from millstream.broker.groups.service import GroupsPart
+    from millstream.broker.produce.producer_ids import ProducerIds
+    from millstream.broker.requests.context import AnswerPart, Context, Peer, RequestFacts
+    from millstream.controller.image import ClusterImage, TopicImage
+    from millstream.controller.topics import MorePartitions, NewTopic, TopicDefaults
+    from millstream.model.errors import OperatingError
+    from millstream.observe.broker_metrics import BrokerMetrics
+    from millstream.observe.logs import Repeated
+    from millstream.replication.partitions import Partitions
+    from millstream.runtime.clock import Clock
+    from millstream.runtime.randomness import Randomness
+    from millstream.storage.manager.log_manager import LogManager
+
+
+class Answering(Protocol):
+    """Turns a handler's answer into a frame; see `broker/requests/dispatch.py`."""
+
+    def serve(self, peer: "Peer", facts: "RequestFacts", body: memoryview) -> None: ...
+
+    def answer(self, context: "Context", response: Any) -> None: ...
+
+    def answer_parts(
+        self, context: "Context", body: "Sequence[AnswerPart]", *, error_count: int
+    ) -> None: ...
+
+    def answer_frame(
+        self,
+        context: "Context",
+        parts: "Sequence[AnswerPart]",
+        size_bytes: int,
+        *,
+        error_count: int,
+    ) -> None: ...
+
+    def answer_nothing(self, context: "Context") -> None: ...
+
+
+class Timers(Protocol):
+    """Timers of the event loop, as the delayed operations need them."""
+
+    def monotonic_s(self) -> float: ...
+
+    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> Any:
+        """Returns a handle with `cancel()`."""
+
+
+class MetadataControl(Protocol):
+    """Changes of metadata; each raises NotController where this broker cannot make them."""
+
+    @property
+    def image(self) -> "ClusterImage":
+        """What this broker knows of the cluster."""
+
+    @property
+    def deciding_image(self) -> "ClusterImage":
+        """What the next change is decided on."""
+
+    async def create_topics(
+        self,
+        wanted: "Sequence[NewTopic]",
+        *,
+        validate_only: bool = False,
+        defaults: "TopicDefaults" = ...,
+    ) -> "list[TopicImage | OperatingError]": ...
+
+    async def delete_topics(
+        self, topics: Sequence[str | TopicId]
+    ) -> "list[OperatingError | None]": ...
+
+    async def create_partitions(
+        self, wanted: "Sequence[MorePartitions]", *, validate_only: bool = False
+    ) -> "list[OperatingError | None]": ...
+
+    async def alter_topic_configs(
+        self, topic: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None: ...
+
+    async def alter_broker_configs(
+        self, name: str, configs: Mapping[str, str], *, validate_only: bool = False
+    ) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """One broker's parts."""
+
+    broker_id: BrokerId
+    clock: "Clock"
+    randomness: "Randomness"
+    timers: Timers
+    answering: Answering
+    configs: "BrokerConfigs"
+    """Broker settings, static and dynamic; and every topic's effective settings."""
+    controller: MetadataControl
+    """Changes of topics and dynamic configuration."""
+    logs: "LogManager"
+    partitions: "Partitions"
+    """The partitions this broker leads; produce, fetch and offsets go through them."""
+    fetch_sessions: "FetchSessions"
+    producer_ids: "ProducerIds"
+    metrics: "BrokerMetrics"
+    repeated: "Repeated"
+    """Warnings that clients can cause at any rate."""
+    membership: "Membership | None" = None
+    """This broker's place in a cluster; None: it is alone."""
+    groups: "GroupsPart | None" = None
+    """The group coordinator; None only where handlers are tried without it."""
+    unnamed_listeners: frozenset[str] = frozenset()
+    """Listeners on all addresses for which nothing is advertised; known once they are bound."""
+
+    @property
+    def image(self) -> "ClusterImage":
+        """What the cluster looks like now; do not keep it over an await."""
+        return self.controller.image

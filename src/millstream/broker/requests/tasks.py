@@ -1,0 +1,48 @@
+"""Requests that wait for something run as tasks, all of which end with the broker."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from millstream.model.invariant import InvariantViolated
+from millstream.observe.logs import get_logger
+
+log = get_logger("millstream.broker.requests.tasks")
+
+
+class TaskScope:
+    """A group of tasks that do not end each other: one client's failed request is its own."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run it until it ends or the scope is closed."""
+        if self._is_closed:
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def close(self, *, timeout_s: float) -> None:
+        """Give what runs some time, then cancel it."""
+        self._is_closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not isinstance(error, InvariantViolated):
+            log.error("a task failed", task=task.get_name(), error=error)

@@ -1,0 +1,48 @@
+"""What the handlers that show or change topics have in common."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.broker.requests.services import Services
+from millstream.controller.image import PartitionImage, TopicImage
+from millstream.controller.topics import TopicDefaults
+from millstream.model.errors import OperatingError
+
+T = TypeVar("T")
+
+WAIT_MIN_MS: Final = 1_000
+"""Given to a change whatever time the client allows: some send 0, and it takes milliseconds."""
+
+NUM_PARTITIONS: Final = "num.partitions"
+DEFAULT_REPLICATION_FACTOR: Final = "default.replication.factor"
+
+
+def topic_defaults(services: Services) -> TopicDefaults:
+    """For topics that are created without saying how large."""
+    return configured_defaults(services.configs)
+
+
+def configured_defaults(configs: BrokerConfigs) -> TopicDefaults:
+    """The same from the settings alone."""
+    return TopicDefaults(
+        configs.get_int(NUM_PARTITIONS), configs.get_int(DEFAULT_REPLICATION_FACTOR)
+    )
+
+
+async def within(timeout_ms: int, change: Coroutine[Any, Any, T]) -> T:
+    """The change's result; TimeoutError when it takes longer. It goes on all the same."""
+    async with asyncio.timeout(max(timeout_ms, WAIT_MIN_MS) / 1000):
+        return await change
+
+
+def is_log_offline(services: Services, topic: TopicImage, partition: PartitionImage) -> bool:
+    """Whether this broker leads the partition and has no disk for it any more."""
+    if partition.leader != services.broker_id:
+        return False
+    try:
+        leader = services.partitions.get((topic.name, partition.index))
+    except OperatingError:
+        return True
+    return leader.log.failure is not None

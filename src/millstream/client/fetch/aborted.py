@@ -1,0 +1,72 @@
+"""Which rows a reader may see: no control records, and with read_committed no aborted ones.
+
+An answer lists the aborted transactions that reach into it, each with its producer and its first
+offset. A producer's batches are aborted from there until its abort marker, which is in the log like
+any other record; so an answer is walked from its first batch to its last.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from millstream.client.fetch.chunks import AbortedTransaction
+from millstream.kernels.columns import (
+    ATTRIBUTES,
+    BATCH_FIELDS,
+    LAST_OFFSET,
+    PRODUCER_ID,
+    ROW_START,
+    ROW_STOP,
+    Decoded,
+)
+
+_TRANSACTIONAL: Final = 16
+_CONTROL: Final = 32
+_ABORT: Final = b"\0\0"
+"""The type in the key of a control record, behind its version."""
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Visibility:
+    """Of the rows of one answer; `hidden` is called for its decoded parts in their order."""
+
+    __slots__ = ("_aborting", "_waiting")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
+        self._aborting: set[int] = set()
+        """Producers whose transaction at this place of the log is one that was aborted."""
+
+    def kept(self, decoded: Decoded) -> Mask | None:
+        """True for each row that may be seen; None: all of them."""
+        batches = np.frombuffer(memoryview(decoded.batches), np.int64).reshape(-1, BATCH_FIELDS)
+        special = (batches[:, ATTRIBUTES] & (_TRANSACTIONAL | _CONTROL)).nonzero()[0]
+        if not len(special):
+            return None
+        kept = np.ones(decoded.columns.rows, np.bool_)
+        for batch in batches[special].tolist():
+            if self._is_hidden(batch, decoded):
+                kept[batch[ROW_START] : batch[ROW_STOP]] = False
+        return None if kept.all() else kept
+
+    def _is_hidden(self, batch: list[int], decoded: Decoded) -> bool:
+        producer_id, attributes = batch[PRODUCER_ID], batch[ATTRIBUTES]
+        while self._waiting and self._waiting[-1].first_offset <= batch[LAST_OFFSET]:
+            self._aborting.add(self._waiting.pop().producer_id)
+        if attributes & _CONTROL:
+            if _is_abort(batch, decoded):
+                self._aborting.discard(producer_id)
+            return True
+        return producer_id in self._aborting
+
+
+def _is_abort(batch: list[int], decoded: Decoded) -> bool:
+    """Whether a control batch ends a transaction by aborting it; an emptied one does nothing."""
+    keys, row = decoded.columns.keys, batch[ROW_START]
+    if row == batch[ROW_STOP] or keys is None:
+        return False
+    at = int(np.frombuffer(memoryview(keys.offsets), np.int32)[row])
+    return bytes(memoryview(keys.data)[at + 2 : at + 4]) == _ABORT

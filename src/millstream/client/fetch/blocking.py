@@ -1,0 +1,255 @@
+"""Arrow record batches for code that blocks: the loop's thread gets bytes, columns are made here.
+
+The loop's thread only moves bytes and looks at batch headers. Whoever iterates decodes, one chunk
+at a time, while the next ones are on their way; so what is held is the bound on prefetched bytes
+and one Arrow batch. A chunk is handed over by a queue that takes no lock of Python's, and the loop
+is woken only when it waits for room.
+"""
+
+import asyncio
+import queue
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from millstream.client.errors import ClientClosed, ClientError, DeadlinePassed
+from millstream.client.fetch.chunks import Chunk, ReadRange
+from millstream.client.fetch.decoder import BatchShape, Decoder, PartitionBatch, shape_of
+from millstream.client.fetch.fetcher import LATE_S, Fetching
+from millstream.client.fetch.options import NO_OPTIONS, ReadOptions
+from millstream.client.fetch.ranges import checked_ranges, partition_of
+from millstream.model.ids import Offset, TopicPartition
+from millstream.runtime.loop_thread import LoopEnded
+
+if TYPE_CHECKING:
+    from millstream.client.blocking import BlockingClient, Running
+    from millstream.client.cluster import Cluster
+
+_LOOK_S: Final = 1.0
+"""How often a wait looks whether its thread is still there: a forked child has none."""
+
+_END: Final = None
+Item = Chunk | BaseException | None
+
+
+class _Handover:
+    """What the loop's side has; it knows nothing of the iterator, which may be collected."""
+
+    def __init__(self, ranges: Sequence[ReadRange], options: ReadOptions) -> None:
+        self._ranges = ranges
+        self._options = options
+        self.queue: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self.fetching: Fetching | None = None
+
+    async def run(self, cluster: "Cluster") -> None:
+        put = self.queue.put
+        try:
+            self.fetching = Fetching(
+                cluster,
+                self._ranges,
+                self._options.limits(cluster.settings),
+                deliver=put,
+                timeout_s=self._options.timeout_s,
+            )
+            await self.fetching.run()
+            put(_END)
+        except ClientError as error:
+            put(error)
+        except asyncio.CancelledError:
+            # Nobody wants the chunks any more, and the trace of this error would hold them.
+            self._drop()
+            put(ClientClosed())
+            raise
+        except BaseException as error:
+            put(error)
+            raise
+
+    def _drop(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self.queue.get_nowait()
+
+
+class BatchIterator(Iterator[PartitionBatch]):
+    """Batches of one or many partitions. One thread at a time; the fetch begins with the first one.
+
+    `close`, the end, an error, or being collected as garbage stop the fetch and free its memory.
+    """
+
+    def __init__(
+        self,
+        client: "BlockingClient",
+        ranges: Sequence[ReadRange],
+        shape: BatchShape,
+        options: ReadOptions,
+    ) -> None:
+        self._client = client
+        self._is_bounded = all(one.end is not None for one in ranges)
+        timeout_s = options.timeout_s
+        self._timeout_s = client.settings.api_timeout_s if timeout_s is None else timeout_s
+        self._decoder = Decoder(shape)
+        self._handover = _Handover(ranges, options)
+        self._running: Running | None = None
+        self._work: Future[None] | None = None
+        self._chunk: Chunk | None = None
+        self._batches: Iterator[PartitionBatch] = iter(())
+        self._is_closed = False
+        self.positions: dict[TopicPartition, Offset] = {one.partition: one.start for one in ranges}
+        """Where each goes on, behind what was handed out and what holds nothing to see."""
+
+    def __next__(self) -> PartitionBatch:
+        try:
+            while True:
+                found = next(self._batches, None)
+                if found is not None:
+                    self.positions[found.partition] = found.next_offset
+                    return found
+                self._use_up()
+                self._take()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self) -> None:
+        """The next chunk, when it is there."""
+        if self._is_closed:
+            raise StopIteration
+        item = self._wait()
+        if item is _END:
+            raise StopIteration
+        if isinstance(item, BaseException):
+            raise item
+        self._chunk = item
+        self._batches = self._decoder.batches(item)
+
+    def _use_up(self) -> None:
+        """Let go of the chunk at hand, and tell the loop if it waits for that."""
+        chunk, self._chunk = self._chunk, None
+        self._batches = iter(())
+        fetching, running = self._handover.fetching, self._running
+        if chunk is None or fetching is None or running is None:
+            return
+        self.positions[chunk.partition] = chunk.stop
+        if fetching.use_up(chunk):
+            running.thread.call(fetching.ask_all)
+
+    def _wait(self) -> Item:
+        running = self._running
+        if running is None:
+            running = self._start()
+        waited_s = 0.0
+        while True:
+            step_s = min(_LOOK_S, max(0.0, self._limit_s() - waited_s))
+            try:
+                return self._handover.queue.get(timeout=step_s)
+            except queue.Empty:
+                waited_s += step_s
+            if not running.thread.is_alive:
+                raise ClientClosed
+            if waited_s >= self._limit_s():
+                raise self._stalled()
+
+    def _limit_s(self) -> float:
+        """How long this wait may be, as things are."""
+        if not self._is_bounded:
+            return float("inf")
+        fetching = self._handover.fetching
+        is_failing = fetching is not None and fetching.is_failing
+        return self._timeout_s + (LATE_S if is_failing else 0.0)
+
+    def _stalled(self) -> ClientError:
+        fetching = self._handover.fetching
+        if fetching is not None:
+            return fetching.stalled(self._timeout_s)
+        return DeadlinePassed("reading records", within_s=self._timeout_s)
+
+    def _start(self) -> "Running":
+        running = self._running = self._client.begin_read(self._handover)
+        try:
+            self._work = running.thread.start(self._handover.run(running.cluster))
+        except LoopEnded:
+            raise ClientClosed from None
+        return running
+
+    def close(self) -> None:
+        """Stop; may be called at any time, and waits for nothing."""
+        self._is_closed = True
+        self._chunk = None
+        self._batches = iter(())
+        running, self._running = self._running, None
+        if running is None:
+            return
+        running.reads.discard(self._handover)
+        if running.thread.is_ours and self._work is not None:
+            self._work.cancel()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class ColumnIterator(Iterator[pa.RecordBatch]):
+    """The batches of one partition."""
+
+    def __init__(self, batches: BatchIterator, partition: TopicPartition) -> None:
+        self._batches = batches
+        self._partition = partition
+
+    @property
+    def position(self) -> Offset:
+        """Where to go on: behind what was handed out and what holds nothing to see."""
+        return self._batches.positions[self._partition]
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches).batch
+
+    def close(self) -> None:
+        self._batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read_many(
+    client: "BlockingClient",
+    ranges: Iterable[ReadRange],
+    columns: Sequence[str] | None = None,
+    options: ReadOptions | None = None,
+) -> BatchIterator:
+    """Raises at once what is wrong with columns and ranges, everything else when used."""
+    options = options or NO_OPTIONS
+    shape = shape_of(client.settings, columns, options)
+    return BatchIterator(client, checked_ranges(ranges), shape, options)
+
+
+def read_columns(
+    client: "BlockingClient",
+    wanted: ReadRange,
+    columns: Sequence[str] | None = None,
+    options: ReadOptions | None = None,
+) -> ColumnIterator:
+    """The batches of one partition alone."""
+    partition = partition_of(wanted.partition)
+    return ColumnIterator(read_many(client, [wanted], columns, options), partition)

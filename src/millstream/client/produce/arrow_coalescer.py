@@ -1,0 +1,71 @@
+"""Small Arrow batches put together, so that each does not become a record batch of its own."""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from millstream.client.produce.batches import Source
+
+
+class Portion(NamedTuple):
+    """What was gathered, as one batch."""
+
+    batch: pa.RecordBatch
+    topic: str | None
+    source: Source
+
+
+class Gatherer:
+    """Decides when there is enough; holds batches of one schema and one topic."""
+
+    def __init__(self, *, bytes_min: int) -> None:
+        self._bytes_min = bytes_min
+        self._batches: list[pa.RecordBatch] = []
+        self._writes: list[int] = []
+        self._topic: str | None = None
+        self.bytes = 0
+
+    def takes(self, size: int) -> bool:
+        """Whether a batch of that size is small."""
+        return size < self._bytes_min
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._batches
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes >= self._bytes_min
+
+    def fits(self, schema: pa.Schema, topic: str | None) -> bool:
+        """Whether it can be put to what is there."""
+        if not self._batches:
+            return True
+        return topic == self._topic and bool(schema.equals(self._batches[0].schema))
+
+    def add(self, batch: pa.RecordBatch, topic: str | None, write: int) -> None:
+        self._batches.append(batch)
+        self._writes.append(write)
+        self._topic = topic
+        self.bytes += batch.nbytes
+
+    def take(self) -> Portion | None:
+        """Everything, or None."""
+        if not self._batches:
+            return None
+        starts: list[int] = []
+        rows = 0
+        for one in self._batches:
+            starts.append(rows)
+            rows += one.num_rows
+        source = Source(tuple(self._writes), tuple(starts))
+        portion = Portion(pa.concat_batches(self._batches), self._topic, source)
+        self._batches, self._writes, self.bytes = [], [], 0
+        return portion
+
+    def put_back(self, portion: Portion) -> None:
+        """It could not be sent yet; nothing was added since."""
+        writes, starts = portion.source
+        ends = [*starts[1:], portion.batch.num_rows]
+        for write, start, end in zip(writes, starts, ends, strict=True):
+            self.add(portion.batch.slice(start, end - start), portion.topic, write)

@@ -1,0 +1,69 @@
+"""The controller's end of PullMetadata: a request in, an answer out, later if nothing is new."""
+
+from collections.abc import Callable
+from typing import Final
+
+from millstream.controller.cluster.chunks import Transfer, cutting, not_controller, response_of
+from millstream.controller.cluster.errors import NotController
+from millstream.controller.cluster.nodes import Registration
+from millstream.controller.cluster.port import ClusterController, FeedPosition
+from millstream.model.ids import BrokerId
+from millstream.runtime.scheduler import on_the_loop
+from millstream.wire.errors import ErrorCode
+from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
+
+WAIT_MAX_S: Final = 30.0
+"""Whatever a broker asks for: an answer keeps the connection alive."""
+
+TRANSFERS_MAX: Final = 256
+"""Brokers in the middle of an answer of several pieces; each keeps an image alive."""
+
+
+class MetadataSource:
+    """Answers brokers that pull; one for each broker, which is the controller or is not."""
+
+    def __init__(
+        self,
+        controller: Callable[[], ClusterController | None],
+        elsewhere: Callable[[], Registration | None] = lambda: None,
+    ) -> None:
+        """`elsewhere`: another broker that is the controller, as far as is known for certain."""
+        self._controller = controller
+        self._elsewhere = elsewhere
+        self._transfers: dict[BrokerId, tuple[int, Transfer]] = {}
+        self._transfer_id = 0
+
+    async def answer(self, request: PullMetadataRequest) -> PullMetadataResponse:
+        """NOT_CONTROLLER from who is not; SNAPSHOT_NOT_FOUND for pieces that are gone."""
+        controller = self._controller()
+        broker_id = BrokerId(request.broker_id)
+        if controller is None:
+            self._transfers.clear()
+            return not_controller(self._elsewhere())
+        if request.transfer_id:
+            return self._next_piece(broker_id, request)
+        position = FeedPosition(request.controller_epoch, request.version)
+        wait_s = min(WAIT_MAX_S, max(0, request.max_wait_ms) / 1000)
+        try:
+            news = await controller.news(position, wait_s=wait_s)
+        except NotController:
+            return not_controller(self._elsewhere())
+        transfer = await on_the_loop(cutting(news))
+        self._transfer_id += 1
+        self._transfers.pop(broker_id, None)
+        if len(transfer.pieces) > 1:
+            while len(self._transfers) >= TRANSFERS_MAX:
+                del self._transfers[next(iter(self._transfers))]
+            self._transfers[broker_id] = self._transfer_id, transfer
+        return response_of(transfer, transfer_id=self._transfer_id, piece=0)
+
+    def _next_piece(
+        self, broker_id: BrokerId, request: PullMetadataRequest
+    ) -> PullMetadataResponse:
+        transfer_id, transfer = self._transfers.get(broker_id, (0, None))
+        is_known = transfer is not None and transfer_id == request.transfer_id
+        if transfer is None or not is_known or not 0 <= request.piece < len(transfer.pieces):
+            return PullMetadataResponse(error_code=ErrorCode.SNAPSHOT_NOT_FOUND)
+        if request.piece == len(transfer.pieces) - 1:
+            del self._transfers[broker_id]
+        return response_of(transfer, transfer_id=transfer_id, piece=request.piece)

@@ -1,0 +1,1 @@
+"""The controller of a standalone broker: decisions kept in files of its own."""

@@ -1,0 +1,76 @@
+"""A group from its record: the last one in the log is what the group was."""
+
+from millstream.groups.classic.core import Core
+from millstream.groups.classic.deadlines import Deadlines
+from millstream.groups.classic.members import Member, MemberFacts, Roster
+from millstream.groups.classic.rebalance import prepare
+from millstream.groups.classic.states import Event
+from millstream.groups.records.entries import Entry
+from millstream.groups.records.values import GroupMetadataValue, MemberMetadata
+from millstream.model.ids import GenerationId, InstanceId, MemberId
+from millstream.model.invariant import invariant
+
+
+def apply_metadata(core: Core, value: GroupMetadataValue) -> None:
+    """In place of everything that was known."""
+    core.roster, core.sessions = Roster(), Deadlines()
+    core.protocol_type = value.protocol_type or None
+    core.protocol_name = value.protocol
+    core.generation_id = GenerationId(value.generation)
+    for record in value.members:
+        member = _member_of(value, record)
+        if member.member_id not in core.roster and member.instance_id not in core.roster.instances:
+            core.roster.add(member)
+    if value.leader is not None and MemberId(value.leader) in core.roster:
+        core.roster.leader_id = MemberId(value.leader)
+    invariant(
+        all(one.assigned_in == value.generation for one in core.roster),
+        "I-27 loaded with an assignment of another generation",
+        group_id=core.group_id,
+    )
+    core.subscribed_topics = core.topics_now()
+    core.move(Event.LOADED_MEMBERS if core.roster else Event.LOADED_NOBODY)
+    since_ms = value.current_state_timestamp
+    core.state_since_ms = None if since_ms == -1 else since_ms
+
+
+def _member_of(value: GroupMetadataValue, record: MemberMetadata) -> Member:
+    """Only the protocol that was selected is in the record. The oldest form has one timeout."""
+    instance = record.group_instance_id
+    has_timeout = record.rebalance_timeout != -1
+    facts = MemberFacts(
+        client_id=record.client_id,
+        client_host=record.client_host,
+        session_timeout_ms=record.session_timeout,
+        rebalance_timeout_ms=(record.rebalance_timeout if has_timeout else record.session_timeout),
+        protocol_type=value.protocol_type,
+        protocols={value.protocol or "": bytes(record.subscription)},
+    )
+    member = Member(
+        MemberId(record.member_id), None if instance is None else InstanceId(instance), facts
+    )
+    member.assignment = bytes(record.assignment)
+    member.assigned_in = GenerationId(value.generation)
+    return member
+
+
+def loaded(core: Core, now_ms: int) -> Entry | None:
+    """Nobody could heartbeat meanwhile, so all sessions begin now."""
+    for member in core.roster:
+        core.touch(member, now_ms)
+    if len(core.roster) > core.settings.group_size_max:
+        # They join again, so that those who have to go can commit what they did.
+        return prepare(core, Event.FOUND_TOO_LARGE, "more members than group.max.size", now_ms)
+    return None
+
+
+def as_record(core: Core) -> GroupMetadataValue:
+    """What `apply_metadata` would make this group of, in any state.
+
+    While the group gathers there may be members that do not have the protocol of the last
+    generation, or there was none yet: then it is one that all of them have.
+    """
+    roster, name = core.roster, core.protocol_name
+    if roster and (name is None or not roster.supports_any({name: b""})):
+        name = roster.select_protocol()
+    return core.record({one.member_id: one.assignment for one in roster}, name)

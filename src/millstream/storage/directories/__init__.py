@@ -1,0 +1,1 @@
+"""One log directory: its lock, its checkpoint files, its health, deferred deletions."""

@@ -1,0 +1,475 @@
+"""Partitions that come and go, and records that go: the log manager's work on many logs at once.
+
+Everything here is a generator of steps (`runtime/scheduler.py`): what waits for the disk is a job
+for another thread, and between the jobs only so many logs are touched that nobody else has to wait.
+The caller sees to it that only one of them makes or deletes partitions at a time.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from millstream.model.errors import (
+    DiskFull,
+    InconsistentTopicId,
+    OffsetOutOfRange,
+    OperatingError,
+    StorageFailed,
+    TooManyOpenFiles,
+    UnknownPartition,
+)
+from millstream.model.ids import Offset, TopicId, TopicPartition
+from millstream.model.limits import LOGS_PER_SYNC_MAX
+from millstream.runtime.background import Background, BackgroundFullError, Outcome
+from millstream.runtime.clock import Clock
+from millstream.runtime.disk import Disk, remove_tree, write_all_atomically
+from millstream.runtime.randomness import Randomness
+from millstream.runtime.scheduler import Steps, in_parts, run_whole
+from millstream.storage import names
+from millstream.storage.config import LogConfig
+from millstream.storage.directories.log_directory import LogDirectory
+from millstream.storage.directories.partition_metadata import encode_topic_id
+from millstream.storage.log.base import LogHome
+from millstream.storage.log.log import Log
+from millstream.storage.manager.log_steps import LOGS_PER_TURN, as_now, removing_segments
+from millstream.storage.moves.queue import DirectoryMoves
+from millstream.storage.recovery.loader import make_log_file, new_log
+from millstream.storage.segments.files import OpenFiles
+from millstream.storage.segments.sparse_index import IndexCache
+
+T = TypeVar("T")
+
+TREES_PER_JOB: Final = 64
+"""Deleted partitions that one job removes: one job at a time, so that flushes find a thread."""
+
+Starts = Mapping[TopicPartition, Offset]
+
+
+class NewPartition(NamedTuple):
+    """A partition to be created."""
+
+    partition: TopicPartition
+    topic_id: TopicId
+    config: LogConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Seams:
+    """What the manager borrows from the process."""
+
+    disk: Disk
+    clock: Clock
+    randomness: Randomness
+    background: Background
+
+
+class ChangingLogs:
+    """The part of `LogManager` that is about many logs at once."""
+
+    moves: DirectoryMoves
+    files: OpenFiles
+
+    def __init__(self, seams: Seams, directories: Sequence[LogDirectory]) -> None:
+        self._seams = seams
+        self._directories = list(directories)
+        self._cache: IndexCache
+        self._logs: dict[TopicPartition, Log] = {}
+        self._places: dict[TopicPartition, str] = {}
+        """Directory of every partition that was found or made, usable or not."""
+        self._doomed: deque[tuple[LogDirectory, str]] = deque()
+        """Deleted partitions whose files are still to be removed."""
+        self._is_removing = False
+        self._is_stopping = False
+
+    # -- creation --------------------------------------------------------------------------
+
+    def create(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        *,
+        is_new: bool = True,
+    ) -> Log:
+        """A new, empty log in the directory with the fewest; the existing one when it matches.
+
+        Without `is_new` the partition was here before: while a directory is offline it may be in
+        there, and an empty second one would take its place.
+        """
+        return self.create_many([NewPartition(partition, topic_id, config)], is_new=is_new)[0]
+
+    def create_many(self, wanted: Sequence[NewPartition], *, is_new: bool = True) -> list[Log]:
+        """As `create`; many at once share their syncs and are much faster for it."""
+        return run_whole(self.creating(wanted, is_new=is_new))
+
+    def creating(self, wanted: Sequence[NewPartition], *, is_new: bool = True) -> Steps[list[Log]]:
+        """`create_many` in steps. After an error some of them may be there."""
+        for part in in_parts(wanted, LOGS_PER_TURN):
+            for one in part:
+                self._check_creatable(one, is_new=is_new)
+            if part[-1] is not wanted[-1]:
+                yield None
+        missing = [one for one in dict.fromkeys(wanted) if one.partition not in self._logs]
+        ids = {one.partition: one.topic_id for one in missing}
+        if len(ids) < len(missing):
+            raise InconsistentTopicId("one partition was to be created in two ways")
+        counts = self._log_counts()
+        for group in in_parts(missing, LOGS_PER_SYNC_MAX):
+            yield from self._creating_together(self._homes(group, counts))
+        return [self._logs[one.partition] for one in wanted]
+
+    def _homes(
+        self, wanted: Sequence[NewPartition], counts: dict[str, int]
+    ) -> list[tuple[LogHome, LogConfig]]:
+        homes = []
+        for one in wanted:
+            usable = self._usable()
+            if not usable:
+                self._directories[0].check_usable()
+            directory = self.moves.take_preferred(one.partition) or min(
+                usable, key=lambda found: counts[found.path]
+            )
+            counts[directory.path] += 1
+            homes.append((self._home(directory, one.partition, one.topic_id), one.config))
+        return homes
+
+    def _check_creatable(self, one: NewPartition, *, is_new: bool) -> None:
+        if not names.is_legal_partition(one.partition):
+            raise OperatingError(f"illegal name {one.partition!r}")
+        if not getattr(one.topic_id, "int", 0):
+            raise OperatingError(f"illegal topic id {one.topic_id!r}")
+        if not self._usable():
+            self._directories[0].check_usable()
+        existing = self._logs.get(one.partition)
+        if existing is None:
+            if one.partition in self._places:
+                # A second one elsewhere would be found beside it at the next start.
+                place = self._places[one.partition]
+                raise StorageFailed(place, f"{one.partition} is there and cannot be used")
+            for directory in () if is_new else self._directories:
+                directory.check_usable()
+            return
+        existing.owner.check_usable()
+        if existing.home.topic_id is None:
+            try:
+                existing.adopt_topic_id(one.topic_id)
+            except OSError as error:
+                raise existing.owner.refused(error) from error
+        if existing.home.topic_id != one.topic_id:
+            raise InconsistentTopicId(
+                f"{one.partition} has topic id {existing.home.topic_id}, not {one.topic_id}"
+            )
+
+    def _creating_together(self, homes: Sequence[tuple[LogHome, LogConfig]]) -> Steps[None]:
+        for directory in self._usable():
+            mine = [(home, config) for home, config in homes if home.owner is directory]
+            if not mine:
+                continue
+            yield from self._making_files(directory, [home for home, _ in mine])
+            for part in in_parts(mine, LOGS_PER_TURN):
+                for home, config in part:
+                    self._logs[home.partition] = new_log(home, config)
+                    self._places[home.partition] = directory.path
+                yield None
+
+    def _making_files(self, directory: LogDirectory, homes: Sequence[LogHome]) -> Steps[None]:
+        """The files of empty logs, durably; nothing of them stays after an error."""
+        job = partial(_make_files, self._seams.disk, directory, homes)
+        try:
+            yield job
+        except TooManyOpenFiles:
+            # Connections took all descriptors: those of idle segments can be given back.
+            if not self.files.give_back(len(homes)):
+                raise
+            yield job
+
+    # -- deletion --------------------------------------------------------------------------
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Remove the partition: renamed at once, its files later and off the loop."""
+        self.get(partition)
+        for error in run_whole(self.deleting([partition])).values():
+            raise error
+
+    def deleting(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Steps[dict[TopicPartition, OperatingError]]:
+        """`delete` for many, in steps; which could not be deleted, and why."""
+        failures: dict[TopicPartition, OperatingError] = {}
+        for group in in_parts(list(partitions), LOGS_PER_SYNC_MAX):
+            logs: list[Log] = []
+            for part in in_parts(group, LOGS_PER_TURN):
+                for one in part:
+                    try:
+                        logs.append(self.get(one))
+                    except OperatingError as error:
+                        failures[one] = error
+                        continue
+                    del self._logs[one]
+                    logs[-1].release()
+                yield None
+            for directory in self._directories:
+                mine = [log for log in logs if log.owner is directory]
+                if mine:
+                    failures.update((yield from self._dooming(directory, mine)))
+        return failures
+
+    def _dooming(
+        self, directory: LogDirectory, logs: Sequence[Log]
+    ) -> Steps[dict[TopicPartition, OperatingError]]:
+        """Rename the partitions of released logs, durably."""
+        renames: dict[TopicPartition, tuple[str, str]] = {}
+        for log in logs:
+            unique = UUID(bytes=self._seams.randomness.bytes(16)).hex
+            doomed = f"{directory.path}/{names.deleted_directory(log.partition, unique)}"
+            renames[log.partition] = (log.home.directory, doomed)
+        try:
+            yield partial(_rename_all, self._seams.disk, directory, renames)
+        except OSError as error:
+            failure = directory.failed(error)
+            return dict.fromkeys(renames, failure)
+        except StorageFailed as failure:
+            return dict.fromkeys(renames, failure)
+        for partition, (_, doomed) in renames.items():
+            del self._places[partition]
+            self._doomed.append((directory, doomed))
+        self._remove_doomed()
+        return {}
+
+    def _remove_doomed(self) -> None:
+        """Let a job remove the next of them; not one each, or flushes would wait behind all."""
+        if self._is_removing or self._is_stopping or not self._doomed:
+            return
+        directory = self._doomed[0][0]
+        paths: list[str] = []
+        while self._doomed and self._doomed[0][0] is directory and len(paths) < TREES_PER_JOB:
+            paths.append(self._doomed.popleft()[1])
+        self._is_removing = True
+        try:
+            self._seams.background.submit(
+                partial(_remove_trees, self._seams.disk, paths),
+                partial(self._after_removal, directory, paths),
+                name=f"remove deleted partitions from {directory.path}",
+            )
+        except BackgroundFullError:
+            self._is_removing = False
+            self._doomed.extendleft((directory, path) for path in reversed(paths))
+
+    def _after_removal(
+        self, directory: LogDirectory, paths: Sequence[str], outcome: Outcome[None]
+    ) -> None:
+        self._is_removing = False
+        if isinstance(outcome.error, OSError):
+            if isinstance(directory.refused(outcome.error), TooManyOpenFiles):
+                self._doomed.extend((directory, path) for path in paths)
+                return  # the next turn of retention tries again
+        else:
+            outcome.result()
+        self._remove_doomed()
+
+    # -- records that go -------------------------------------------------------------------
+
+    def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
+        """Move the log start up, durably; returns it. Raises OffsetOutOfRange beyond the HW."""
+        outcome = run_whole(self.deleting_records({partition: before}))[partition]
+        if isinstance(outcome, OperatingError):
+            raise outcome
+        return outcome
+
+    def deleting_records(
+        self, before: Starts
+    ) -> Steps[dict[TopicPartition, Offset | OperatingError]]:
+        """The same for many, in steps: where each log starts now, or why nothing was done."""
+        outcomes: dict[TopicPartition, Offset | OperatingError] = {}
+        wanted: dict[Log, Offset] = {}
+        for part in in_parts(list(before.items()), LOGS_PER_TURN):
+            for partition, offset in part:
+                try:
+                    log = self.get(partition)
+                    log.check_open()
+                    if offset > log.high_watermark:
+                        raise OffsetOutOfRange(
+                            asked=offset, start=log.log_start, end=log.high_watermark
+                        )
+                    wanted[log] = offset
+                except OperatingError as error:
+                    outcomes[partition] = error
+            if len(before) > LOGS_PER_TURN:
+                yield None
+        while wanted:
+            outcomes.update((yield from self._raising_starts(wanted)))
+            # One that was moved to another directory meanwhile: it is told there, too.
+            wanted = {log: one for log, one in wanted.items() if log.partition not in outcomes}
+        return {partition: outcomes[partition] for partition in before}
+
+    def _raising_starts(
+        self, wanted: Mapping[Log, Offset]
+    ) -> Steps[dict[TopicPartition, Offset | OperatingError]]:
+        """Store new starts, then let the logs begin there: a refusal leaves them as they were."""
+        outcomes: dict[TopicPartition, Offset | OperatingError] = {}
+        for directory in self._directories:
+            starts = {
+                log: max(offset, log.log_start)
+                for log, offset in wanted.items()
+                if log.owner is directory
+            }
+            if not starts:
+                continue
+            offsets = {log.partition: offset for log, offset in starts.items()}
+            try:
+                yield partial(
+                    directory.store_current, names.LOG_STARTS, offsets, as_now(list(starts))
+                )
+            except OperatingError as error:
+                outcomes.update(dict.fromkeys(offsets, error))
+                continue
+            for part in in_parts(list(starts.items()), LOGS_PER_TURN):
+                for log, offset in part:
+                    if log.owner is directory:
+                        outcomes[log.partition] = yield from self._beginning_at(log, offset)
+                if len(starts) > LOGS_PER_TURN:
+                    yield None
+        return outcomes
+
+    def _beginning_at(self, log: Log, offset: Offset) -> Steps[Offset | OperatingError]:
+        try:
+            if self.get(log.partition) is not log:
+                raise UnknownPartition(log.partition)
+            log.advance_log_start(offset)
+            start = log.log_start
+            yield from removing_segments(log)
+        except OSError as error:
+            return log.failed(error)
+        except OperatingError as error:
+            return error
+        return start
+
+    # -- what the rest of the manager has ----------------------------------------------------
+
+    def get(self, partition: TopicPartition) -> Log:
+        """The partition's log; raises UnknownPartition, or StorageFailed when it is offline."""
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownPartition(partition)
+        log.owner.check_usable()
+        return log
+
+    def is_gone(self, partition: TopicPartition) -> bool:
+        """Whether no directory has anything that a start could take for the partition."""
+        return partition not in self._places and not any(
+            one.failure is not None or one.has_leftovers for one in self._directories
+        )
+
+    def __iter__(self) -> Iterator[Log]:
+        """All logs that are online."""
+        return (log for log in list(self._logs.values()) if log.failure is None)
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def _home(
+        self, directory: LogDirectory, partition: TopicPartition, topic_id: TopicId | None
+    ) -> LogHome:
+        return LogHome(
+            partition,
+            topic_id,
+            directory,
+            directory.partition_path(partition),
+            self.files,
+            self._cache,
+            self._seams.clock,
+        )
+
+    def _usable(self) -> list[LogDirectory]:
+        return [one for one in self._directories if one.failure is None and one.is_open]
+
+    def _in(self, directory: LogDirectory) -> list[Log]:
+        """Its logs, without those that failed."""
+        here = (log for log in self._logs.values() if log.owner is directory)
+        return [log for log in here if log.failure is None or directory.failure is not None]
+
+    def _log_counts(self) -> dict[str, int]:
+        counts = {directory.path: 0 for directory in self._usable()}
+        for log in self:
+            counts[log.owner.path] += 1
+        return counts
+
+
+# -- jobs ---------------------------------------------------------------------------------------
+
+
+def _make_files(disk: Disk, directory: LogDirectory, homes: Sequence[LogHome]) -> None:
+    """First the logs, then the metadata, whose sync makes the names of both durable."""
+    directory.check_in_place()
+    made: list[str] = []
+    try:
+        for home in homes:
+            if disk.exists(home.directory):
+                raise OperatingError(f"{home.directory} came from elsewhere; start anew")
+        partitions = [home.partition for home in homes]
+        directory.forget(*partitions)  # a crash may have kept what it said
+        for home in homes:
+            made.append(home.directory)
+            disk.make_directories(home.directory)
+            make_log_file(home)
+        write_all_atomically(
+            disk,
+            {
+                f"{home.directory}/{names.PARTITION_METADATA}": encode_topic_id(topic_id)
+                for home in homes
+                if (topic_id := home.topic_id) is not None
+            },
+        )
+        # Recovery must know of them before they roll, and the roll shall not wait for the disk.
+        # With the checkpoint's name the names of the partitions become durable.
+        directory.store(names.RECOVERY_POINTS, dict.fromkeys(partitions, Offset(0)))
+        directory.check_in_place()  # else they may be where nobody will find them
+    except (OSError, OperatingError) as error:
+        _clear_away(disk, directory, made)
+        if isinstance(error, OSError):
+            raise directory.refused(error) from error
+        raise
+
+
+def _clear_away(disk: Disk, directory: LogDirectory, paths: Sequence[str]) -> None:
+    """What an interrupted creation left: the next try may choose another place.
+
+    On a disk that failed too. If something stays there after all, the next start settles it.
+    """
+    is_clear = True
+    for path in paths:
+        try:
+            if disk.exists(path):
+                remove_tree(disk, path)
+        except OSError:
+            is_clear = False
+    try:
+        disk.sync_directory(directory.path)
+    except OSError:
+        is_clear = False
+    if not is_clear:
+        directory.has_leftovers = True
+
+
+def _rename_all(
+    disk: Disk, directory: LogDirectory, renames: Mapping[TopicPartition, tuple[str, str]]
+) -> None:
+    for source, target in renames.values():
+        try:
+            disk.rename(source, target)
+        except FileNotFoundError:
+            directory.look()
+            directory.check_usable()  # else it is only the partition that somebody removed
+    directory.sync_if_possible()
+    with suppress(DiskFull, TooManyOpenFiles):  # it is tried again before a name is used again
+        directory.forget(*renames)
+
+
+def _remove_trees(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
+        with suppress(FileNotFoundError):  # a job that was refused in the middle comes again
+            remove_tree(disk, path)

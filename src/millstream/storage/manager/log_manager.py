@@ -1,0 +1,463 @@
+"""All logs of a broker over its log directories: start, create, delete, upkeep, stop.
+
+A directory that fails takes only its own partitions offline. Upkeep is a set of plain methods that
+the broker calls from its timers; what blocks goes through the background seam.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from millstream.model.errors import (
+    DiskFull,
+    OperatingError,
+    StorageFailed,
+    TooManyOpenFiles,
+)
+from millstream.model.ids import (
+    NO_BROKER_EPOCH,
+    BrokerEpoch,
+    Offset,
+    TimestampMs,
+    TopicId,
+    TopicPartition,
+)
+from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
+from millstream.runtime.clock import Clock
+from millstream.runtime.disk import ShortFile
+from millstream.runtime.scheduler import Steps, in_parts, run_whole
+from millstream.storage import names
+from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
+from millstream.storage.config import LogConfig
+from millstream.storage.directories import clean_shutdown
+from millstream.storage.directories.clean_shutdown import CleanShutdown
+from millstream.storage.directories.deferred_deletion import RubbishRemoval
+from millstream.storage.directories.log_directory import LogDirectory, Withheld, withhold
+from millstream.storage.directories.partition_metadata import read_topic_id
+from millstream.storage.flush import Flushable, FlushDone, GroupCommit
+from millstream.storage.log.base import LogHome
+from millstream.storage.log.durability import close_together
+from millstream.storage.log.log import Log
+from millstream.storage.manager.changes import ChangingLogs, NewPartition, Seams
+from millstream.storage.manager.log_steps import as_now
+from millstream.storage.manager.retention_pass import running_retention_in
+from millstream.storage.moves.duplicate_copies import settle_copies
+from millstream.storage.moves.marks import settle_moves
+from millstream.storage.moves.queue import DirectoryMoves
+from millstream.storage.recovery.loader import LoadReport, load_log
+from millstream.storage.segments.files import OpenFiles
+from millstream.storage.segments.sparse_index import IndexCache
+
+__all__ = ["LogManager", "NewPartition", "Seams", "StartReport"]
+
+ConfigOf = Callable[[TopicPartition, TopicId | None], LogConfig]
+
+
+@dataclass(slots=True)
+class StartReport:
+    """What the start found, per partition and per directory."""
+
+    loaded: dict[TopicPartition, LoadReport] = field(default_factory=dict)
+    unclean_directories: list[str] = field(default_factory=list)
+    failed_directories: dict[str, str] = field(default_factory=dict)
+    unusable_partitions: dict[TopicPartition, str] = field(default_factory=dict)
+    surplus_copies: list[str] = field(default_factory=list)
+    """Empty copies that an interrupted creation left elsewhere; the partition itself is usable."""
+    last_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+    """As the last clean stop left it, in every directory, if all is there that was there then;
+    else NO_BROKER_EPOCH."""
+
+
+class LogManager(ChangingLogs):
+    """Owns the log directories and every log in them."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        directories: Sequence[str],
+        *,
+        open_files_max: int = OPEN_FILES_MAX,
+        index_cache_bytes_max: int = INDEX_CACHE_BYTES_MAX,
+        cleaner_limits: CleanerLimits = CleanerLimits(),  # noqa: B008 - immutable
+    ) -> None:
+        if isinstance(directories, str) or not directories:
+            raise TypeError(f"directories must be a list of paths, not {directories!r}")
+        if len(set(directories)) < len(directories):
+            raise ValueError(f"a directory is given twice: {directories!r}")
+        super().__init__(seams, [LogDirectory(seams.disk, path) for path in directories])
+        self._commits = {
+            directory.path: GroupCommit(directory, seams.background)
+            for directory in self._directories
+        }
+        self.files = OpenFiles(seams.disk, open_max=open_files_max)
+        self._cache = IndexCache(bytes_max=index_cache_bytes_max)
+        for commit in self._commits.values():
+            commit.reroute = self.flush
+        self._started: set[str] = set()
+        self._deleted_topics: Collection[TopicId] = ()
+        self.moves = DirectoryMoves(
+            self._directories,
+            self._logs,
+            self._home,
+            background=seams.background,
+            clock=seams.clock,
+            randomness=seams.randomness,
+            on_moved=self._note_moved,
+        )
+        self.rubbish = RubbishRemoval(
+            self._directories, clock=seams.clock, background=seams.background
+        )
+        self.cleaner = Cleaner(
+            self,
+            clock=seams.clock,
+            randomness=seams.randomness,
+            background=seams.background,
+            limits=cleaner_limits,
+        )
+
+    # -- start and stop --------------------------------------------------------------------
+
+    def prepare(self, withheld: Iterable[Withheld], deleted: Collection[TopicId] = ()) -> None:
+        """Before the start: directories that metadata knows and that are not there, and topics
+        that are gone and may have left logs.
+        """
+        withhold(self._directories, withheld, disk=self._seams.disk)
+        self._deleted_topics = deleted
+
+    def start(self, config_of: ConfigOf) -> StartReport:
+        """Lock the directories and open every log in them.
+
+        Raises LogDirectoryLocked, StorageFailed when no directory is usable, and whatever
+        `config_of` raises; nothing stays locked then.
+        """
+        if any(directory.is_open for directory in self._directories):
+            raise OperatingError("the log manager was started already")
+        try:
+            return self._start(config_of)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, config_of: ConfigOf) -> StartReport:
+        report = StartReport()
+        markers: list[CleanShutdown | None] = []
+        # All locks before anything is touched: one that another process has must not cost the
+        # others their proof of a clean stop.
+        for directory in self._directories:
+            with _noting_failure(report):
+                directory.open()
+        found: dict[str, list[TopicPartition]] = {}
+        for directory in self._usable():
+            with _noting_failure(report), directory.failing():
+                found[directory.path] = directory.find_partitions()
+        interrupted = self._settle_copies(found, report)
+        for directory in self._usable():
+            with _noting_failure(report):
+                partitions = found[directory.path]
+                markers.append(self._start_directory(directory, partitions, config_of, report))
+        if len(report.failed_directories) == len(self._directories):
+            first = self._directories[0].path
+            raise StorageFailed(first, report.failed_directories[first])
+        report.last_broker_epoch = _proved_epoch(report, markers)
+        self.moves.begin_again(interrupted)
+        return report
+
+    def stop_work(self) -> None:
+        """Begin nothing more in the background; what runs may end."""
+        self._is_stopping = True
+        self.cleaner.stop()
+        self.moves.stop()
+        self.rubbish.stop()
+        for commit in self._commits.values():
+            commit.stop()
+
+    def close(self, *, broker_epoch: BrokerEpoch = NO_BROKER_EPOCH) -> None:
+        """Flush and close every log, store the checkpoints, leave the marker of a clean stop.
+
+        Background work must have ended: `stop_work`, close the background, then this.
+        """
+        self.stop_work()
+        for directory in self._directories:
+            # No proof of a clean stop for logs that were never opened.
+            if directory.failure is None and directory.path in self._started:
+                self._close_directory(directory, broker_epoch)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing is ours from here on: release the logs, forget them, give the locks back."""
+        for log in self._logs.values():
+            log.release()
+        for directory in self._directories:
+            directory.close()
+        self._logs.clear()
+        self._places.clear()
+        self._started.clear()
+        self.files.close()
+
+    def _settle_copies(
+        self, found: dict[str, list[TopicPartition]], report: StartReport
+    ) -> dict[TopicPartition, str]:
+        """Keep one copy of every partition, or none; the moves that were interrupted."""
+        moves = settle_moves(self._directories, found)
+        undecided = settle_copies(
+            self._usable(), found, report.surplus_copies, deleted=self._deleted_topics
+        )
+        for partition, (path, reason) in (moves.unusable | undecided).items():
+            report.unusable_partitions[partition] = reason
+            self._places[partition] = path
+        for directory in self._directories:
+            if directory.failure is not None:
+                report.failed_directories[directory.path] = directory.failure
+        return moves.interrupted
+
+    def _start_directory(
+        self,
+        directory: LogDirectory,
+        partitions: Sequence[TopicPartition],
+        config_of: ConfigOf,
+        report: StartReport,
+    ) -> CleanShutdown | None:
+        with directory.failing():
+            marker = clean_shutdown.read_and_remove(self._seams.disk, directory.path)
+            if marker is None:
+                report.unclean_directories.append(directory.path)
+            for partition in partitions:
+                self._load(directory, partition, config_of, report, is_clean=marker is not None)
+        self._started.add(directory.path)
+        return marker
+
+    def _load(
+        self,
+        directory: LogDirectory,
+        partition: TopicPartition,
+        config_of: ConfigOf,
+        report: StartReport,
+        *,
+        is_clean: bool,
+    ) -> None:
+        self._places[partition] = directory.path
+        path = directory.partition_path(partition)
+        outcome = LoadReport()
+        try:
+            topic_id = read_topic_id(self._seams.disk, f"{path}/{names.PARTITION_METADATA}")
+            home = self._home(directory, partition, topic_id)
+            config = config_of(partition, topic_id)
+            self._logs[partition] = load_log(home, config, is_clean=is_clean, report=outcome)
+        except StorageFailed:
+            raise
+        except OperatingError as error:
+            # One partition that cannot be understood must not keep the others from starting.
+            report.unusable_partitions[partition] = str(error)
+            return
+        report.loaded[partition] = outcome
+
+    def _close_directory(self, directory: LogDirectory, broker_epoch: BrokerEpoch) -> None:
+        try:
+            for logs in in_parts(self._in(directory), LOGS_PER_SYNC_MAX):
+                close_together(logs)
+            noted = _Checkpoints()
+            for log in self._in(directory):
+                noted.note(log)
+            noted.store(directory, lambda _: True)
+            unopened = [path for one, path in self._places.items() if one not in self._logs]
+            if directory.path not in unopened and not directory.failed_partitions:
+                # Whatever was not opened was not recovered either: the next start must look.
+                log_count = len(self._logs) if broker_epoch != NO_BROKER_EPOCH else None
+                clean_shutdown.write(
+                    directory.disk, directory.path, broker_epoch, log_count=log_count
+                )
+        except OSError as error:
+            directory.flush_failed(error)
+        except (StorageFailed, DiskFull, TooManyOpenFiles):
+            pass  # without the marker the next start recovers
+
+    # -- logs ------------------------------------------------------------------------------
+
+    @property
+    def offline_partitions(self) -> list[TopicPartition]:
+        """Partitions that failed, or whose directory did."""
+        return [name for name, log in self._logs.items() if log.failure is not None]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether no directory is left that can be used."""
+        return all(one.failure is not None for one in self._directories)
+
+    @property
+    def clock(self) -> Clock:
+        return self._seams.clock
+
+    @property
+    def directories(self) -> list[LogDirectory]:
+        return list(self._directories)
+
+    # -- upkeep ----------------------------------------------------------------------------
+
+    def looking(self) -> Steps[None]:
+        """Whether every directory is still what was opened, and the files that were written to
+        since are whole, in steps; what is not fails.
+        """
+        for directory in self._usable():
+            yield directory.look
+        written = [log for log in self._logs.values() if log.slot.log_end != log.looked_at_end]
+        for part in in_parts(written):
+            for log in part:
+                if log.failure is None:
+                    log.look()
+            yield None
+
+    def reading_failed(self, error: OSError) -> None:
+        """A file could not be read while it was sent: its log failed, or its directory."""
+        directory = str(error.filename).rpartition("/")[0]
+        for log in [one for one in self._logs.values() if one.home.directory == directory]:
+            if isinstance(error, ShortFile):
+                log.look_at(error.filename)  # not if we cut it ourselves
+            else:
+                log.refused(error)
+
+    def expect(self, *names: str) -> None:
+        """What every directory in use has; one that loses it is not the same any more."""
+        for directory in self._directories:
+            directory.expected_names = names
+
+    def store_checkpoints(self) -> None:
+        """Recovery points, high watermarks and log starts of every directory to their files."""
+        run_whole(self.storing_checkpoints())
+
+    def storing_checkpoints(self) -> Steps[None]:
+        """The same in steps."""
+        for directory in self._usable():
+            logs = self._in(directory)
+            is_current = as_now(logs)
+            noted = _Checkpoints()
+            for part in in_parts(logs):
+                for log in part:
+                    noted.note(log)
+                if len(logs) > len(part):
+                    yield None
+            try:
+                yield partial(noted.store, directory, is_current)
+            except (StorageFailed, DiskFull, TooManyOpenFiles):
+                continue  # noted in the directory, or good enough: old checkpoints mean more work
+
+    def storing_high_watermarks(self, logs: Sequence[Log]) -> Steps[None]:
+        """The high watermarks of these alone, in steps."""
+        for directory in self._usable():
+            mine = [log for log in logs if log.owner is directory]
+            is_current = as_now(mine)
+            marks: dict[TopicPartition, Offset] = {}
+            for part in in_parts(mine):
+                marks.update((log.partition, log.high_watermark) for log in part)
+                if len(mine) > len(part):
+                    yield None
+            try:
+                yield partial(directory.store_current, names.HIGH_WATERMARKS, marks, is_current)
+            except (StorageFailed, DiskFull, TooManyOpenFiles):
+                continue  # as above
+
+    def run_retention(self) -> int:
+        """Remove what retention allows; returns the number of segments."""
+        return run_whole(self.running_retention())
+
+    def running_retention(self) -> Steps[int]:
+        """The same in steps."""
+        now_ms = TimestampMs(self._seams.clock.wall_ms())
+        removed = 0
+        self._remove_doomed()
+        for directory in self._usable():
+            try:
+                removed += yield from running_retention_in(directory, self._in(directory), now_ms)
+            except OSError as error:
+                directory.refused(error)
+            except (StorageFailed, DiskFull, TooManyOpenFiles):
+                continue
+        self.rubbish.run()
+        return removed
+
+    def flush(self, log: Flushable, done: FlushDone) -> None:
+        """Group commit: `done` is called when everything appended so far is durable."""
+        self._commits[log.owner.path].request(log, done)
+
+    def flush_due(self) -> None:
+        """Start the flushes that `flush.messages`, `flush.ms` or a roll ask for."""
+        now_s = self._seams.clock.monotonic_s()
+        self.moves.resume()
+        for commit in self._commits.values():
+            commit.resume()
+        for log in [one for one in self._logs.values() if one.is_flush_due_at(now_s)]:
+            if log.failure is None:
+                self.flush(log, lambda _: None)
+
+    def with_waiting(self) -> list[Log]:
+        """Those that requests of the connection core wait for."""
+        return [log for log in self._logs.values() if log.slot.waiting and log.failure is None]
+
+    def run_cleaner(self) -> None:
+        """Let the compaction of logs begin or go on; it chains by itself while there is work."""
+        self.cleaner.run_once()
+
+    def expire_producers(self) -> int:
+        """Forget idle producers everywhere; returns how many."""
+        now_ms = TimestampMs(self._seams.clock.wall_ms())
+        return sum(
+            log.producers.states.expire(now_ms, log.config.producer_expiration_ms) for log in self
+        )
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _note_moved(self, home: LogHome) -> None:
+        self._places[home.partition] = home.owner.path
+
+
+class _Checkpoints:
+    """What the checkpoint files of one directory shall say, noted on the thread of the logs."""
+
+    __slots__ = ("_dirty", "_high_watermarks", "_log_starts", "_recovery_points")
+
+    def __init__(self) -> None:
+        self._recovery_points: dict[TopicPartition, Offset] = {}
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self._log_starts: dict[TopicPartition, Offset] = {}
+        self._dirty: dict[TopicPartition, Offset] = {}
+
+    def note(self, log: Log) -> None:
+        partition = log.partition
+        self._recovery_points[partition] = log.recovery_start
+        self._high_watermarks[partition] = log.high_watermark
+        self._log_starts[partition] = log.log_start
+        if log.config.cleanup_compact:
+            # Late is harmless: a cleaning repeated from an older offset gives the same.
+            self._dirty[partition] = log.first_dirty
+
+    def store(self, directory: LogDirectory, is_current: Callable[[TopicPartition], bool]) -> None:
+        """Blocks; for any thread."""
+        directory.store_current(names.RECOVERY_POINTS, self._recovery_points, is_current)
+        directory.store_current(names.HIGH_WATERMARKS, self._high_watermarks, is_current)
+        directory.store_current(names.LOG_STARTS, self._log_starts, is_current)
+        directory.store_current(names.CLEANER_OFFSETS, self._dirty, is_current)
+
+
+def _proved_epoch(report: StartReport, markers: Sequence[CleanShutdown | None]) -> BrokerEpoch:
+    """The epoch under which all that is not here any more would have been lost, and nothing is.
+
+    Whoever has it keeps its place among those that have all records, in every partition: a single
+    log that is missing, or that cannot be used, makes the whole of it untrue.
+    """
+    first = markers[0] if markers else None
+    if first is None or first.broker_epoch is None or any(one != first for one in markers):
+        return NO_BROKER_EPOCH
+    if first.log_count is None:
+        is_all_there = not report.failed_directories and not report.unusable_partitions
+    else:
+        is_all_there = first.log_count == len(report.loaded)
+    return first.broker_epoch if is_all_there else NO_BROKER_EPOCH
+
+
+@contextmanager
+def _noting_failure(report: StartReport) -> Iterator[None]:
+    """A directory that fails is left out; the start goes on with the others."""
+    try:
+        yield
+    except StorageFailed as failure:
+        report.failed_directories[failure.directory] = failure.cause

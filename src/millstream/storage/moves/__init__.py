@@ -1,0 +1,1 @@
+"""Partitions that move between the log directories of one broker."""

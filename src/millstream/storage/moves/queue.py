@@ -1,0 +1,221 @@
+"""All moves of partitions between the log directories of one broker, one after the other.
+
+Also remembers where partitions that do not exist yet are wanted: an administrator may say so before
+he creates the topic.
+"""
+
+import math
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from millstream.model.errors import DiskFull, OperatingError, TooManyOpenFiles, UnknownPartition
+from millstream.model.ids import TopicId, TopicPartition
+from millstream.runtime.background import Background
+from millstream.runtime.clock import Clock
+from millstream.runtime.randomness import Randomness
+from millstream.storage import names
+from millstream.storage.directories.log_directory import LogDirectory
+from millstream.storage.log.base import LogHome
+from millstream.storage.log.log import Log
+from millstream.storage.moves.directory_move import DirectoryMove, MoveReport, Surroundings
+from millstream.storage.throttle import Throttle
+
+PREFERRED_MAX: Final = 10_000
+"""Wishes for partitions that do not exist: anybody may send names, the oldest are forgotten."""
+
+HomeOf = Callable[[LogDirectory, TopicPartition, TopicId | None], LogHome]
+
+
+class LogDirectoryNotFound(OperatingError):
+    """The path is none of this broker's log directories."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        super().__init__(f"{path} is no log directory of this broker")
+
+
+class PartitionNameTooLong(OperatingError):
+    """With the suffix of a copy the directory's name would not be a legal file name."""
+
+
+class FutureLog(NamedTuple):
+    """A copy that will take the place of a partition's log."""
+
+    partition: TopicPartition
+    directory: str
+    size_bytes: int
+    offset_lag: int
+
+
+class DirectoryMoves:
+    """Owned by the thread that owns the logs; one partition is copied at a time."""
+
+    def __init__(
+        self,
+        directories: Sequence[LogDirectory],
+        logs: Mapping[TopicPartition, Log],
+        home_of: HomeOf,
+        *,
+        background: Background,
+        clock: Clock,
+        randomness: Randomness,
+        on_moved: Callable[[LogHome], None],
+    ) -> None:
+        self._directories = directories
+        """The owner's own list: it may grow before the start."""
+        self._logs = logs
+        self._home_of = home_of
+        self._randomness = randomness
+        self.throttle = Throttle(clock, bytes_per_s=math.inf)
+        """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`; each byte counts once."""
+        self._around = Surroundings(background, self.throttle, on_moved, self._ended)
+        self._waiting: deque[DirectoryMove] = deque()
+        self._newest: dict[TopicPartition, DirectoryMove] = {}
+        """Of each partition the move that was begun last, until it ends."""
+        self._current: DirectoryMove | None = None
+        self._preferred: OrderedDict[TopicPartition, str] = OrderedDict()
+        self._is_stopped = False
+        self.on_report: Callable[[MoveReport], None] | None = None
+        """Told of every end, for the operator's log."""
+
+    # -- what is wanted --------------------------------------------------------------------
+
+    def check_directory(self, path: str) -> LogDirectory:
+        """The directory; raises LogDirectoryNotFound, or StorageFailed when it is offline."""
+        directory = self._at(path)
+        if directory is None:
+            raise LogDirectoryNotFound(path)
+        directory.check_usable()
+        return directory
+
+    def check_name(self, partition: TopicPartition) -> None:
+        """Raise PartitionNameTooLong when a copy could not be named."""
+        if names.future_directory(partition, "0" * 32) is None:
+            raise PartitionNameTooLong(f"the name of {partition} is too long to be moved")
+
+    def prefer(self, partition: TopicPartition, path: str) -> None:
+        """Create the partition in that directory, should it be created."""
+        self._preferred[partition] = path
+        self._preferred.move_to_end(partition)
+        while len(self._preferred) > PREFERRED_MAX:
+            self._preferred.popitem(last=False)
+
+    def take_preferred(self, partition: TopicPartition) -> LogDirectory | None:
+        """Where the partition was wanted, once; None when nobody said or it is offline."""
+        directory = self._at(self._preferred.pop(partition, ""))
+        if directory is None or directory.failure is not None or not directory.is_open:
+            return None
+        return directory
+
+    def move(self, partition: TopicPartition, path: str) -> None:
+        """Move the partition's log to that directory; it is being copied when this returns.
+
+        A move to somewhere else is given up. Nothing to do where it is, or is on its way to.
+        Raises LogDirectoryNotFound, PartitionNameTooLong, UnknownPartition, StorageFailed (while
+        any directory is offline: the partition might be in there too), DiskFull.
+        """
+        self.check_name(partition)
+        directory = self.check_directory(path)
+        log = self._logs.get(partition)
+        if log is None:
+            raise UnknownPartition(partition)
+        log.check_open()
+        current = self._of(partition)
+        if current is not None:
+            if current.target is directory:
+                return
+            self._cancel(current)
+        if log.owner is not directory:
+            for one in self._directories:
+                one.check_usable()
+            self._add(log, directory)
+
+    def in_progress(self) -> list[FutureLog]:
+        """The copies that are being made or wait for their turn."""
+        return [
+            FutureLog(move.log.partition, move.target.path, move.size_bytes, move.offset_lag)
+            for move in self._all()
+        ]
+
+    # -- upkeep ----------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Go on with what the background had no room for or compaction kept waiting."""
+        if self._current is not None:
+            self._current.resume()
+        self._start_next()
+
+    def begin_again(self, interrupted: Mapping[TopicPartition, str]) -> None:
+        """Queue the moves that the last incarnation did not finish; `resume` starts them."""
+        for partition, path in interrupted.items():
+            log, directory = self._logs.get(partition), self._at(path)
+            if directory is None or log is None or log.owner is directory:
+                continue
+            try:
+                self._enqueue(log, directory)
+            except (DiskFull, TooManyOpenFiles):
+                continue  # as if it had been refused: the administrator sees that it is not there
+
+    def stop(self) -> None:
+        """Begin nothing more and let go of the logs; before the background is closed."""
+        self._is_stopped = True
+        if self._current is not None:
+            self._current.stop()
+        self._current = None
+        self._waiting.clear()
+        self._newest.clear()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _at(self, path: str) -> LogDirectory | None:
+        return next((one for one in self._directories if one.path == path), None)
+
+    def _all(self) -> list[DirectoryMove]:
+        found = [] if self._current is None else [self._current]
+        return [move for move in (*found, *self._waiting) if self._counts(move)]
+
+    def _counts(self, move: DirectoryMove) -> bool:
+        return self._logs.get(move.log.partition) is move.log and not move.is_given_up
+
+    def _of(self, partition: TopicPartition) -> DirectoryMove | None:
+        move = self._newest.get(partition)
+        return move if move is not None and self._counts(move) else None
+
+    def _cancel(self, move: DirectoryMove) -> None:
+        # A waiting one stays in the queue: its turn is to clear away what it has made.
+        move.abandon()
+
+    def _add(self, log: Log, directory: LogDirectory) -> None:
+        self._enqueue(log, directory)
+        self._start_next()
+
+    def _enqueue(self, log: Log, directory: LogDirectory) -> None:
+        unique = UUID(bytes=self._randomness.bytes(16)).hex
+        home = self._home_of(directory, log.partition, log.home.topic_id)
+        move = DirectoryMove(log, home, unique, self._around)
+        # Made now although it may have to wait: after a restart it tells that the move is wanted.
+        try:
+            directory.disk.make_directories(move.future)
+        except OSError as error:
+            raise directory.refused(error) from error
+        directory.check_in_place()  # from here on what it leads to has the copy, or nothing has
+        self._waiting.append(move)
+        self._newest[log.partition] = move
+
+    def _start_next(self) -> None:
+        while self._current is None and self._waiting and not self._is_stopped:
+            move = self._waiting.popleft()
+            self._current = move
+            if self._logs.get(move.log.partition) is not move.log:
+                move.abandon()  # deleted while it waited
+            move.start()
+
+    def _ended(self, report: MoveReport) -> None:
+        ended, self._current = self._current, None
+        if ended is not None and self._newest.get(ended.log.partition) is ended:
+            del self._newest[ended.log.partition]
+        if self.on_report is not None:
+            self.on_report(report)
+        self._start_next()

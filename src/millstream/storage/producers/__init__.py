@@ -1,0 +1,1 @@
+"""Producers of a partition: idempotence, open transactions, snapshots."""

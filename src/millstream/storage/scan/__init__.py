@@ -1,0 +1,1 @@
+"""The offline scan of a partition directory, for `millstream log verify`."""

@@ -1,0 +1,1 @@
+"""Real processes killed, paused and cut off while they work."""

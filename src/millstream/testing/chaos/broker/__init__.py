@@ -1,0 +1,1 @@
+"""One broker killed under a real client."""

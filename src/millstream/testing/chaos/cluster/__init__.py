@@ -1,0 +1,1 @@
+"""A cluster of real processes under kills, pauses and partitions."""

@@ -1,0 +1,123 @@
+"""Reads what groups have committed, again and again, as a tool that shows their lag would.
+
+It asks the coordinators over the wire from a node of its own, which is never cut off. An answer
+with an error is no look; an answer without a partition says that nothing is committed there.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from millstream.testing.chaos.cluster.processes import BrokerProcess
+from millstream.testing.chaos.cluster.view import ask_node
+from millstream.testing.chaos.network.world import Node
+from millstream.testing.history.group_events import NOTHING_COMMITTED, Place, Seen
+from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
+from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+
+ASK_MAX_S: Final = 3.0
+PAUSE_S: Final = 0.3
+FIND_VERSION: Final = 4
+FETCH_VERSION: Final = 8
+
+Brokers = Callable[[], Iterable[BrokerProcess]]
+Places = Callable[[], Iterable[Place]]
+
+
+def coordinator_of(eye: Node, brokers: Iterable[BrokerProcess], group: str) -> int | None:
+    """The id of the broker that looks after a group, as the first says who knows one."""
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
+    for broker in brokers:
+        try:
+            answer = ask_node(eye, broker.node.address, request, FIND_VERSION, ASK_MAX_S)
+        except OSError:
+            continue
+        (found,) = answer.coordinators
+        if not found.error_code:
+            return int(found.node_id)
+    return None
+
+
+class Onlooker:
+    """Looks from a thread until it is closed; `take` gives what is new for one group."""
+
+    def __init__(self, node: Node, brokers: Brokers) -> None:
+        self.node: Final = node
+        self._brokers = brokers
+        self._places: dict[str, Places] = {}
+        self._coordinators: dict[str, int] = {}
+        self._seen: dict[str, list[Seen]] = {}
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="onlooker", daemon=True)
+        self._failure: Exception | None = None
+
+    def watch(self, group: str, places: Places) -> None:
+        """From now on, at the partitions that it reads then."""
+        with self._lock:
+            self._places[group] = places
+            self._seen[group] = []
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def forget(self) -> None:
+        """All groups."""
+        with self._lock:
+            self._places.clear()
+            self._seen.clear()
+
+    def take(self, group: str) -> list[Seen]:
+        if self._failure is not None:
+            raise self._failure
+        with self._lock:
+            found, self._seen[group] = self._seen[group], []
+        return found
+
+    def close(self) -> None:
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join(2 * ASK_MAX_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over.wait(PAUSE_S):
+                with self._lock:
+                    groups = list(self._places.items())
+                for group, places in groups:
+                    self._look(group, places)
+        except Exception as error:  # noqa: BLE001 - raised where somebody listens
+            self._failure = error
+
+    def _look(self, group: str, places: Places) -> None:
+        known = list(places())
+        brokers = {one.broker_id: one for one in self._brokers()}
+        broker = brokers.get(self._coordinators.get(group, -1))
+        if broker is None:
+            found = coordinator_of(self.node, brokers.values(), group)
+            if found is not None:
+                self._coordinators[group] = found
+            return
+        wish = OffsetFetchRequestGroup(group_id=group, topics=None)
+        request = OffsetFetchRequest(groups=[wish], require_stable=True)
+        began_ns = time.monotonic_ns()
+        try:
+            answer = ask_node(self.node, broker.node.address, request, FETCH_VERSION, ASK_MAX_S)
+        except OSError:
+            self._coordinators.pop(group, None)
+            return
+        at_ns, (told,) = time.monotonic_ns(), answer.groups
+        if told.error_code:
+            self._coordinators.pop(group, None)
+            return
+        offsets = dict.fromkeys(known, NOTHING_COMMITTED)
+        for topic in told.topics:
+            for one in topic.partitions:
+                place = (topic.name, one.partition_index)
+                if one.error_code:
+                    offsets.pop(place, None)  # it is told to ask again
+                else:
+                    offsets[place] = one.committed_offset
+        with self._lock:
+            if group in self._seen:
+                self._seen[group].append(Seen(at_ns, began_ns, offsets))

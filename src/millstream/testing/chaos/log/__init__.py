@@ -1,0 +1,1 @@
+"""A log's writer killed in the middle of its writes."""

@@ -1,0 +1,1 @@
+"""Network namespaces for the nodes of a test, with links that can be cut."""

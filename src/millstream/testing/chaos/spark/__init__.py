@@ -1,0 +1,1 @@
+"""Spark queries killed at every step of a micro-batch."""

@@ -1,0 +1,1 @@
+"""Recorded histories and what must hold of them: the checkers."""

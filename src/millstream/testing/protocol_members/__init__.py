@@ -1,0 +1,1 @@
+"""Members of consumer groups that speak the protocol and do nothing else."""

@@ -1,0 +1,1 @@
+"""Simulated seams in virtual time: disk, network, clock, background work, coordination."""

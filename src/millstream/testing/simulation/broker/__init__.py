@@ -1,0 +1,1 @@
+"""One simulated broker with its clients and faults."""

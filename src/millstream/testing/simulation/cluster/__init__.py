@@ -1,0 +1,1 @@
+"""A simulated cluster: keeper, brokers, clients and faults."""

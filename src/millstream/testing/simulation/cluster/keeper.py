@@ -1,0 +1,165 @@
+"""The coordination service of a simulated cluster: the real keeper, watched and shaken.
+
+Every transaction is shown to the ledger when it is durable. Now and then the answer to a write that
+was carried out is lost on its way, with the connection: the writer cannot know what became of it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar
+
+from millstream.coordination import errors, port
+from millstream.coordination.keeper.changes import Txn
+from millstream.coordination.keeper.machine import Effect, Log
+from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.coordination.keeper.sessions import SessionRules
+from millstream.testing.sim.durability import FateChooser
+from millstream.testing.sim.keeper_session import WireCoordination, WireSession
+from millstream.testing.sim.world import SimNode
+from millstream.testing.simulation.broker.process import SimProcess
+from millstream.testing.simulation.cluster.scene import ClusterScene
+
+T = TypeVar("T")
+
+KEEPER: Final = "keeper"
+KEEPER_PORT: Final = 2181
+TICK_MS: Final = 500
+LOST_REPLIES: Final = "lost replies"
+
+
+class _WatchedKeeper(KeeperServer):
+    """Shows what is durable."""
+
+    on_durable: Callable[[Txn], None]
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        effects = list(effects)
+        super()._carry_out(effects)
+        for effect in effects:
+            if isinstance(effect, Log):
+                self._tell_when_durable(effect.txn)
+
+    def _tell_when_durable(self, txn: Txn) -> None:
+        self._commits.when_durable(lambda: self.on_durable(txn))
+
+
+class KeeperMachine:
+    """The keeper's process through all its lives."""
+
+    def __init__(self, scene: ClusterScene) -> None:
+        self._scene = scene
+        self.node: SimNode = scene.world.node(KEEPER)
+        self.process: SimProcess | None = None
+        self.server: _WatchedKeeper | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.server is not None
+
+    async def start(self) -> None:
+        scene, node = self._scene, self.node
+        process = SimProcess(scene.world.loop, KEEPER, node.network)
+        seams = KeeperSeams(
+            network=process.network,
+            disk=node.disk,
+            background=node.background,
+            clock=node.clock,
+            randomness=node.randomness,
+        )
+        settings = KeeperSettings(
+            directory="/data/keeper",
+            host=KEEPER,
+            port=KEEPER_PORT,
+            rules=SessionRules(tick_ms=TICK_MS),
+            log_roll_bytes=20_000,
+        )
+        server = process.run(_WatchedKeeper, seams, settings)
+        server.on_durable = scene.took
+        await process.spawn(server.start(), "start")
+        state = server.machine.state
+        scene.keeper_came_back(state.nodes, state.last_zxid)
+        self.process, self.server = process, server
+
+    def kill(self) -> None:
+        self._end()
+        self.node.kill()
+        self.node = self.node.restart()
+
+    def lose_power(self) -> None:
+        self._end()
+        self.node.lose_power()
+
+    def restore_power(self, choose: FateChooser) -> None:
+        self.node = self.node.restore_power(choose)
+
+    def _end(self) -> None:
+        if self.process is not None:
+            self._scene.pauses.resume(KEEPER)
+            self.process.kill()
+        self.process = self.server = None
+
+    async def stop(self) -> None:
+        if self.process is not None and self.server is not None:
+            await self.process.spawn(self.server.stop(), "stop")
+            self._end()
+
+
+class LossyCoordination:
+    """The coordination port of one broker, whose successful writes may lose their answers."""
+
+    def __init__(self, scene: ClusterScene, host: str, process: SimProcess, node: SimNode) -> None:
+        self._scene, self._host = scene, host
+        self._inner = WireCoordination(process.network, node.clock, [(KEEPER, KEEPER_PORT)])
+        self._chance = node.randomness.fork("lost replies")
+        self.sessions: list[LossySession] = []
+
+    async def connect(self, *, timeout_ms: int, wait_s: float) -> "LossySession":
+        session = await self._inner.connect(timeout_ms=timeout_ms, wait_s=wait_s)
+        self.sessions.append(LossySession(session, self._loses))
+        return self.sessions[-1]
+
+    @property
+    def has_lost_session(self) -> bool:
+        """Its last session is gone."""
+        return bool(self.sessions) and self.sessions[-1].state is port.SessionState.LOST
+
+    def _loses(self) -> bool:
+        """Whether this answer is lost; then the connection is gone, too."""
+        if not self._chance.chance(self._scene.lost_reply_chance):
+            return False
+        self._scene.made[LOST_REPLIES] += 1
+        self._scene.world.trace.note("lost reply", self._host)
+        self._scene.world.network.reset(self._host, KEEPER)
+        return True
+
+
+class LossySession:
+    """One session; all but the writes is the inner one's."""
+
+    def __init__(self, inner: WireSession, loses: Callable[[], bool]) -> None:
+        self._inner = inner
+        self._loses = loses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def create(
+        self, path: str, data: bytes = b"", *, kind: port.NodeKind = port.NodeKind.PERSISTENT
+    ) -> port.Created:
+        return self._answered(await self._inner.create(path, data, kind=kind))
+
+    async def set(self, path: str, data: bytes, *, version: int) -> port.NodeStat:
+        return self._answered(await self._inner.set(path, data, version=version))
+
+    async def delete(self, path: str, *, version: int) -> None:
+        await self._inner.delete(path, version=version)
+        self._answered(None)
+
+    async def multi(self, operations: Sequence[port.Operation]) -> list[port.MultiResult]:
+        return self._answered(await self._inner.multi(operations))
+
+    def _answered(self, answer: T) -> T:
+        if self._loses():
+            # The inner session notices in the next round of the loop; nobody may use it till then.
+            self._inner._suspend()  # noqa: SLF001
+            raise errors.ConnectionLost
+        return answer

@@ -1,0 +1,107 @@
+"""I-11 in a cluster: what logs have when their broker comes back, and what they had when it went.
+
+A log loses nothing by a kill, and by a loss of power nothing that it had called durable; it never
+has anything else than before. That is looked at right after the logs are loaded: later a leader
+may have them cut, which is another promise's matter (I-08).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from millstream.broker.broker import Broker
+from millstream.storage.log.log import Log
+from millstream.testing.history.cluster_invariants import Violation
+from millstream.testing.history.cluster_views import BatchView
+from millstream.testing.sim.disk import SimDisk
+from millstream.testing.simulation.cluster.broker_views import has_files, stored_batches
+
+
+class LogFate(NamedTuple):
+    """A log when its process ended."""
+
+    name: str
+    log_start: int
+    log_end: int
+    durable_end: int
+    """Everything below it must be there again: all of it after a kill or a stop."""
+    batches: Sequence[BatchView]
+
+
+class LogFound(NamedTuple):
+    """A log as it was loaded."""
+
+    log_start: int
+    log_end: int
+    batches: Sequence[BatchView]
+
+
+def recovered(fate: LogFate, found: LogFound | None) -> Iterator[Violation]:
+    """What is wrong with it; `found` is None for a log that is not there any more."""
+    if found is None:
+        if fate.durable_end > fate.log_start:
+            told = f"is gone, though it was durable up to {fate.durable_end}"
+            yield Violation("I-11", f"{fate.name} {told}")
+        return
+    if found.log_end < fate.durable_end:
+        told = f"ends at {found.log_end}, though it was durable up to {fate.durable_end}"
+        yield Violation("I-11", f"{fate.name} {told}")
+    if found.log_end > max(fate.log_end, found.log_start):
+        told = f"ends at {found.log_end}, it ended at {fate.log_end}"
+        yield Violation("I-11", f"{fate.name} {told}")
+    before = [one for one in fate.batches if one.next_offset > found.log_start]
+    now = [one for one in found.batches if one.next_offset > found.log_start]
+    if now != before[: len(now)]:
+        pairs = zip(now, before, strict=False)
+        strange = next((pair for pair in pairs if pair[0] != pair[1]), (now[-1], None))
+        yield Violation("I-11", f"{fate.name} has {strange[0]} where {strange[1]} was")
+
+
+class RecoveryWatch:
+    """One machine's logs from one process to the next."""
+
+    def __init__(self) -> None:
+        self._fates: dict[str, LogFate] = {}
+        self.compared = 0
+        """Logs that came back and were looked at."""
+
+    def note(self, broker: Broker, disk: SimDisk, *, loses_power: bool) -> None:
+        """The process ends now."""
+        self._fates = {
+            log.home.directory: _fate(log, disk, loses_power=loses_power)
+            for log in broker.logs
+            # What became of a log that failed nobody saw to the end.
+            if log.failure is None and has_files(disk, log)
+        }
+
+    def forget(self, directory: str) -> None:
+        """Its logs are gone for good."""
+        inside = [one for one in self._fates if one.startswith(f"{directory}/")]
+        for one in inside:
+            del self._fates[one]
+
+    def compare(
+        self, broker: Broker, disk: SimDisk, *, absent: str | None = None
+    ) -> list[Violation]:
+        """The next one has loaded its logs, and nothing else; `absent` is a lost directory."""
+        logs: Mapping[str, Log] = {log.home.directory: log for log in broker.logs}
+        found: list[Violation] = []
+        for directory, fate in self._fates.items():
+            if absent is not None and directory.startswith(f"{absent}/"):
+                continue
+            log = logs.get(directory)
+            one = None
+            if log is not None:
+                one = LogFound(log.log_start, log.log_end, stored_batches(disk, directory))
+                self.compared += 1
+            found += recovered(fate, one)
+        return found
+
+
+def _fate(log: Log, disk: SimDisk, *, loses_power: bool) -> LogFate:
+    return LogFate(
+        log.home.directory,
+        log.log_start,
+        log.log_end,
+        log.recovery_point if loses_power else log.log_end,
+        stored_batches(disk, log.home.directory),
+    )

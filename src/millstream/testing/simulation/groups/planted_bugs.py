@@ -1,0 +1,91 @@
+"""Bugs of a group coordinator that the simulation of groups must find."""
+
+from typing import Any, Final
+
+from millstream.groups.errors import NotCoordinator
+from millstream.groups.shell.held_shard import Phase
+from millstream.testing.history.groups import (
+    BEGAN_BEFORE,
+    TOO_EARLY,
+    TWO_OWNERS,
+    UNPROCESSED,
+    WENT_BACK,
+)
+from millstream.testing.simulation.cluster.planted_bugs import Patch, Planted
+
+
+def _any_commit(_: Any) -> Any:
+    return lambda *_, **__: None
+
+
+def _any_commit_of_any_partition(_: Any) -> Any:
+    return lambda *_, **__: lambda *_, **__: None
+
+
+def _everything_is_free(_: Any) -> Any:
+    return lambda *_: True
+
+
+def _serves_while_it_loads(_: Any) -> Any:
+    def check_active(held: Any) -> None:
+        if held.phase is Phase.DROPPED:
+            raise NotCoordinator
+
+    return check_active
+
+
+def _answers_when_appended(original: Any) -> Any:
+    """Before anybody else has it: a failover takes back what was promised."""
+
+    def wait(held: Any, writes: Any, base: Any, moment: Any) -> None:
+        for write in writes:
+            for reply in write.replies:
+                held._home.answer(reply)  # noqa: SLF001
+        original(held, [one._replace(replies=()) for one in writes], base, moment)
+
+    return wait
+
+
+def _never_over(original: Any) -> Any:
+    return lambda sessions, member_id, at_ms: original(sessions, member_id, at_ms + _FOREVER_MS)
+
+
+_FOREVER_MS: Final = 1_000_000_000
+_HELD: Final = "millstream.groups.shell.held_shard:HeldShard"
+
+GROUP_BUGS: Final = (
+    Planted(
+        "a classic commit of an old generation is accepted",
+        (Patch("millstream.groups.classic.commits:check_commit", _any_commit),),
+        (WENT_BACK,),
+        first_seed=13,
+    ),
+    Planted(
+        "a next-generation commit of an old epoch is accepted",
+        (Patch("millstream.groups.consumer.group:check_commit", _any_commit_of_any_partition),),
+        (WENT_BACK,),
+        first_seed=83,
+    ),
+    Planted(
+        "a partition is handed over before its release",
+        (Patch("millstream.groups.consumer.state:GroupState.is_free", _everything_is_free),),
+        (TOO_EARLY, TWO_OWNERS, "I-27"),
+    ),
+    Planted(
+        "offsets are answered empty while they are loaded",
+        (Patch(f"{_HELD}.check_active", _serves_while_it_loads),),
+        (WENT_BACK, BEGAN_BEFORE),
+        first_seed=99,
+    ),
+    Planted(
+        "a commit is acknowledged before it counts",
+        (Patch(f"{_HELD}._await", _answers_when_appended),),
+        (WENT_BACK, BEGAN_BEFORE, UNPROCESSED, TWO_OWNERS, TOO_EARLY),
+    ),
+    Planted(
+        "a dead member of a classic group is never removed",
+        (Patch("millstream.groups.classic.deadlines:Deadlines.put", _never_over),),
+        ("I-31",),
+        first_seed=10,
+    ),
+)

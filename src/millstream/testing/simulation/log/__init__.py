@@ -1,0 +1,1 @@
+"""Seeded random histories of one log."""

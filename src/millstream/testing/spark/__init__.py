@@ -1,0 +1,1 @@
+"""Spark sessions and clusters for tests and benchmarks."""

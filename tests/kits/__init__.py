@@ -1,0 +1,1 @@
+"""What tests share: worlds, stories and drivers, by the package they are for."""

@@ -1,0 +1,1 @@
+"""Kits for handlers and the data plane of a broker without sockets."""

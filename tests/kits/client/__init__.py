@@ -1,0 +1,1 @@
+"""Fake brokers and stories for the client."""

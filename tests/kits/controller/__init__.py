@@ -1,0 +1,1 @@
+"""Kits for the controllers' decisions and shells."""

@@ -1,0 +1,1 @@
+"""Worlds for stories about coordination."""

@@ -1,0 +1,1 @@
+"""Kits for consumer groups and their shards."""

@@ -1,0 +1,1 @@
+"""Foreign clients, tools and peers for `make interop`."""

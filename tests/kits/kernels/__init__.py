@@ -1,0 +1,1 @@
+"""Kits for kernels and both of their twins."""

@@ -1,0 +1,1 @@
+"""Real processes for tests, and the blocking client of one connection."""

@@ -1,0 +1,61 @@
+"""A broker in a process of its own, started for a test and gone after it."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kits.process.server_process import server_process
+from kits.process.wire_client import WireClient
+from millstream.model.config.properties import render_properties
+
+
+class BrokerProcess(NamedTuple):
+    process: "subprocess.Popen[str]"
+    place: str
+    directory: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def client(self) -> WireClient:
+        return WireClient(self.place)
+
+    def resident_bytes(self) -> int:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would end it."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+
+
+@contextmanager
+def broker_process(
+    directory: Path, settings: Mapping[str, str] | None = None, *, port: int = 0
+) -> Iterator[BrokerProcess]:
+    """Its log lines are in `directory/stderr`; a broker that ended by itself fails the test."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "server.properties"
+    config.write_text(
+        render_properties(
+            {
+                "broker.id": "1",
+                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                "log.dirs": str(directory / "data"),
+                **(settings or {}),
+            }
+        )
+    )
+    command = ["millstream.broker.process", "--config", str(config)]
+    with server_process(command, directory) as (process, place):
+        yield BrokerProcess(process, place, directory)

@@ -1,0 +1,41 @@
+"""A keeper in a process of its own, started for a test and gone after it."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from kits.process.server_process import server_process
+
+
+class KeeperProcess(NamedTuple):
+    process: "subprocess.Popen[str]"
+    port: int
+    directory: Path
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> int:
+        """SIGTERM; how it ended."""
+        self.process.terminate()
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would end it."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+
+
+@contextmanager
+def keeper_process(
+    directory: Path, *, port: int = 0, options: tuple[str, ...] = ()
+) -> Iterator[KeeperProcess]:
+    """Its log lines are in `directory/stderr`; a keeper that ended by itself fails the test."""
+    module = ["millstream", "keeper", "--data-dir", str(directory / "data")]
+    command = [*module, "--port", str(port), *options]
+    with server_process(command, directory, good_ends=[0]) as (process, place):
+        yield KeeperProcess(process, int(place.rpartition(":")[2]), directory)

@@ -1,0 +1,1 @@
+"""Kits for leaders and followers."""

@@ -1,0 +1,1 @@
+"""Kits for request connections."""

@@ -1,0 +1,1 @@
+"""Kits for the Spark source and sink."""

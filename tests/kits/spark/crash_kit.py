@@ -1,0 +1,82 @@
+"""Queries in the session that all tests share, held at steps of a micro-batch."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from kits.process.waiting_for import until
+from millstream.testing.chaos.spark.control import Catch
+from millstream.testing.chaos.spark.pipeline import Pipeline
+from millstream.testing.chaos.spark.query import SETTINGS, QuerySpec, register_hooks, start_query
+from millstream.testing.chaos.spark.steps import Sink, Step
+from millstream.testing.chaos.spark.world import SparkWorld
+
+STEP_MAX_S = 60.0
+
+
+class SessionRunner:
+    """A QueryRunner without a process of its own."""
+
+    retries_tasks = False
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._started: dict[str, list[StreamingQuery]] = {}
+
+    def start(self, spec: QuerySpec) -> None:
+        query = start_query(self._session, spec)
+        self._started.setdefault(spec.name, []).append(query)
+
+    def stop(self, query: str) -> None:
+        for one in self._started[query]:
+            one.stop()
+
+    def failures(self, query: str) -> list[str]:
+        ended = [one.exception() for one in self._started[query] if not one.isActive]
+        return [str(one) for one in ended if one is not None]
+
+
+@contextmanager
+def session_runner(spark: SparkSession) -> Iterator[SessionRunner]:
+    """Settings of the session are as before afterwards, and no query runs."""
+    register_hooks(spark)
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, SETTINGS[name])
+    try:
+        yield SessionRunner(spark)
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        spark.conf.set(name, before or "")
+
+
+def started(world: SparkWorld, sink: Sink, **options: str) -> Pipeline:
+    """A query that was started and is held before it looks for its first records; with those.
+
+    Options of the source, `__` for dots.
+    """
+    pipeline = world.new_pipeline(sink)
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    pipeline.spec = replace(pipeline.spec, options={"startingOffsets": "latest", **named})
+    catch = armed(world, pipeline, Step.END)
+    world.have_running(pipeline)
+    until(catch.is_caught.is_set, "the query begins", timeout_s=STEP_MAX_S)
+    pipeline.feed({0: 300})
+    return pipeline
+
+
+def armed(world: SparkWorld, pipeline: Pipeline, step: Step) -> Catch:
+    return world.desk.arm(lambda told: (told.query, told.what) == (pipeline.name, step.value))
+
+
+def brought_to(world: SparkWorld, pipeline: Pipeline, step: Step) -> Catch:
+    """From wherever it is held to the step, and held there."""
+    before, catch = world.desk.current, armed(world, pipeline, step)
+    if before is not None:
+        before.may_go.set()
+    until(catch.is_caught.is_set, step.value, timeout_s=STEP_MAX_S)
+    return catch

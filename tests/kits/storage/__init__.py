@@ -1,0 +1,1 @@
+"""Kits for logs and the log manager."""

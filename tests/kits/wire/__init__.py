@@ -1,0 +1,1 @@
+"""Kits for the messages of the protocol."""

@@ -1,0 +1,288 @@
+"""A broker that was alone founds a cluster: nothing that it knew or held is lost on the way."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from kits.controller.membership_kit import happens, played
+from kits.coordination.coordination_kit import KEEPER, PORT, SimulatedWorld
+from kits.storage.log_stories import batch_of
+from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.controller.cluster import nodes
+from millstream.controller.cluster.standalone_bootstrap import LONE_EPOCH, LoneState, found_cluster
+from millstream.controller.errors import NotOfThisCluster, OfACluster
+from millstream.controller.topics import NewTopic
+from millstream.coordination.port import Coordination
+from millstream.model.ids import BrokerId, TopicPartition
+from millstream.runtime.randomness import SeededRandomness
+from millstream.testing.log_kit import read_all
+from millstream.testing.sim.keeper_session import WireCoordination
+from millstream.testing.sim.unsure_session import Losses, UnsureCoordination
+from millstream.testing.sim.world import SimNode
+from millstream.testing.simulation.broker.process import SimProcess
+
+DIRECTORIES = ("/data", "/more")
+SETTINGS = {
+    "node.id": "1",
+    "listeners": "PLAINTEXT://broker:9092",
+    "log.dirs": ",".join(DIRECTORIES),
+    "metrics.port": "-1",
+    "zookeeper.session.timeout.ms": "2000",
+}
+CONFIGS = {"retention.ms": "12345", "segment.bytes": "2097152"}
+
+
+class Machine:
+    """The broker's, through all its lives."""
+
+    def __init__(self, world: SimulatedWorld, *, loss: float = 0.0) -> None:
+        self.world = world
+        self.node: SimNode = world.world.node("broker", directories=DIRECTORIES)
+        self.loss = loss
+        self.process = self._process()
+
+    def _process(self) -> SimProcess:
+        return SimProcess(self.world.world.loop, "broker", self.node.network)
+
+    def _seams(self, coordination: Coordination | None) -> BrokerSeams:
+        node = self.node
+        seams: dict[str, Any] = {
+            "disk": node.disk,
+            "clock": node.clock,
+            "randomness": node.randomness,
+            "background": node.background,
+            "network": self.process.network,
+            "coordination": coordination,
+        }
+        return BrokerSeams(**seams)
+
+    def _broker(self, coordination: Coordination | None, changed: Mapping[str, str]) -> Broker:
+        return Broker(BrokerConfigs({**SETTINGS, **changed}), self._seams(coordination))
+
+    async def alone(self, **changed: str) -> Broker:
+        broker = self._broker(None, {name.replace("_", "."): one for name, one in changed.items()})
+        await broker.start()
+        return broker
+
+    async def member(self, **changed: str) -> Broker:
+        wire = WireCoordination(self.process.network, self.node.clock, [(KEEPER, PORT)])
+        losses = Losses(SeededRandomness(self.world.world.seed), probability=self.loss)
+        broker = self._broker(
+            UnsureCoordination(wire, losses),
+            {name.replace("_", "."): one for name, one in changed.items()},
+        )
+        await broker.start()
+        return broker
+
+    def next_life(self) -> None:
+        """After a stop, or instead of one: the process is gone, what it wrote stays."""
+        self.process.kill()
+        self.node.kill()
+        self.node = self.node.restart()
+        self.process = self._process()
+
+
+async def fill(broker: Broker) -> None:
+    """Two topics with records, one that is deleted, settings, and producer ids in use."""
+    controller = broker.controller
+    wanted = [
+        NewTopic(name="kept", partition_count=3, replication_factor=1, configs=CONFIGS),
+        NewTopic(name="gone", partition_count=1, replication_factor=1),
+        NewTopic(name="plain", partition_count=1, replication_factor=1),
+    ]
+    for made in await controller.create_topics(wanted):
+        assert not isinstance(made, Exception)
+    await controller.delete_topics(["gone"])
+    await controller.alter_broker_configs("1", {"log.retention.ms": "7"})
+    await controller.alter_broker_configs("", {"message.max.bytes": "70000"})
+    await controller.allocate_producer_id_block()
+    for topic, index, count in (("kept", 0, 3), ("kept", 2, 5), ("plain", 0, 2)):
+        put(broker, topic, index, count)
+
+
+def put(broker: Broker, topic: str, index: int, count: int) -> None:
+    leader = broker.partitions.get((topic, index))
+    for number in range(count):
+        outcomes: list[Any] = []
+        leader.append(batch_of(b"%s %d" % (topic.encode(), number)), acks=-1, done=outcomes.append)
+        assert [one.error for one in outcomes] == [None]
+
+
+def contents(broker: Broker) -> dict[TopicPartition, list[bytes | None]]:
+    return {log.partition: [one.value for one in read_all(log)] for log in broker.logs}
+
+
+def known(broker: Broker) -> tuple[Any, ...]:
+    """What must stay as it was."""
+    image = broker.image
+    topics = {
+        topic.name: (topic.topic_id, dict(topic.configs), len(topic.partitions))
+        for topic in image.topics.values()
+    }
+    return image.cluster_id, topics, dict(image.broker_configs)
+
+
+def epochs(broker: Broker) -> dict[TopicPartition, int]:
+    return {one.partition: one.leader_epoch for one in broker.partitions}
+
+
+async def is_leading(broker: Broker, count: int = 4) -> None:
+    await happens(lambda: len(broker.partitions) == count, "everything is led")
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_everything_that_was_known_and_held_is_there_in_the_cluster(
+    is_clean: bool, loss: float
+) -> None:
+    async def story(world: SimulatedWorld) -> None:
+        machine = Machine(world, loss=loss)
+        lone = await machine.alone()
+        await fill(lone)
+        before, held, led = known(lone), contents(lone), epochs(lone)
+        if is_clean:
+            await lone.stop()
+        machine.next_life()
+        member = await machine.member()
+        await is_leading(member)
+        assert known(member) == before
+        assert contents(member) == held
+        assert all(epochs(member)[one] > epoch for one, epoch in led.items())
+        put(member, "kept", 0, 1)
+        assert member.cluster is not None
+        block = await member.cluster.member.producer_id_blocks.allocate_producer_id_block()
+        assert block.start >= 1000, "I-20 ids that the broker alone gave out"
+        tally = member.cluster.member.tally
+        assert tally.unclean_elections == (0 if is_clean else 4)
+        await member.stop()
+        machine.next_life()
+        again = await machine.member()
+        await is_leading(again)
+        assert known(again) == before
+        assert len(contents(again)[TopicPartition("kept", 0)]) == 4
+        await again.stop()
+
+    played(21, story)
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_a_founding_that_is_cut_off_anywhere_is_done_again(seed: int) -> None:
+    """The process dies in the middle; between two attempts the broker may be alone again."""
+
+    async def story(world: SimulatedWorld) -> None:
+        random = SeededRandomness(f"{seed}/story")
+        machine = Machine(world)
+        lone = await machine.alone()
+        await fill(lone)
+        await lone.stop()
+        for _ in range(3):
+            machine.next_life()
+            machine.process.spawn(machine.member(), "start")
+            session = await world.open(f"eye {world.world.loop.time()}")
+            for _ in range(random.integer(0, 40)):
+                await world.pause()
+                if await session.exists(nodes.CONTROLLER_EPOCH) is not None:
+                    break
+            has_begun = await session.exists(nodes.CONTROLLER_EPOCH) is not None
+            machine.next_life()
+            if has_begun:
+                break
+            if random.chance(0.5) and not machine.node.disk.exists("/data/cluster.member"):
+                lone = await machine.alone()
+                extra = NewTopic(
+                    name=f"more{world.world.loop.time()}", partition_count=1, replication_factor=1
+                )
+                await lone.controller.create_topics([extra])
+                await lone.stop()
+                machine.next_life()
+        member = await machine.member()
+        await happens(
+            lambda: len(member.partitions) == sum(1 for _ in member.logs), "everything is led"
+        )
+        held = contents(member)
+        assert len(held[TopicPartition("kept", 2)]) == 5
+        assert {one.topic for one in held} == set(member.image.topics)
+        await member.stop()
+
+    played(seed, story)
+
+
+def test_a_cluster_that_is_there_does_not_take_a_broker_that_was_alone() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        machine = Machine(world)
+        lone = await machine.alone()
+        await fill(lone)
+        held = contents(lone)
+        await lone.stop()
+        machine.next_life()
+        session = await world.open("another")
+        await session.create(nodes.CONTROLLER_EPOCH, b"1")
+        with pytest.raises(NotOfThisCluster, match="has had a controller"):
+            await machine.member()
+        machine.next_life()
+        lone = await machine.alone()
+        assert contents(lone) == held
+        await lone.stop()
+
+    played(22, story)
+
+
+def test_a_cluster_of_another_id_does_not_either() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        machine = Machine(world)
+        await (await machine.alone()).stop()
+        machine.next_life()
+        session = await world.open("another")
+        await session.create("/cluster")
+        await session.create(nodes.CLUSTER_ID, nodes.encode_cluster_id("another"))
+        with pytest.raises(NotOfThisCluster, match="belongs to cluster another"):
+            await machine.member()
+
+    played(23, story)
+
+
+def test_a_log_directory_that_is_missing_keeps_the_broker_alone() -> None:
+    """Its partitions would begin anew, empty, in another directory."""
+
+    async def story(world: SimulatedWorld) -> None:
+        machine = Machine(world)
+        lone = await machine.alone()
+        await fill(lone)
+        moved = [one for one in lone.logs if one.owner.path == "/more"]
+        assert moved, "both directories have partitions"
+        await lone.stop()
+        machine.next_life()
+        with pytest.raises(NotOfThisCluster, match="is missing"):
+            await machine.member(log_dirs="/data")
+
+    played(24, story)
+
+
+def test_a_founder_is_not_alone_again() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        machine = Machine(world)
+        await (await machine.alone()).stop()
+        machine.next_life()
+        await (await machine.member()).stop()
+        machine.next_life()
+        with pytest.raises(OfACluster):
+            await machine.alone()
+
+    played(25, story)
+
+
+def test_what_an_attempt_left_that_was_cut_off_is_not_kept() -> None:
+    async def story(world: SimulatedWorld) -> None:
+        session = await world.open("founder")
+        state = LoneState(BrokerId(1), "c", [], {"1": {"a": "b"}}, 3000)
+        await found_cluster(session, state)
+        await found_cluster(session, state._replace(broker_configs={}, next_producer_id=5000))
+        assert (await session.children(nodes.BROKER_CONFIGS)).names == []
+        block = nodes.decode_producer_ids((await session.get(nodes.PRODUCER_IDS)).data)
+        assert block == range(4000, 5000)
+        told = await session.get(nodes.known_broker_path(BrokerId(1)))
+        assert nodes.decode_known_broker(BrokerId(1), told.data).epoch == LONE_EPOCH
+
+    played(26, story)

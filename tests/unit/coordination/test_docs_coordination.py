@@ -1,0 +1,34 @@
+"""docs/coordination.md says what the code does."""
+
+import re
+
+from kits.paths import DOCS
+from millstream.coordination import port
+from millstream.coordination.keeper import limits
+from millstream.coordination.keeper.words import WORDS
+from millstream.model.limits import KIB, MIB
+
+PAGE = (DOCS / "coordination.md").read_text()
+
+
+def test_the_words_are_all_there() -> None:
+    line = next(part for part in PAGE.split("\n\n") if part.startswith("The words are"))
+    assert set(re.findall(r"`(\w+)`", line)) == {word.decode() for word in WORDS}
+
+
+def test_the_limits_are_the_code_s() -> None:
+    told = [
+        (limits.FRAME_BYTES_MAX == MIB - 1, "1 MiB - 1"),
+        (limits.DATA_BYTES_MAX == 512 * MIB, "512 MiB"),
+        (limits.NODE_BYTES == 500, "500 bytes for each"),
+        (limits.CONNECTIONS_MAX == 2_000, "| connections | 2,000 |"),
+        (limits.SESSIONS_MAX == 20_000, "| sessions | 20,000 |"),
+        (limits.WATCHES_PER_CONNECTION_MAX == 200_000, "200,000, then it is closed"),
+        (limits.OUTSTANDING_PER_CONNECTION_MAX == 1_000, "1,000, more are not read"),
+        (limits.OUTPUT_BYTES_MAX == 32 * MIB, "32 MiB, then it is closed"),
+        (limits.HANDSHAKE_TIMEOUT_MS == 10_000, "| a connection without a session | 10 s |"),
+        (limits.LOG_ROLL_BYTES == 16 * MIB, "A log of 16 MiB is closed (`--snapshot-log-bytes`)"),
+        (port.MULTI_OPERATIONS_MAX == 500, "at most 500 operations"),
+        (port.MULTI_BYTES_MAX == 512 * KIB, "512 KiB"),
+    ]
+    assert [text for holds, text in told if not (holds and text in PAGE)] == []

@@ -1,0 +1,231 @@
+"""House rules that no linter knows, as tests. Every rule is tried on a bad example first."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import millstream
+from kits.paths import ROOT
+
+SRC = ROOT / "src" / "millstream"
+INVARIANTS = ROOT / "docs" / "invariants.md"
+
+MODULE_LINES_MAX = 600
+MACHINE_LINES_MAX = 800
+KERNEL_LINES_MAX = 300
+FUNCTION_LINES_MAX = 70
+UNITS = {"KIB", "MIB"}
+"""In `limits.py` without being limits."""
+
+SEAMS = ("runtime", "testing")
+CLOCKS_AND_CHANCE = {"time", "random", "secrets"}
+"""Modules that only the seams may use."""
+CALLS_AROUND_SEAMS = {"os.urandom", "uuid.uuid1", "uuid.uuid4", "datetime.now", "datetime.utcnow"}
+
+MACHINE_PATH = re.compile(r"(?<![\w.~}-])/(?:home|root|work|Users|mnt|workspace)/[\w.-]+")
+INVARIANT_NUMBER = re.compile(r"I-\d+")
+
+
+class Source(NamedTuple):
+    """One module."""
+
+    path: Path
+    """Below `src/millstream`."""
+    text: str
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+
+def sources() -> list[Source]:
+    """Every module of the package, stubs left out."""
+    paths = [path for path in sorted(SRC.rglob("*.py")) if "generated" not in path.parts]
+    return [Source(path.relative_to(SRC), path.read_text()) for path in paths]
+
+
+# -- rules: each gives the lines it dislikes ---------------------------------------------------
+
+
+def asserts(source: Source) -> Iterator[int]:
+    """`python -O` drops them; `invariant()` stays."""
+    return (node.lineno for node in ast.walk(source.tree) if isinstance(node, ast.Assert))
+
+
+def prints(source: Source) -> Iterator[int]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
+            yield node.lineno
+
+
+def clocks_and_chance(source: Source) -> Iterator[int]:
+    """Time and randomness arrive by constructor, or a simulation cannot repeat a run."""
+    if source.path.parts[0] in SEAMS:
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Import(names=names):
+                if {one.name.split(".")[0] for one in names} & CLOCKS_AND_CHANCE:
+                    yield node.lineno
+            case ast.ImportFrom(module=str(module), level=0):
+                if module.split(".")[0] in CLOCKS_AND_CHANCE:
+                    yield node.lineno
+            case ast.Attribute():
+                if ".".join(ast.unparse(node).split(".")[-2:]) in CALLS_AROUND_SEAMS:
+                    yield node.lineno
+
+
+def long_modules(source: Source) -> Iterator[int]:
+    limit = MACHINE_LINES_MAX if source.path.name == "machine.py" else MODULE_LINES_MAX
+    if {"_compiled", "_plain"} & set(source.path.parts):
+        limit = KERNEL_LINES_MAX
+    lines = source.text.count("\n")
+    if lines > limit:
+        yield lines
+
+
+def long_functions(source: Source) -> Iterator[int]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            end = node.end_lineno or node.lineno
+            if end - node.lineno + 1 > FUNCTION_LINES_MAX:
+                yield node.lineno
+
+
+def missing_docstring(source: Source) -> Iterator[int]:
+    if not ast.get_docstring(source.tree):
+        yield 1
+
+
+def limits_without_reason(source: Source) -> Iterator[int]:
+    """A limit without the reason for its number."""
+    if source.path != Path("model/limits.py"):
+        return
+    body = source.tree.body
+    for node, following in zip(body, [*body[1:], None], strict=True):
+        if not isinstance(node, ast.AnnAssign | ast.Assign):
+            continue
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        is_told = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        if ast.unparse(target) not in UNITS and not is_told:
+            yield node.lineno
+
+
+Rule = Callable[[Source], Iterator[int]]
+LONG_FUNCTION = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+BAD: list[tuple[Rule, str, str]] = [
+    (asserts, "storage/a.py", "assert 1"),
+    (prints, "storage/a.py", "print(1)"),
+    (clocks_and_chance, "storage/a.py", "import time"),
+    (clocks_and_chance, "storage/a.py", "from random import choice"),
+    (clocks_and_chance, "storage/a.py", "import os\nos.urandom(3)"),
+    (clocks_and_chance, "cli/a.py", "import datetime\ndatetime.datetime.now()"),
+    (long_modules, "storage/a.py", "x = 1\n" * 601),
+    (long_modules, "groups/machine.py", "x = 1\n" * 801),
+    (long_modules, "kernels/_plain/a.py", "x = 1\n" * 301),
+    (long_functions, "storage/a.py", LONG_FUNCTION),
+    (missing_docstring, "storage/__init__.py", ""),
+    (limits_without_reason, "model/limits.py", 'A: Final = 1\nB = 2\n"""Because."""'),
+]
+GOOD: list[tuple[Rule, str, str]] = [
+    (clocks_and_chance, "runtime/clock.py", "import time"),
+    (clocks_and_chance, "storage/a.py", "segment.time.now()"),
+    (long_modules, "groups/machine.py", "x = 1\n" * 800),
+    (limits_without_reason, "model/limits.py", 'KIB: Final = 1024\nB: Final = 2\n"""Why."""'),
+]
+RULES = list(dict.fromkeys(rule for rule, _, _ in BAD))
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), BAD)
+def test_rule_finds_the_bad_example(rule: Rule, path: str, text: str) -> None:
+    assert list(rule(Source(Path(path), text)))
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), GOOD)
+def test_rule_leaves_the_good_example(rule: Rule, path: str, text: str) -> None:
+    assert not list(rule(Source(Path(path), text)))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_source_keeps_the_rule(rule: Rule) -> None:
+    found = [f"{source.path}:{line}" for source in sources() for line in rule(source)]
+    assert not found
+
+
+def test_every_package_is_one() -> None:
+    """A folder without `__init__.py` would be left out of the wheel."""
+    folders = {path.parent for path in SRC.rglob("*.py")}
+    assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_the_installed_package_is_this_tree() -> None:
+    """Otherwise all of this looks at other files than the tests run."""
+    assert Path(millstream.__file__).parent.samefile(SRC)
+
+
+# -- invariants --------------------------------------------------------------------------------
+
+
+def invariant_numbers(source: Source) -> Iterator[tuple[int, str]]:
+    """(line, number) of every number in the message of an `invariant(...)` call."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("invariant"):
+            for argument in node.args[1:2]:
+                for number in INVARIANT_NUMBER.findall(ast.unparse(argument)):
+                    yield node.lineno, number
+
+
+def test_invariant_numbers_are_found() -> None:
+    text = "invariant(a <= b, 'I-05 order', a=a)\ninvariant(\n    c, f'I-07 {c}')\nother('I-01')"
+    assert list(invariant_numbers(Source(Path("a.py"), text))) == [(1, "I-05"), (2, "I-07")]
+
+
+def test_every_invariant_in_code_is_written_down() -> None:
+    if not INVARIANTS.exists():
+        pytest.skip("docs/invariants.md is not there")
+    known = set(INVARIANT_NUMBER.findall(INVARIANTS.read_text()))
+    used = [(one.path, *found) for one in sources() for found in invariant_numbers(one)]
+    assert used
+    assert [f"{path}:{line} {number}" for path, line, number in used if number not in known] == []
+
+
+# -- the whole repository ----------------------------------------------------------------------
+
+
+def repository_files() -> list[Path]:
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "-c", "-o", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git work tree")
+    return [path for name in listed.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_bad"),
+    [
+        ("see /" + "home/jane/x", True),
+        ("'/" + "root/.cache'", True),
+        ("https://example.org/" + "home/page", False),
+        ("~/" + "work/x", False),
+        ("tests/" + "root/a", False),
+    ],
+)
+def test_machine_paths_are_told_from_others(text: str, is_bad: bool) -> None:
+    assert bool(MACHINE_PATH.search(text)) is is_bad
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    found = []
+    for path in repository_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{path.relative_to(ROOT)}: {one}" for one in MACHINE_PATH.findall(text)]
+    assert found == []

@@ -1,0 +1,235 @@
+"""Long work in turns: everybody else waits for one step at most."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from millstream.model.invariant import InvariantViolated
+from millstream.runtime.background import (
+    WORKERS_DEFAULT,
+    BackgroundFullError,
+    Outcome,
+    ThreadBackground,
+)
+from millstream.runtime.scheduler import (
+    Begun,
+    Computation,
+    Pace,
+    Steps,
+    Turns,
+    begin,
+    in_parts,
+    on_the_loop,
+    run_whole,
+)
+from millstream.testing.sim import virtual_loop
+from millstream.testing.sim.background import InlineBackground
+
+
+def counting(count: int, seen: list[str], name: str = "") -> Steps[int]:
+    """One step for each number."""
+    for number in range(count):
+        seen.append(f"{name}{number}")
+        yield None
+    return count
+
+
+def asking(*works: Any) -> Steps[list[Any]]:
+    """What each work gave, or raised."""
+    results: list[Any] = []
+    for work in works:
+        try:
+            results.append((yield work))
+        except ValueError as error:
+            results.append(str(error))
+    return results
+
+
+def broken() -> None:
+    raise ValueError("broken")
+
+
+def test_run_whole_does_everything_on_the_spot() -> None:
+    seen: list[str] = []
+    assert run_whole(counting(3, seen)) == 3
+    assert seen == ["0", "1", "2"]
+    assert run_whole(asking(lambda: 5, broken, None)) == [5, "broken", None]
+
+
+def test_an_error_of_the_steps_is_the_callers() -> None:
+    def failing() -> Steps[None]:
+        yield broken
+
+    with pytest.raises(ValueError, match="broken"):
+        run_whole(failing())
+    with pytest.raises(ValueError, match="broken"):
+        virtual_loop.run(lambda: Turns(InlineBackground()).run(failing(), name="failing"))
+
+
+def test_what_ends_in_its_first_turn_needs_no_other() -> None:
+    seen: list[str] = []
+    assert begin(counting(0, seen)) == 0
+    begun = begin(counting(2, seen))
+    assert isinstance(begun, Begun)
+    assert seen == ["0"]
+    assert virtual_loop.run(lambda: Turns(InlineBackground()).go_on(begun, name="rest")) == 2
+    assert seen == ["0", "1"]
+
+
+def test_one_step_of_all_works_in_each_round_of_the_loop() -> None:
+    """However many large requests there are, a small one waits for one step."""
+    seen: list[str] = []
+    rounds: list[int] = []
+
+    async def work() -> None:
+        turns = Turns(InlineBackground())
+        works = [
+            asyncio.create_task(turns.run(counting(5, seen, name), name=name), name=name)
+            for name in "abc"
+        ]
+        while not all(one.done() for one in works):
+            before = len(seen)
+            await asyncio.sleep(0)
+            rounds.append(len(seen) - before)
+
+    virtual_loop.run(work)
+    assert max(rounds) == 1
+    assert seen[:6] == ["a0", "b0", "c0", "a1", "b1", "c1"]
+
+
+def test_blocking_work_runs_elsewhere_and_its_error_comes_back() -> None:
+    async def work() -> list[Any]:
+        turns = Turns(InlineBackground())
+        assert not turns.is_busy
+        return await turns.run(asking(lambda: 5, broken), name="work")
+
+    assert virtual_loop.run(work) == [5, "broken"]
+
+
+class CrowdedBackground(InlineBackground):
+    """Has no room at first."""
+
+    refusals = 3
+
+    def submit(self, work: Any, on_done: Any, *, name: str) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise BackgroundFullError("full")
+        super().submit(work, on_done, name=name)
+
+
+def test_without_room_in_the_background_work_waits() -> None:
+    background = CrowdedBackground()
+    turns = Turns(background)
+    assert virtual_loop.run(lambda: turns.run(asking(lambda: 5), name="work")) == [5]
+    assert not background.refusals
+
+
+class SilentBackground(InlineBackground):
+    """Never tells what became of the work."""
+
+    last: Callable[[], None]
+
+    def submit(self, work: Any, on_done: Any, *, name: str) -> None:
+        del name
+        self.last = lambda: on_done(Outcome(work()))
+
+
+def test_steps_that_are_given_up_are_closed() -> None:
+    """Whatever they hold, a pinned file for one, is given back."""
+    closed: list[str] = []
+
+    def holding() -> Steps[None]:
+        try:
+            yield lambda: None
+        finally:
+            closed.append("closed")
+
+    async def work() -> None:
+        background = SilentBackground()
+        turns = Turns(background)
+        task = asyncio.create_task(turns.run(holding(), name="work"), name="work")
+        await asyncio.sleep(1)
+        assert turns.is_busy
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        background.last()  # late, and nobody is there to hear it
+        assert not turns.is_busy
+
+    virtual_loop.run(work)
+    assert closed == ["closed"]
+
+
+def test_coroutines_take_steps_without_another_thread() -> None:
+    seen: list[str] = []
+    assert virtual_loop.run(lambda: on_the_loop(counting(3, seen))) == 3
+    with pytest.raises(InvariantViolated):
+        virtual_loop.run(lambda: on_the_loop(asking(lambda: 5)))
+
+
+def test_pace_and_parts() -> None:
+    pace = Pace(3)
+    assert [pace.is_due() for _ in range(7)] == [False, False, True] * 2 + [False]
+    assert pace.is_due(100)
+    assert [list(part) for part in in_parts(range(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert list(in_parts([], 2)) == []
+
+
+def test_large_requests_leave_threads_for_the_others() -> None:
+    """However many wait: who has turns of its own gets a thread at once."""
+    release = threading.Event()
+
+    async def scenario() -> None:
+        background = ThreadBackground(asyncio.get_running_loop())
+        requests = Turns(background, elsewhere_max=WORKERS_DEFAULT - 1)
+        heavy = [
+            asyncio.create_task(requests.elsewhere(release.wait, name="heavy"))
+            for _ in range(3 * WORKERS_DEFAULT)
+        ]
+        await asyncio.sleep(0)  # all of them ask before the other
+        try:
+            async with asyncio.timeout(5):
+                assert await Turns(background).elsewhere(lambda: "done", name="light") == "done"
+        finally:
+            release.set()
+        assert all(await asyncio.gather(*heavy))
+        assert await background.close(timeout_s=30) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_ends_computations_and_lets_other_jobs_finish() -> None:
+    """What is computed is nobody's any more; what is on its way to the disk must get there."""
+    may_end = threading.Event()
+    computed: list[str] = []
+
+    async def main() -> None:
+        background, computing = (ThreadBackground(asyncio.get_running_loop()) for _ in range(2))
+        turns = Turns(background, computing=computing)
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def compute(name: str) -> None:
+            computed.append(name)
+            loop.call_soon_threadsafe(begun.set)
+            may_end.wait(60)
+
+        heavy = loop.create_task(turns.elsewhere(Computation(compute, "first"), name="first"))
+        job = loop.create_task(turns.elsewhere(lambda: may_end.wait(60), name="job"))
+        await begun.wait()
+        turns.stop()
+        with pytest.raises(asyncio.CancelledError):
+            await heavy
+        with pytest.raises(asyncio.CancelledError):
+            await turns.elsewhere(Computation(compute, "second"), name="second")
+        assert await computing.close(timeout_s=0) == ["first"]
+        assert not job.done()
+        may_end.set()
+        assert await job is True
+        assert await background.close(timeout_s=20) == []
+
+    asyncio.run(main())
+    assert computed == ["first"]
