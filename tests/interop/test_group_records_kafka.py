@@ -26,7 +26,6 @@ from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import unpack
 from millstream.groups.records import keys, values
-from millstream.groups.records.blocks import Producer as Writer
 from millstream.groups.records.entries import (
     Decoded,
     Entry,
@@ -38,6 +37,7 @@ from millstream.groups.records.keys import KINDS, ClassicGroupKey, Key, OffsetKe
 from millstream.groups.records.partition_of import partition_of
 from millstream.groups.records.values import VALUES, OffsetCommitValue, write_version
 from millstream.model.ids import GroupId, Offset, ProducerEpoch, ProducerId
+from millstream.shards.effects import Producer as Writer
 from millstream.testing.peers.dump import DumpedRecord
 from millstream.testing.peers.dump_tool import Decoder, dump_log
 from millstream.testing.peers.kafka import KAFKA_VERSION, ApacheKafka, run_tool

@@ -18,7 +18,6 @@ from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import unpack
 from millstream.groups.offsets.requests import delete_all
-from millstream.groups.records.blocks import Producer
 from millstream.groups.records.entries import Entry, encode
 from millstream.groups.records.keys import OffsetKey
 from millstream.groups.records.values import OffsetCommitValue
@@ -29,6 +28,7 @@ from millstream.model.ids import (
     ProducerEpoch,
     ProducerId,
 )
+from millstream.shards.effects import Producer
 from millstream.testing.record_batches import BatchSpec, build_marker
 
 GROUPS = [GroupId("g"), GroupId("h")]

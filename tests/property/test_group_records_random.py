@@ -15,7 +15,6 @@ from kits.wire.wire_messages import Case, Drawn, fill
 from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import pack, pack_plain
-from millstream.groups.records import blocks
 from millstream.groups.records.entries import (
     Decoded,
     Entry,
@@ -42,6 +41,7 @@ from millstream.groups.records.values import (
 from millstream.kernels.columns import BatchOptions
 from millstream.kernels.errors import MalformedRecords
 from millstream.model.ids import Offset
+from millstream.shards import record_blocks as blocks
 from millstream.testing.record_batches import build_batch
 from millstream.wire.primitives import MalformedFrame
 

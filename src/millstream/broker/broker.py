@@ -221,7 +221,7 @@ class Broker:
                 timers=timers,
                 turns=self._turns,
                 spawn=self._tasks.spawn,
-                at_turn_end=self.server.exchange.at_end,
+                at_iteration_end=self.server.exchange.at_end,
             )
         )
         self.partitions.watch_topic(OFFSETS_TOPIC, groups)

@@ -12,12 +12,12 @@ from typing import Final
 from millstream.groups import kinds
 from millstream.groups.classic.group import ClassicGroup, GroupState
 from millstream.groups.consumer.group import ConsumerGroup
-from millstream.groups.effects import Caller, Reply, Write
 from millstream.groups.errors import GroupNotFound, InvalidGroupId
 from millstream.groups.offsets import requests
 from millstream.groups.parts import Chain, Group, Parts
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import GroupId
+from millstream.shards.effects import Caller, Reply, Write
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.consumer_group_describe import (
     DescribedGroup as DescribedConsumerGroup,

@@ -1,25 +1,10 @@
 """What a group coordinator refuses; `broker/requests/error_codes.py` has the code of each."""
 
-from millstream.model.errors import OperatingError
+from millstream.shards.errors import RequestRefused
 
 
-class GroupRefused(OperatingError):
+class GroupRefused(RequestRefused):
     """The base of them; `reason` is for the client's user."""
-
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or (self.__doc__ or "").splitlines()[0])
-
-
-class NotCoordinator(GroupRefused):
-    """Another broker is the coordinator of this group."""
-
-
-class CoordinatorLoading(GroupRefused):
-    """The coordinator is reading its part of the offsets topic."""
-
-
-class CoordinatorNotAvailable(GroupRefused):
-    """There is no coordinator now; ask again."""
 
 
 class InvalidGroupId(GroupRefused):

@@ -10,13 +10,13 @@ from typing import Final
 from millstream.groups import kinds
 from millstream.groups.admin import TOMBSTONES_MAX, chunks
 from millstream.groups.classic.group import ClassicGroup, GroupState
-from millstream.groups.effects import Write
 from millstream.groups.offsets.expiry import Expiry, ExpiryRule, Now, expire
 from millstream.groups.offsets.packed import topic_id_of
 from millstream.groups.parts import Group, Parts
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import OffsetKey
 from millstream.model.ids import GroupId
+from millstream.shards.effects import Write
 
 GROUPS_PER_STEP: Final = 256
 """A few milliseconds, when each has some dozens of offsets."""

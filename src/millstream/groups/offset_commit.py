@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from millstream.groups.classic.group import ClassicGroup, Committer
 from millstream.groups.consumer.commits import Committer as ConsumerCommitter
-from millstream.groups.effects import Caller, Reply, Write
 from millstream.groups.errors import (
     GroupNotFound,
     IllegalGeneration,
@@ -31,6 +30,7 @@ from millstream.model.ids import (
     ProducerEpoch,
     ProducerId,
 )
+from millstream.shards.effects import Caller, Reply, Write
 from millstream.wire.messages.offset_commit import OffsetCommitRequest
 from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 

@@ -7,10 +7,10 @@ has passed all that is written. A group that is not there has no offsets, which 
 """
 
 from millstream.groups.classic.group import ClassicGroup
-from millstream.groups.effects import Caller, Reply, Write
 from millstream.groups.offsets import requests
 from millstream.groups.parts import Parts
 from millstream.model.ids import GroupId
+from millstream.shards.effects import Caller, Reply, Write
 from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
 
 

@@ -8,12 +8,12 @@ from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.topics import TopicsView
 from millstream.groups.counts import Counts
-from millstream.groups.effects import Caller, Outbox, Ticket, Write
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.records.entries import Entry
 from millstream.groups.settings import GroupSettings
 from millstream.groups.table import GroupTable
 from millstream.model.ids import GroupId, MemberId
+from millstream.shards.effects import Caller, Outbox, Ticket, Write
 
 Group = ClassicGroup | ConsumerGroup
 NewMemberId = Callable[[str], MemberId]

@@ -15,12 +15,12 @@ from millstream.groups.consumer.checks import check_request
 from millstream.groups.consumer.conversion import upgraded
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.member import JOINING_EPOCH
-from millstream.groups.effects import Caller
 from millstream.groups.errors import GroupNotFound, InvalidGroupId, UnknownMember
 from millstream.groups.parts import Chain, Group, Parts
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import GroupId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import JoinGroupRequest

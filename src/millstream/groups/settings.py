@@ -65,10 +65,6 @@ class OffsetSettings(Protocol):
     def offsets_retention_ms(self) -> int:
         """`offsets.retention.minutes`, in milliseconds."""
 
-    @property
-    def offsets_retention_check_interval_ms(self) -> int:
-        """`offsets.retention.check.interval.ms`"""
-
 
 class ConsumerSettings(Protocol):
     """Of groups whose assignment the broker computes (KIP-848)."""

@@ -35,10 +35,9 @@ from millstream.groups import replay as applying
 from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.consumer.topics import TopicsView
 from millstream.groups.counts import Counts
-from millstream.groups.effects import Caller, Outbox, Write
-from millstream.groups.errors import GroupRefused
 from millstream.groups.expiry import Expiring
 from millstream.groups.offset_commit import is_gatherable
+from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.groups.offsets.loader import LogReader
 from millstream.groups.parts import Group, NewMemberId, Parts
 from millstream.groups.records.entries import Entry, Producer
@@ -48,6 +47,8 @@ from millstream.groups.settings import GroupSettings
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_PRODUCER_ID, GroupId, Offset, ProducerId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller, Outbox, Write
+from millstream.shards.errors import RequestRefused
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import JoinGroupRequest
@@ -55,7 +56,6 @@ from millstream.wire.messages.leave_group import LeaveGroupRequest
 from millstream.wire.messages.list_groups import ListGroupsRequest
 from millstream.wire.messages.offset_commit import OffsetCommitRequest
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest
-from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
 from millstream.wire.messages.sync_group import SyncGroupRequest
 from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
@@ -127,7 +127,7 @@ class Shard:
         parts.wall_ms = wall_ms
         try:
             committing.offset_commit(parts, caller, request, now_ms=now_ms)
-        except GroupRefused as refused:
+        except RequestRefused as refused:
             parts.outbox.reply(caller, refused)
 
     def txn_offset_commit(
@@ -141,52 +141,49 @@ class Shard:
         )
 
     def offset_fetch(
-        self,
-        caller: Caller,
-        group: OffsetFetchRequestGroup,
-        *,
-        is_stable: bool,
-        now_ms: int,  # noqa: ARG002 - all requests are asked alike
+        self, caller: Caller, request: OffsetFetch, *, now_ms: int, wall_ms: int
     ) -> None:
         """Replies OffsetFetchResponseGroup. Every topic has its name; from version 10 its id too.
 
         All offsets of the group where `topics` is None, each topic with its name.
         """
-        parts = self._parts
+        del now_ms, wall_ms
+        parts, group, is_stable = self._parts, request.group, request.is_stable
         self._answer(
             caller, lambda: fetching.offset_fetch(parts, caller, group, is_stable=is_stable)
         )
 
     def offset_delete(
-        self,
-        caller: Caller,
-        request: OffsetDeleteRequest,
-        *,
-        now_ms: int,  # noqa: ARG002 - all requests are asked alike
+        self, caller: Caller, request: OffsetDeleteRequest, *, now_ms: int, wall_ms: int
     ) -> None:
         """Replies OffsetDeleteResponse."""
+        del now_ms, wall_ms
         self._answer(caller, lambda: admin.offset_delete(self._parts, caller, request))
 
-    def delete_group(
-        self,
-        caller: Caller,
-        group_id: GroupId,
-        *,
-        now_ms: int,  # noqa: ARG002 - all requests are asked alike
-    ) -> None:
+    def delete_group(self, caller: Caller, group_id: GroupId, *, now_ms: int, wall_ms: int) -> None:
         """Replies DeletableGroupResult."""
+        del now_ms, wall_ms
         self._answer(caller, lambda: admin.delete_group(self._parts, caller, group_id))
 
-    def list_groups(self, caller: Caller, request: ListGroupsRequest) -> None:
+    def list_groups(
+        self, caller: Caller, request: ListGroupsRequest, *, now_ms: int, wall_ms: int
+    ) -> None:
         """Replies list[ListedGroup]."""
+        del now_ms, wall_ms
         self._answer(caller, lambda: admin.list_groups(self._parts, caller, request))
 
-    def describe_group(self, caller: Caller, group_id: GroupId) -> None:
+    def describe_group(
+        self, caller: Caller, group_id: GroupId, *, now_ms: int, wall_ms: int
+    ) -> None:
         """Replies describe_groups.DescribedGroup."""
+        del now_ms, wall_ms
         self._answer(caller, lambda: admin.describe_group(self._parts, caller, group_id))
 
-    def consumer_group_describe(self, caller: Caller, group_id: GroupId) -> None:
+    def consumer_group_describe(
+        self, caller: Caller, group_id: GroupId, *, now_ms: int, wall_ms: int
+    ) -> None:
         """Replies consumer_group_describe.DescribedGroup."""
+        del now_ms, wall_ms
         self._answer(caller, lambda: admin.consumer_group_describe(self._parts, caller, group_id))
 
     def _member(self, decide: Membership, caller: Caller, request: Any, now_ms: int) -> None:
@@ -197,7 +194,7 @@ class Shard:
         """A refusal is an answer."""
         try:
             decide()
-        except GroupRefused as refused:
+        except RequestRefused as refused:
             self._parts.outbox.reply(caller, refused)
 
     # -- what became of it -------------------------------------------------------------------

@@ -5,9 +5,10 @@ Operations stay in a heap until their time; those that ended meanwhile are skipp
 when they are the most of it.
 """
 
-from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any, Final, Protocol
+
+from millstream.runtime.timers import Timers
 
 SWEEP_COUNT_MIN: Final = 256
 """Ended operations that may lie in the heap before a sweep is worth its time."""
@@ -20,15 +21,6 @@ disconnect, and come again with the same, and each would be kept until its time 
 EARLY_S: Final = 0.0005
 """What is due so soon counts as due: clocks are rounded, and a timer that fires a hair early would
 be set again for no time at all, for ever where time stands still meanwhile."""
-
-
-class Timers(Protocol):
-    """The event loop's timers."""
-
-    def monotonic_s(self) -> float: ...
-
-    def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> Any:
-        """Returns a handle with `cancel()`."""
 
 
 class Operation(Protocol):

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 
-from millstream.replication.deadlines import Deadlines, Timers
+from millstream.replication.deadlines import Deadlines
 from millstream.replication.readable import ReadableReplica
+from millstream.runtime.timers import Timers
 
 
 class Waking:

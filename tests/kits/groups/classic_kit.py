@@ -6,11 +6,11 @@ from itertools import count
 from typing import Any
 
 from millstream.groups.classic.group import ClassicGroup, Committer
-from millstream.groups.effects import Caller, Outbox, Reply, Write
-from millstream.groups.errors import GroupRefused
 from millstream.groups.records.values import GroupMetadataValue
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GenerationId, GroupId, InstanceId, MemberId
+from millstream.shards.effects import Caller, Outbox, Reply, Write
+from millstream.shards.errors import RequestRefused
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import (
@@ -198,14 +198,14 @@ class World:
         )
         try:
             self.group.check_commit(committer, self.now_ms)
-        except GroupRefused as refused:
+        except RequestRefused as refused:
             return type(refused)
         return None
 
     def _call(self, caller: Caller, method: Any, request: Any) -> None:
         try:
             method(caller, request, self.now_ms)
-        except GroupRefused as refused:
+        except RequestRefused as refused:
             assert not self.outbox.take(), "refused, and yet something was done"
             self._answer(Reply(caller.token, refused))
         self.drain()

@@ -22,11 +22,9 @@ from millstream.groups.consumer.embedded import (
 )
 from millstream.groups.consumer.state import ConsumerGroupState
 from millstream.groups.errors import (
-    CoordinatorNotAvailable,
     FencedInstance,
     FencedMemberEpoch,
     GroupNotFound,
-    GroupRefused,
     IllegalGeneration,
     RebalanceInProgress,
     StaleMemberEpoch,
@@ -37,6 +35,7 @@ from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import encode_key
 from millstream.groups.settings import MigrationPolicy
 from millstream.model.ids import MemberId
+from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -265,7 +264,7 @@ class GroupHistory:
         reader = self.readers[number]
         is_temporary = is_back_soon and reader.instance_id is not None
         if reader.is_joined:
-            with suppress(GroupRefused):
+            with suppress(RequestRefused):
                 self._say_goodbye(reader, is_temporary=is_temporary)
         reader.drop()
         reader.is_dead = True

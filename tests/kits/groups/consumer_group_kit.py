@@ -12,13 +12,13 @@ from uuid import UUID
 
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.topics import TopicFacts
-from millstream.groups.effects import Caller, Outbox, Reply, Write
-from millstream.groups.errors import CoordinatorNotAvailable, GroupRefused
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey, encode_key
 from millstream.groups.records.values import decode_value, encode_value
 from millstream.groups.settings import MigrationPolicy
 from millstream.model.ids import GroupId, MemberId
+from millstream.shards.effects import Caller, Outbox, Reply, Write
+from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -160,7 +160,7 @@ class GroupWorld:
         caller = caller or self.caller()
         call(caller, request, self.now_ms)
         answer = self.settle()[caller.token]
-        if isinstance(answer, GroupRefused):
+        if isinstance(answer, RequestRefused):
             raise answer
         return answer
 

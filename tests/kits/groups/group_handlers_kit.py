@@ -64,7 +64,7 @@ class GroupDesk(Desk):
                 timers=services.timers,
                 turns=turns,
                 spawn=turns.spawn,
-                at_turn_end=loop.call_soon,
+                at_iteration_end=loop.call_soon,
             )
         )
         services.groups = self.groups
@@ -86,7 +86,7 @@ class GroupDesk(Desk):
     async def ready(self) -> None:
         """Until the offsets topic is there and loaded."""
         await self.groups.topic()
-        coordinator = self.groups.coordinator
+        coordinator = self.groups.coordinator.shards
         while not coordinator.indexes or coordinator.loading_count:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
 

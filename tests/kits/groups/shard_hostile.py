@@ -15,12 +15,12 @@ from kits.groups.shard_hostile_requests import GROUPS, INT32_MAX, TOPICS, Draft,
 from kits.groups.shard_kit import Shell
 from kits.groups.shard_requests import offset_delete
 from kits.groups.shard_topics import FakeTopics
-from millstream.groups.effects import Write
 from millstream.groups.errors import UnknownMember
 from millstream.groups.records.entries import Producer, decode_batches, encode
 from millstream.groups.settings import MigrationPolicy
 from millstream.model.errors import OperatingError
 from millstream.model.ids import ProducerEpoch, ProducerId
+from millstream.shards.effects import Write
 from millstream.testing.protocol_members.settings import WEEK_MS, PlainGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from kits.groups.shard_topics import FakeTopics
-from millstream.groups.effects import Caller, Outbox, Reply, Write
+from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.groups.records.entries import Entry, Producer, TransactionEnd
 from millstream.groups.shard import Shard
 from millstream.model.errors import OperatingError
 from millstream.model.ids import MemberId, Offset, ProducerId
+from millstream.shards.effects import Caller, Outbox, Reply, Write
 from millstream.testing.protocol_members.settings import PlainGroupSettings
 
 
@@ -90,12 +91,10 @@ class Shell:
         self._tokens += 1
         token = more.pop("token", f"token-{self._tokens}")
         caller = Caller(token, version, more.pop("client_id", "client"), "/127.0.0.1")
-        times = {"now_ms": self.now_ms, "wall_ms": self.wall_ms}
-        if method in {"offset_fetch", "offset_delete", "delete_group"}:
-            del times["wall_ms"]
-        elif method in {"list_groups", "describe_group", "consumer_group_describe"}:
-            times = {}
-        getattr(self.shard, method)(caller, request, **times, **more)
+        if method == "offset_fetch":
+            request = OffsetFetch(request, more.pop("is_stable"))
+        decide = getattr(self.shard, method)
+        decide(caller, request, now_ms=self.now_ms, wall_ms=self.wall_ms, **more)
         self.drain()
         return token
 

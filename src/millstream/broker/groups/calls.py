@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of, text_of
-from millstream.groups.effects import Caller
-from millstream.groups.errors import CoordinatorNotAvailable
 from millstream.model.errors import OperatingError
+from millstream.shards.effects import Caller
+from millstream.shards.errors import CoordinatorNotAvailable
 from millstream.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from millstream.broker.groups.service import GroupsPart
-    from millstream.groups.shell.held_shard import Question
-    from millstream.groups.shell.home import Asker
+    from millstream.groups.coordinator import GroupCoordinator
+    from millstream.shards.context import ResponseSink
 
 _AS_COORDINATOR: Final = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -36,6 +36,8 @@ knows the group, not the log."""
 
 Failed = Callable[[Any, ErrorCode, int], Any]
 Finish = Callable[[Any], Any]
+RequestMethod = Callable[[Caller, Any], None]
+"""A request of the `GroupCoordinator`, such as its `join_group`."""
 
 
 def is_consumer_protocol_on(context: Context) -> bool:
@@ -58,7 +60,12 @@ def groups_of(context: Context) -> "GroupsPart":
     return groups
 
 
-def caller_of(context: Context, token: object) -> Caller:
+def coordinator_of(context: Context) -> "GroupCoordinator":
+    """The broker's group coordinator; raises CoordinatorNotAvailable where it has none."""
+    return groups_of(context).coordinator
+
+
+def caller_of(context: Context, token: "ResponseSink") -> Caller:
     """As members of groups are known and shown."""
     facts = context.facts
     # Kafka shows an address as Java does, with a slash where the name would be.
@@ -66,20 +73,30 @@ def caller_of(context: Context, token: object) -> Caller:
 
 
 class GroupCall:
-    """A request for one group. Implements `groups.shell.home.Asker`."""
+    """A request for one group. Implements `shards.context.ResponseSink`.
+
+    `finish` makes the answer of what the group responds.
+    """
 
     __slots__ = ("_context", "_failed", "_finish", "_request")
 
     def __init__(
-        self, context: Context, request: Any, failed: Failed, finish: Finish | None
+        self, context: Context, request: Any, failed: Failed, finish: Finish | None = None
     ) -> None:
         self._context = context
         self._request = request
         self._failed = failed
         self._finish = finish
 
-    def answered(self, response: Any) -> None:
-        """Send it, unless nobody is there any more; without an answer nobody is left waiting."""
+    def submit(self, method: RequestMethod) -> None:
+        """Hand the request to the coordinator; the answer is sent when it is ready."""
+        try:
+            method(caller_of(self._context, self), self._request)
+        except OperatingError as error:
+            self.respond(error)
+
+    def respond(self, response: Any) -> None:
+        """Send it, unless the client is gone; without an answer nobody is left waiting."""
         context = self._context
         if not context.peer.is_open:
             return
@@ -100,84 +117,28 @@ class GroupCall:
         return response
 
 
-def call(
-    context: Context,
-    request: Any,
-    question: "Question",
-    failed: Failed,
-    *,
-    finish: Finish | None = None,
-    keeps_gathered: bool = False,
-) -> None:
-    """Hand the request to its group; the answer is sent when it is ready.
-
-    `finish` makes the answer of what the group says.
-    """
-    asker = GroupCall(context, request, failed, finish)
-    call_as(asker, context, request, question, keeps_gathered=keeps_gathered)
-
-
-def call_as(
-    asker: "Asker",
-    context: Context,
-    request: Any,
-    question: "Question",
-    *,
-    keeps_gathered: bool,
-) -> None:
-    """The same for an asker of the caller's own."""
-    try:
-        groups_of(context).ask(
-            request.group_id,
-            question,
-            caller_of(context, asker),
-            request,
-            keeps_gathered=keeps_gathered,
-        )
-    except OperatingError as error:
-        asker.answered(error)
-
-
-class _Awaited:
-    """Implements `groups.shell.home.Asker` for coroutines."""
+class _AwaitedResponse:
+    """Implements `shards.context.ResponseSink` for coroutines."""
 
     __slots__ = ("future",)
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def answered(self, response: Any) -> None:
+    def respond(self, response: Any) -> None:
         if isinstance(response, OperatingError):
-            # Its frames know who asks: without this nothing of the call is freed before the garbage
-            # collector comes, which holds up everybody for seconds after many refusals.
+            # Its frames know the caller: without this nothing of the call is freed before the
+            # garbage collector comes, which stops the broker for seconds after many refusals.
             response.__traceback__ = None
         if not self.future.done():
             self.future.set_result(response)
 
 
-def asking(
-    context: Context,
-    group_id: str,
-    question: "Question",
-    request: Any,
-    *,
-    keeps_gathered: bool = False,
-) -> "asyncio.Future[Any]":
-    """What the group answers, or the OperatingError that keeps it from that, as a result."""
-    index = groups_of(context).partition_of(group_id)
-    return asking_shard(context, index, question, request, keeps_gathered=keeps_gathered)
-
-
-def asking_shard(
-    context: Context, index: int, question: "Question", request: Any, *, keeps_gathered: bool = True
-) -> "asyncio.Future[Any]":
-    """The same for a partition of the offsets topic."""
-    asker = _Awaited()
-    caller = caller_of(context, asker)
+def response_of(method: RequestMethod, context: Context, request: Any) -> "asyncio.Future[Any]":
+    """What the group responds, or the OperatingError that keeps it from that, as a result."""
+    sink = _AwaitedResponse()
     try:
-        groups_of(context).coordinator.ask(
-            index, question, caller, request, keeps_gathered=keeps_gathered
-        )
+        method(caller_of(context, sink), request)
     except OperatingError as error:
-        asker.answered(error)
-    return asker.future
+        sink.respond(error)
+    return sink.future

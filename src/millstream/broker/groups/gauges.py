@@ -8,7 +8,7 @@ from millstream.broker.requests.services import Services
 from millstream.observe.registry import Kind, Readings
 
 if TYPE_CHECKING:
-    from millstream.groups.shell.coordinator import GroupCoordinator
+    from millstream.groups.coordinator import GroupCoordinator
 
 Read = Callable[["GroupCoordinator"], float]
 
@@ -16,22 +16,22 @@ _GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "group_partitions",
         "Partitions of the offsets topic whose groups are served here",
-        lambda one: len(one.active),
+        lambda one: len(one.shards.active),
     ),
     (
         "group_partitions_loading",
         "Partitions of the offsets topic that are being loaded",
-        lambda one: one.loading_count,
+        lambda one: one.shards.loading_count,
     ),
     (
         "group_offsets",
         "Committed offsets of the groups here",
-        lambda one: sum(held.shard.offset_count for held in one.active),
+        lambda one: sum(led.machine.offset_count for led in one.shards.active),
     ),
     (
         "group_load_last_seconds",
         "How long the last load of a partition took",
-        lambda one: one.counts.load_ms_last / 1000,
+        lambda one: one.shards.counts.load_ms_last / 1000,
     ),
 )
 
@@ -66,37 +66,41 @@ _COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
         "Groups without members and offsets that were removed",
         lambda one: one.machine_counts().expired_groups,
     ),
-    ("group_loads_total", "Loads of partitions", lambda one: one.counts.loads),
+    ("group_loads_total", "Loads of partitions", lambda one: one.shards.counts.loads),
     (
         "group_load_failures_total",
         "Loads that failed and were tried again",
-        lambda one: one.counts.load_failures,
+        lambda one: one.shards.counts.load_failures,
     ),
     (
         "group_records_loaded_total",
         "Records read by loads",
-        lambda one: one.counts.records_loaded,
+        lambda one: one.shards.counts.records_loaded,
     ),
     (
         "group_records_skipped_total",
         "Records passed over by loads because their kind is not known here",
-        lambda one: one.counts.records_skipped,
+        lambda one: one.shards.counts.records_skipped,
     ),
     (
         "group_write_batches_total",
         "Batches written to the offsets topic",
-        lambda one: one.counts.batches,
+        lambda one: one.shards.counts.batches,
     ),
-    ("group_writes_total", "What groups wrote, in those batches", lambda one: one.counts.writes),
+    (
+        "group_writes_total",
+        "What groups wrote, in those batches",
+        lambda one: one.shards.counts.writes,
+    ),
     (
         "group_writes_refused_total",
         "Writes of groups that the log did not take",
-        lambda one: one.counts.writes_refused,
+        lambda one: one.shards.counts.writes_refused,
     ),
     (
         "group_writes_timed_out_total",
         "Writes whose replicas took longer than offsets.commit.timeout.ms",
-        lambda one: one.counts.writes_timed_out,
+        lambda one: one.shards.counts.writes_timed_out,
     ),
 )
 
@@ -128,8 +132,8 @@ def _reading(services: Services, read: Read) -> Callable[[], float]:
 def groups_by_state(services: Services) -> Readings:
     coordinator = _loaded(services)
     total: Counter[tuple[str, str]] = Counter()
-    for held in coordinator.active if coordinator is not None else ():
-        total += held.shard.groups_by_state()
+    for led in coordinator.shards.active if coordinator is not None else ():
+        total += led.machine.groups_by_state()
     return sorted(total.items())
 
 

@@ -16,14 +16,14 @@ from millstream.runtime.scheduler import Steps
 
 if TYPE_CHECKING:
     from millstream.broker.groups.topics import ImageTopics
-    from millstream.broker.requests.services import Services, Timers
+    from millstream.broker.requests.services import Services
     from millstream.controller.image import ImageChange, TopicImage
-    from millstream.groups.effects import Caller, Outbox
+    from millstream.groups.coordinator import GroupCoordinator
     from millstream.groups.shard import Shard
-    from millstream.groups.shell.coordinator import GroupCoordinator
-    from millstream.groups.shell.held_shard import Question
     from millstream.model.ids import LeaderEpoch
     from millstream.runtime.scheduler import Turns
+    from millstream.runtime.timers import Timers
+    from millstream.shards.effects import Outbox
     from millstream.storage.ports import PartitionLog
 
 log = get_logger("millstream.broker.groups")
@@ -45,7 +45,7 @@ class GroupsSeams:
     timers: "Timers"
     turns: "Turns"
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
-    at_turn_end: Callable[[Callable[[], None]], object]
+    at_iteration_end: Callable[[Callable[[], None]], object]
     """Calls back once, when all requests that arrived together were handled."""
 
 
@@ -75,9 +75,8 @@ class GroupsPart:
     def _make(self) -> "GroupCoordinator":
         from millstream.broker.groups.settings import BrokerGroupSettings
         from millstream.broker.groups.topics import ImageTopics
-        from millstream.groups.shard import Shard, is_gatherable
-        from millstream.groups.shell.coordinator import GroupCoordinator
-        from millstream.groups.shell.home import ShellSeams
+        from millstream.groups.coordinator import GroupCoordinator, GroupDependencies
+        from millstream.groups.shard import Shard
 
         services = self._seams.services
         settings = BrokerGroupSettings(services)
@@ -100,27 +99,27 @@ class GroupsPart:
             )
 
         return GroupCoordinator(
-            ShellSeams(
+            GroupDependencies(
                 clock=clock,
                 timers=self._seams.timers,
                 turns=self._seams.turns,
                 settings=settings,
                 new_shard=new_shard,
-                is_gatherable=is_gatherable,
-                at_turn_end=self._seams.at_turn_end,
+                partition_of=self.partition_of,
+                at_iteration_end=self._seams.at_iteration_end,
             )
         )
 
     # -- leadership ------------------------------------------------------------------------
 
     def leadership_gained(self, log: "PartitionLog", leader_epoch: "LeaderEpoch") -> None:
-        self.coordinator.leadership_gained(log, leader_epoch)
+        self.coordinator.shards.leadership_gained(log, leader_epoch)
 
     def leadership_lost(self, log: "PartitionLog") -> None:
-        self.coordinator.leadership_lost(log)
+        self.coordinator.shards.leadership_lost(log)
 
     def high_watermark_moved(self, log: "PartitionLog") -> None:
-        self.coordinator.high_watermark_moved(log)
+        self.coordinator.shards.high_watermark_moved(log)
 
     # -- requests --------------------------------------------------------------------------
 
@@ -133,23 +132,6 @@ class GroupsPart:
             return partition_of(group_id, len(topic.partitions))
         count = self._seams.services().configs.get_int("offsets.topic.num.partitions")
         return partition_of(group_id, count)
-
-    def ask(
-        self,
-        group_id: str,
-        question: "Question",
-        caller: "Caller",
-        request: Any,
-        *,
-        keeps_gathered: bool = False,
-    ) -> None:
-        """Hand a request to the group's shard; the answer comes through the caller's token.
-
-        Raises what keeps the shard from being asked.
-        """
-        self.coordinator.ask(
-            self.partition_of(group_id), question, caller, request, keeps_gathered=keeps_gathered
-        )
 
     # -- topics ----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ _MS_PER_MINUTE = 60_000
 
 
 class BrokerGroupSettings:
-    """Implements `groups.settings.GroupSettings` and `groups.shell.home.ShellSettings`."""
+    """Implements `groups.settings.GroupSettings` and `shards.context.ShardSettings`."""
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
@@ -56,15 +56,15 @@ class BrokerGroupSettings:
         return self._int("offsets.retention.minutes") * _MS_PER_MINUTE
 
     @property
-    def offsets_retention_check_interval_ms(self) -> int:
+    def expire_interval_ms(self) -> int:
         return self._int("offsets.retention.check.interval.ms")
 
     @property
-    def offsets_commit_timeout_ms(self) -> int:
+    def commit_timeout_ms(self) -> int:
         return self._int("offsets.commit.timeout.ms")
 
     @property
-    def offsets_load_bytes(self) -> int:
+    def load_bytes_max(self) -> int:
         return self._int("offsets.load.buffer.size")
 
     @property

@@ -8,13 +8,17 @@ v1 member types (KIP-1099)
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millstream.broker.groups.calls import asking, group_code, is_consumer_protocol_on
+from millstream.broker.groups.calls import (
+    coordinator_of,
+    group_code,
+    is_consumer_protocol_on,
+    response_of,
+)
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import text_of
 from millstream.controller.views import GROUP_OPERATIONS_ALL
-from millstream.groups.effects import Caller
 from millstream.groups.errors import InvalidGroupId
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
@@ -25,10 +29,6 @@ from millstream.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(2)
 
@@ -44,7 +44,8 @@ async def handle(
     for name in dict.fromkeys(request.group_ids):
         found: DescribedGroup | OperatingError = InvalidGroupId()
         if name:
-            found = await asking(context, name, _ask, GroupId(name), keeps_gathered=True)
+            describe = coordinator_of(context).consumer_group_describe
+            found = await response_of(describe, context, GroupId(name))
         if isinstance(found, OperatingError):
             found = DescribedGroup(
                 group_id=name, error_code=group_code(found), error_message=text_of(found)
@@ -55,11 +56,6 @@ async def handle(
         if pace.is_due(1 + len(found.members)):
             await asyncio.sleep(0)
     return response
-
-
-def _ask(shard: "Shard", caller: Caller, group_id: GroupId, moment: "Moment") -> None:
-    del moment
-    shard.consumer_group_describe(caller, group_id)
 
 
 def failed(

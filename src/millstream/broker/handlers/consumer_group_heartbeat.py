@@ -7,20 +7,15 @@ v1 the member makes its own id (KIP-1082), regular expressions
 Invariants: I-27, I-31.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millstream.broker.groups.calls import call, is_consumer_protocol_on
+from millstream.broker.groups.calls import GroupCall, coordinator_of, is_consumer_protocol_on
 from millstream.broker.requests.context import Context
-from millstream.groups.effects import Caller
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(2)
 
@@ -31,14 +26,8 @@ def handle(
     """Ask the group; it answers when what it tells cannot be lost."""
     if not is_consumer_protocol_on(context):
         return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
-    call(context, request, _ask, failed)
+    GroupCall(context, request, failed).submit(coordinator_of(context).consumer_group_heartbeat)
     return None
-
-
-def _ask(
-    shard: "Shard", caller: Caller, request: ConsumerGroupHeartbeatRequest, moment: "Moment"
-) -> None:
-    shard.consumer_group_heartbeat(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
 
 
 def failed(

@@ -9,11 +9,10 @@ Invariants: I-29.
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.groups.calls import coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
-from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
 from millstream.runtime.scheduler import Pace, in_parts
@@ -23,10 +22,6 @@ from millstream.wire.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(3)
 
@@ -46,23 +41,20 @@ async def handle(context: Context, request: DeleteGroupsRequest) -> DeleteGroups
 
 
 async def _deleted(context: Context, names: Sequence[str]) -> list[DeletableGroupResult]:
-    asked = []
+    coordinator = coordinator_of(context)
+    responses = []
     pace = Pace(GROUPS_PER_TURN)
     for name in names:
-        asked.append(asking(context, name, _ask, GroupId(name)))
+        responses.append(response_of(coordinator.delete_group, context, GroupId(name)))
         if pace.is_due():
             await asyncio.sleep(0)
     results = []
-    for name, future in zip(names, asked, strict=True):
+    for name, future in zip(names, responses, strict=True):
         found = await future
         if isinstance(found, OperatingError):
             found = DeletableGroupResult(group_id=name, error_code=group_code(found))
         results.append(found)
     return results
-
-
-def _ask(shard: "Shard", caller: Caller, group_id: GroupId, moment: "Moment") -> None:
-    shard.delete_group(caller, group_id, now_ms=moment.now_ms)
 
 
 def failed(request: DeleteGroupsRequest, error: ErrorCode, version: int) -> DeleteGroupsResponse:

@@ -8,12 +8,11 @@ v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.groups.calls import coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
 from millstream.controller.views import GROUP_OPERATIONS_ALL
-from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
 from millstream.runtime.scheduler import Pace
@@ -23,10 +22,6 @@ from millstream.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(7)
 
@@ -38,7 +33,7 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGr
     response = DescribeGroupsResponse()
     pace = Pace()
     for name in dict.fromkeys(request.groups):
-        found = await asking(context, name, _ask, GroupId(name), keeps_gathered=True)
+        found = await response_of(coordinator_of(context).describe_group, context, GroupId(name))
         if isinstance(found, OperatingError):
             found = _refused(name, group_code(found), context.version)
         elif request.include_authorized_operations and found.error_code == ErrorCode.NONE:
@@ -47,11 +42,6 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGr
         if pace.is_due(1 + len(found.members)):
             await asyncio.sleep(0)
     return response
-
-
-def _ask(shard: "Shard", caller: Caller, group_id: GroupId, moment: "Moment") -> None:
-    del moment
-    shard.describe_group(caller, group_id)
 
 
 def _refused(name: str, error: ErrorCode, version: int) -> DescribedGroup:

@@ -7,17 +7,12 @@ v3 static members · v4 flexible
 Invariants: I-27.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millstream.broker.groups.calls import call
+from millstream.broker.groups.calls import GroupCall, coordinator_of
 from millstream.broker.requests.context import Context
-from millstream.groups.effects import Caller
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(5)
 
@@ -26,12 +21,8 @@ def handle(context: Context, request: HeartbeatRequest) -> HeartbeatResponse | N
     """Ask the group; it answers when it can."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
-    call(context, request, _ask, failed, keeps_gathered=True)
+    GroupCall(context, request, failed).submit(coordinator_of(context).heartbeat)
     return None
-
-
-def _ask(shard: "Shard", caller: Caller, request: HeartbeatRequest, moment: "Moment") -> None:
-    shard.heartbeat(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
 
 
 def failed(request: HeartbeatRequest, error: ErrorCode, version: int) -> HeartbeatResponse:

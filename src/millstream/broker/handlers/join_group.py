@@ -9,17 +9,12 @@ v7 protocol type in the answer · v8 reason (KIP-800) · v9 skip assignment (KIP
 Invariants: I-27, I-31.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millstream.broker.groups.calls import call
+from millstream.broker.groups.calls import GroupCall, coordinator_of
 from millstream.broker.requests.context import Context
-from millstream.groups.effects import Caller
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(10)
 _FIRST_WITH_NULL_NAME: Final = 7
@@ -29,12 +24,8 @@ def handle(context: Context, request: JoinGroupRequest) -> JoinGroupResponse | N
     """Ask the group; it answers when it can."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
-    call(context, request, _ask, failed)
+    GroupCall(context, request, failed).submit(coordinator_of(context).join_group)
     return None
-
-
-def _ask(shard: "Shard", caller: Caller, request: JoinGroupRequest, moment: "Moment") -> None:
-    shard.join_group(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
 
 
 def failed(request: JoinGroupRequest, error: ErrorCode, version: int) -> JoinGroupResponse:

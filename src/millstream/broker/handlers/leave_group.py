@@ -9,11 +9,10 @@ Invariants: I-27.
 
 import asyncio
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from millstream.broker.groups.calls import asking, call, group_code
+from millstream.broker.groups.calls import GroupCall, coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
-from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.runtime.scheduler import in_parts
 from millstream.wire.errors import ErrorCode
@@ -23,10 +22,6 @@ from millstream.wire.messages.leave_group import (
     MemberIdentity,
     MemberResponse,
 )
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(6)
 _FIRST_WITH_MANY: Final = 3
@@ -43,7 +38,7 @@ def handle(
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
     if len(request.members) > MEMBERS_AT_ONCE_MAX:
         return _leave_in_parts(context, request)
-    call(context, request, _ask, failed)
+    GroupCall(context, request, failed).submit(coordinator_of(context).leave_group)
     return None
 
 
@@ -54,7 +49,7 @@ async def _leave_in_parts(context: Context, request: LeaveGroupRequest) -> Leave
     response = LeaveGroupResponse()
     for members in in_parts(request.members, MEMBERS_AT_ONCE_MAX):
         part = LeaveGroupRequest(group_id=request.group_id, members=list(members))
-        found = await asking(context, request.group_id, _ask, part)
+        found = await response_of(coordinator_of(context).leave_group, context, part)
         if isinstance(found, OperatingError):
             found = failed(part, group_code(found), context.version)
         if found.error_code != ErrorCode.NONE:
@@ -62,10 +57,6 @@ async def _leave_in_parts(context: Context, request: LeaveGroupRequest) -> Leave
         response.members += found.members
         await asyncio.sleep(0)
     return response
-
-
-def _ask(shard: "Shard", caller: Caller, request: LeaveGroupRequest, moment: "Moment") -> None:
-    shard.leave_group(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
 
 
 def failed(request: LeaveGroupRequest, error: ErrorCode, version: int) -> LeaveGroupResponse:

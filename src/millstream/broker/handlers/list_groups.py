@@ -7,19 +7,15 @@ v3 flexible · v4 states · v5 types (KIP-848)
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
-from millstream.broker.groups.calls import asking_shard, group_code, groups_of
+from millstream.broker.groups.calls import group_code, groups_of, response_of
 from millstream.broker.requests.context import Context
-from millstream.groups.effects import Caller
-from millstream.groups.errors import NotCoordinator
 from millstream.model.errors import OperatingError
+from millstream.shards.errors import NotCoordinator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(6)
 
@@ -27,9 +23,11 @@ VERSIONS: Final = range(6)
 async def handle(context: Context, request: ListGroupsRequest) -> ListGroupsResponse:
     """Ask every shard, one in a turn."""
     response = ListGroupsResponse()
-    loaded = groups_of(context).loaded
-    for index in loaded.indexes if loaded is not None else ():
-        found = await asking_shard(context, index, _ask, request)
+    coordinator = groups_of(context).loaded
+    if coordinator is None:
+        return response
+    for index in coordinator.shards.indexes:
+        found = await response_of(partial(coordinator.list_groups, index=index), context, request)
         if isinstance(found, NotCoordinator):
             continue  # another broker lists them by now
         if isinstance(found, OperatingError):
@@ -37,11 +35,6 @@ async def handle(context: Context, request: ListGroupsRequest) -> ListGroupsResp
         response.groups += found
         await asyncio.sleep(0)
     return response
-
-
-def _ask(shard: "Shard", caller: Caller, request: ListGroupsRequest, moment: "Moment") -> None:
-    del moment
-    shard.list_groups(caller, request)
 
 
 def failed(request: ListGroupsRequest, error: ErrorCode, version: int) -> ListGroupsResponse:

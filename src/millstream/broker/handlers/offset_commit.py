@@ -12,12 +12,11 @@ Invariants: I-28, I-29.
 
 from collections.abc import Coroutine, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from millstream.broker.groups.calls import GroupCall, asking, call, call_as, group_code
+from millstream.broker.groups.calls import GroupCall, coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage, TopicImage
-from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
 from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
@@ -29,10 +28,6 @@ from millstream.wire.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(2, 11)
 
@@ -54,7 +49,7 @@ def handle(
     image, version = context.services.image, context.version
     if version < _FIRST_WITH_TOPIC_IDS and (topics := _all_known(image, request)):
         wanted = _of_topics(request, topics)
-        call_as(_PlainCommit(context, wanted), context, wanted, _ask, keeps_gathered=True)
+        _PlainCommit(context, wanted).submit(coordinator_of(context).offset_commit)
         return None
     known = run_whole(_sorting(image, request, version))
     if not known.wanted.topics:
@@ -63,14 +58,11 @@ def handle(
     def finish(found: OffsetCommitResponse) -> OffsetCommitResponse:
         return run_whole(_answering(request, known, _codes_in(found), version))
 
-    call(
-        context,
-        known.wanted,
-        _ask,
-        lambda _, error, version: failed(request, error, version),
-        finish=finish,
-        keeps_gathered=True,
-    )
+    def refuse(_: object, error: ErrorCode, version: int) -> OffsetCommitResponse:
+        return failed(request, error, version)
+
+    call = GroupCall(context, known.wanted, refuse, finish)
+    call.submit(coordinator_of(context).offset_commit)
     return None
 
 
@@ -79,15 +71,11 @@ async def _large(context: Context, request: OffsetCommitRequest) -> OffsetCommit
     known = await on_the_loop(_sorting(image, request, version))
     codes: Codes = {}
     if known.wanted.topics:
-        found = await asking(context, request.group_id, _ask, known.wanted, keeps_gathered=True)
+        found = await response_of(coordinator_of(context).offset_commit, context, known.wanted)
         if isinstance(found, OperatingError):
             return failed(request, group_code(found), version)
         codes = _codes_in(found)
     return await on_the_loop(_answering(request, known, codes, version))
-
-
-def _ask(shard: "Shard", caller: Caller, request: OffsetCommitRequest, moment: "Moment") -> None:
-    shard.offset_commit(caller, request, now_ms=moment.now_ms, wall_ms=moment.wall_ms)
 
 
 class _PlainCommit(GroupCall):
@@ -101,13 +89,13 @@ class _PlainCommit(GroupCall):
     def __init__(self, context: Context, request: OffsetCommitRequest) -> None:
         super().__init__(context, request, failed, None)
 
-    def answered(self, response: Any) -> None:
+    def respond(self, response: Any) -> None:
         if isinstance(response, OffsetCommitResponse) and self._context.peer.is_open:
             body = _usual_body(response, self._context.version)
             if body is not None:
                 self._context.answer_parts((body,))
                 return
-        super().answered(response)
+        super().respond(response)
 
 
 def _usual_body(response: OffsetCommitResponse, version: int) -> bytes | None:

@@ -8,12 +8,11 @@ Invariants: I-29.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.groups.calls import coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage
-from millstream.groups.effects import Caller
 from millstream.model.errors import OperatingError
 from millstream.runtime.scheduler import Pace, Steps, on_the_loop
 from millstream.wire.errors import ErrorCode
@@ -24,10 +23,6 @@ from millstream.wire.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
 
 VERSIONS: Final = range(1)
 
@@ -40,7 +35,7 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDelete
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
     wanted = await on_the_loop(_sorting(context.services.image, request))
-    found = await asking(context, request.group_id, _ask, wanted)
+    found = await response_of(coordinator_of(context).offset_delete, context, wanted)
     if isinstance(found, OperatingError):
         return failed(request, group_code(found), context.version)
     if found.error_code != ErrorCode.NONE:
@@ -51,10 +46,6 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDelete
         for one in topic.partitions
     }
     return await on_the_loop(_answering(request, codes))
-
-
-def _ask(shard: "Shard", caller: Caller, request: OffsetDeleteRequest, moment: "Moment") -> None:
-    shard.offset_delete(caller, request, now_ms=moment.now_ms)
 
 
 def _sorting(image: ClusterImage, request: OffsetDeleteRequest) -> Steps[OffsetDeleteRequest]:

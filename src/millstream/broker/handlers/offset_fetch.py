@@ -13,13 +13,13 @@ Invariants: I-29, I-30.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final
 from uuid import UUID
 
-from millstream.broker.groups.calls import asking, group_code
+from millstream.broker.groups.calls import coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage
-from millstream.groups.effects import Caller
+from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
 from millstream.runtime.scheduler import Pace, Steps, on_the_loop
@@ -36,10 +36,6 @@ from millstream.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-if TYPE_CHECKING:
-    from millstream.groups.shard import Shard
-    from millstream.groups.shell.home import Moment
-
 VERSIONS: Final = range(1, 11)
 
 _FIRST_WITH_ERROR: Final = 2
@@ -47,13 +43,6 @@ _FIRST_WITH_GROUPS: Final = 8
 _FIRST_WITH_TOPIC_IDS: Final = 10
 _NO_ID: Final = UUID(int=0)
 _NO_OFFSET: Final = -1
-
-
-class _Asked(NamedTuple):
-    """One group of the request, as its shard is asked."""
-
-    group: OffsetFetchRequestGroup
-    is_stable: bool
 
 
 async def handle(context: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -68,10 +57,6 @@ async def handle(context: Context, request: OffsetFetchRequest) -> OffsetFetchRe
     return await on_the_loop(_of_one_group(groups[0]))
 
 
-def _ask(shard: "Shard", caller: Caller, asked: _Asked, moment: "Moment") -> None:
-    shard.offset_fetch(caller, asked.group, is_stable=asked.is_stable, now_ms=moment.now_ms)
-
-
 async def _found(
     context: Context, group: OffsetFetchRequestGroup, *, is_stable: bool
 ) -> OffsetFetchResponseGroup:
@@ -81,8 +66,8 @@ async def _found(
     wanted = group
     if version >= _FIRST_WITH_TOPIC_IDS and group.topics is not None:
         wanted, unknown = await on_the_loop(_naming(image, group))
-    asked = _Asked(wanted, is_stable)
-    found: Any = await asking(context, group.group_id, _ask, asked, keeps_gathered=True)
+    request = OffsetFetch(wanted, is_stable)
+    found: Any = await response_of(coordinator_of(context).offset_fetch, context, request)
     if isinstance(found, OperatingError):
         return _refused(group, group_code(found), version)
     if version >= _FIRST_WITH_TOPIC_IDS and found.error_code == ErrorCode.NONE:

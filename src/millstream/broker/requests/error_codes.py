@@ -15,6 +15,7 @@ from millstream.model import errors
 from millstream.model.config import errors as configs
 from millstream.replication import errors as leading
 from millstream.runtime.background import BackgroundFullError
+from millstream.shards import errors as shards
 from millstream.storage.moves.queue import LogDirectoryNotFound, PartitionNameTooLong
 from millstream.storage.producers.machine import StaleCoordinatorEpoch
 from millstream.wire.errors import ErrorCode
@@ -74,9 +75,10 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     cluster.BrokerIdNotRegistered: ErrorCode.BROKER_ID_NOT_REGISTERED,
     configs.InvalidConfig: ErrorCode.INVALID_CONFIG,
     configs.InvalidConfigRequest: ErrorCode.INVALID_REQUEST,
-    groups.NotCoordinator: ErrorCode.NOT_COORDINATOR,
-    groups.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    groups.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    shards.NotCoordinator: ErrorCode.NOT_COORDINATOR,
+    shards.CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    shards.CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    shards.InvalidEntries: ErrorCode.INVALID_REQUEST,
     groups.InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
     groups.UnknownMember: ErrorCode.UNKNOWN_MEMBER_ID,
     groups.MemberIdRequired: ErrorCode.MEMBER_ID_REQUIRED,

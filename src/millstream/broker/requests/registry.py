@@ -94,7 +94,7 @@ LOADED_LATER: Final = (
     "millstream.groups.consumer.core",
     "millstream.groups.consumer.group",
     "millstream.groups.shard",
-    "millstream.groups.shell.coordinator",
+    "millstream.groups.coordinator",
     "millstream.broker.groups.settings",
     "millstream.broker.groups.topics",
 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millstream.model.ids import BrokerId, TopicId
+from millstream.runtime.timers import Timers
 
 if TYPE_CHECKING:
     from millstream.broker.cluster.membership import Membership
@@ -45,15 +46,6 @@ class Answering(Protocol):
     ) -> None: ...
 
     def answer_nothing(self, context: "Context") -> None: ...
-
-
-class Timers(Protocol):
-    """Timers of the event loop, as the delayed operations need them."""
-
-    def monotonic_s(self) -> float: ...
-
-    def call_later(self, delay_s: float, callback: Any, *arguments: Any) -> Any:
-        """Returns a handle with `cancel()`."""
 
 
 class MetadataControl(Protocol):

@@ -11,7 +11,6 @@ from millstream.groups.classic.core import Core
 from millstream.groups.classic.states import GroupState
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL
 from millstream.groups.errors import (
-    CoordinatorNotAvailable,
     GroupNotEmpty,
     GroupNotFound,
     IllegalGeneration,
@@ -19,6 +18,7 @@ from millstream.groups.errors import (
     UnknownMember,
 )
 from millstream.model.ids import NO_GENERATION, GenerationId, InstanceId, MemberId
+from millstream.shards.errors import CoordinatorNotAvailable
 
 
 class Committer(NamedTuple):

@@ -12,7 +12,6 @@ from millstream.groups.classic.deadlines import Deadlines
 from millstream.groups.classic.members import Member, Roster
 from millstream.groups.classic.states import Event, GroupState, next_state
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL, all_topics
-from millstream.groups.effects import Caller, Outbox, Reply, Ticket, Write
 from millstream.groups.errors import FencedInstance, UnknownMember
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey
@@ -20,6 +19,7 @@ from millstream.groups.records.values import GroupMetadataValue, MemberMetadata
 from millstream.groups.settings import ClassicSettings
 from millstream.model.ids import GenerationId, GroupId, InstanceId, MemberId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller, Outbox, Reply, Ticket, Write
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupResponse
 from millstream.wire.messages.sync_group import SyncGroupResponse

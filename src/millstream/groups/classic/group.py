@@ -35,18 +35,14 @@ from millstream.groups.classic.core import Assigning, Core
 from millstream.groups.classic.members import Member
 from millstream.groups.classic.states import HEARTBEAT_ANSWERS, Event, GroupState
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL
-from millstream.groups.effects import Caller, Outbox, Ticket
-from millstream.groups.errors import (
-    CoordinatorNotAvailable,
-    GroupRefused,
-    IllegalGeneration,
-    UnknownMember,
-)
+from millstream.groups.errors import IllegalGeneration, UnknownMember
 from millstream.groups.records.values import GroupMetadataValue
 from millstream.groups.settings import ClassicSettings
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GenerationId, GroupId, InstanceId, MemberId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller, Outbox, Ticket
+from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_groups import DescribedGroup
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -196,7 +192,7 @@ class ClassicGroup:
             told_id, code = member.member_id, ErrorCode.REBALANCE_IN_PROGRESS
             self._core.refuse_waiting(member, code, told_id=told_id)
 
-    def removed(self, refusal: GroupRefused | None = None) -> None:
+    def removed(self, refusal: RequestRefused | None = None) -> None:
         """The group is deleted or converted. Who waits is told why; it answers nothing any more."""
         core = self._core
         for member in list(core.roster):

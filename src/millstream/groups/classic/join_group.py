@@ -13,11 +13,11 @@ from millstream.groups.classic.core import Core
 from millstream.groups.classic.members import NO_MEMBER, Member, MemberFacts, facts_of
 from millstream.groups.classic.rebalance import complete_if_all_joined, generation_answer, rebalance
 from millstream.groups.classic.states import Event, GroupState
-from millstream.groups.effects import Caller
 from millstream.groups.errors import FencedInstance, UnknownMember
 from millstream.groups.records.entries import Entry
 from millstream.groups.settings import ClassicSettings
 from millstream.model.ids import InstanceId, MemberId
+from millstream.shards.effects import Caller
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupRequest
 

@@ -11,11 +11,12 @@ from millstream.groups.classic.core import Core
 from millstream.groups.classic.members import NO_MEMBER
 from millstream.groups.classic.rebalance import complete_if_all_joined, complete_join, rebalance
 from millstream.groups.classic.states import Event, GroupState
-from millstream.groups.effects import Caller
-from millstream.groups.errors import CoordinatorNotAvailable, FencedInstance, UnknownMember
+from millstream.groups.errors import FencedInstance, UnknownMember
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import InstanceId, MemberId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller
+from millstream.shards.errors import CoordinatorNotAvailable
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.leave_group import (
     LeaveGroupRequest,

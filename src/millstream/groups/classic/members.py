@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from millstream.groups.effects import Caller
 from millstream.model.ids import NO_GENERATION, GenerationId, InstanceId, MemberId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller
 from millstream.wire.messages.join_group import JoinGroupRequest
 
 NO_MEMBER: Final = MemberId("")

@@ -8,11 +8,11 @@ together would rebalance a hundred times.
 from millstream.groups.classic.core import Core
 from millstream.groups.classic.members import Member
 from millstream.groups.classic.states import Event, GroupState
-from millstream.groups.effects import Caller
 from millstream.groups.records.entries import Entry
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_GENERATION
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from millstream.wire.messages.sync_group import SyncGroupResponse

@@ -13,10 +13,10 @@ from millstream.groups.classic.members import Member
 from millstream.groups.classic.rebalance import complete_if_all_joined, generation_answer, prepare
 from millstream.groups.classic.states import Event, GroupState
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL, topics_of
-from millstream.groups.effects import Caller
 from millstream.groups.records.entries import Entry
 from millstream.model.errors import OperatingError
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller
 from millstream.wire.errors import ErrorCode
 
 SKIP_ASSIGNMENT_VERSION: Final = 9

@@ -17,9 +17,7 @@ from millstream.groups.classic.rebalance import (
     prepare,
 )
 from millstream.groups.classic.states import Event, GroupState
-from millstream.groups.effects import Caller, Ticket
 from millstream.groups.errors import (
-    CoordinatorNotAvailable,
     IllegalGeneration,
     InconsistentProtocol,
     RebalanceInProgress,
@@ -29,6 +27,8 @@ from millstream.groups.records.entries import Entry
 from millstream.model.errors import OperatingError
 from millstream.model.ids import InstanceId, MemberId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller, Ticket
+from millstream.shards.errors import CoordinatorNotAvailable
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.sync_group import SyncGroupRequest
 

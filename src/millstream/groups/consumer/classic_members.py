@@ -25,10 +25,8 @@ from millstream.groups.consumer.member import ClassicFacts, ConsumerMember, Memb
 from millstream.groups.consumer.member_step import Step, advance, raise_epoch, settle
 from millstream.groups.consumer.reconcile import waits_for_others
 from millstream.groups.consumer.regexes import RegexChange
-from millstream.groups.effects import Caller
 from millstream.groups.errors import (
     FencedInstance,
-    GroupRefused,
     IllegalGeneration,
     InconsistentProtocol,
     InvalidSessionTimeout,
@@ -38,6 +36,8 @@ from millstream.groups.errors import (
 from millstream.groups.records.entries import Entry
 from millstream.groups.settings import MigrationPolicy
 from millstream.model.ids import InstanceId, MemberId
+from millstream.shards.effects import Caller
+from millstream.shards.errors import RequestRefused
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -289,7 +289,7 @@ def leave(core: Core, caller: Caller, request: LeaveGroupRequest) -> None:
         try:
             member = _leaving(core, one)
             gone[member.member_id] = member
-        except GroupRefused as refused:
+        except RequestRefused as refused:
             is_fenced = isinstance(refused, FencedInstance)
             code = ErrorCode.FENCED_INSTANCE_ID if is_fenced else ErrorCode.UNKNOWN_MEMBER_ID
         results.append(

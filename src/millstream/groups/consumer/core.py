@@ -19,13 +19,13 @@ from millstream.groups.consumer.regex_job import RegexJob
 from millstream.groups.consumer.state import GroupState
 from millstream.groups.consumer.target import choose_assignor
 from millstream.groups.consumer.topics import TopicsView
-from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.records import keys
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.values import ConsumerGroupRegularExpressionValue
 from millstream.groups.settings import GroupSettings
 from millstream.model.ids import MemberId
 from millstream.model.invariant import invariant
+from millstream.shards.effects import Caller, Outbox, Reply, Write
 
 NewMemberId = Callable[[str], MemberId]
 

@@ -15,11 +15,11 @@ from millstream.groups.consumer.describe import describe
 from millstream.groups.consumer.entries import group_tombstones
 from millstream.groups.consumer.state import ConsumerGroupState, GroupState
 from millstream.groups.consumer.topics import TopicsView
-from millstream.groups.effects import Caller, Outbox
 from millstream.groups.errors import GroupNotEmpty
 from millstream.groups.records.entries import Entry
 from millstream.groups.settings import GroupSettings
 from millstream.model.ids import GroupId
+from millstream.shards.effects import Caller, Outbox
 from millstream.wire.messages.consumer_group_describe import DescribedGroup
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest

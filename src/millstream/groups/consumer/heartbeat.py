@@ -31,10 +31,10 @@ from millstream.groups.consumer.member import (
 from millstream.groups.consumer.member_step import Step, advance
 from millstream.groups.consumer.reconcile import Reported, reported_from
 from millstream.groups.consumer.regexes import RegexChange
-from millstream.groups.effects import Caller
 from millstream.groups.errors import GroupFull, GroupNotFound
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import InstanceId, MemberId
+from millstream.shards.effects import Caller
 from millstream.wire.messages.consumer_group_heartbeat import (
     Assignment,
     ConsumerGroupHeartbeatRequest,

@@ -15,10 +15,10 @@ from millstream.groups.consumer.member import (
     MemberState,
 )
 from millstream.groups.consumer.topics import metadata_hash
-from millstream.groups.effects import Caller
 from millstream.groups.errors import UnknownMember
 from millstream.groups.records.entries import Entry
 from millstream.model.ids import MemberId
+from millstream.shards.effects import Caller
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

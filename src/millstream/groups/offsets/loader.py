@@ -13,7 +13,6 @@ from typing_extensions import Buffer
 
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import Packed, pack, pack_plain
-from millstream.groups.records.blocks import Block, read_blocks
 from millstream.groups.records.entries import (
     Decoded,
     UnreadableEntry,
@@ -28,6 +27,7 @@ from millstream.groups.records.keys import (
 )
 from millstream.groups.records.values import OffsetCommitValue, decode_as
 from millstream.model.ids import NO_PRODUCER_ID, GroupId, Offset
+from millstream.shards.record_blocks import Block, read_blocks
 from millstream.wire.primitives import MalformedFrame
 
 _KIND: Final = Struct(">h")

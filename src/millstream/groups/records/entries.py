@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 
 from typing_extensions import Buffer
 
-from millstream.groups.records.blocks import Block, Producer, build_batch, read_blocks
 from millstream.groups.records.keys import Key, decode_key, encode_key
 from millstream.groups.records.values import decode_value, encode_value
 from millstream.kernels.columns import BATCH_DEFAULTS, BatchOptions
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset
+from millstream.shards.effects import Producer
+from millstream.shards.record_blocks import Block, build_batch, read_blocks
 from millstream.wire.primitives import MalformedFrame
 from millstream.wire.schema import Message
 

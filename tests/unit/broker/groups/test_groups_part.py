@@ -14,7 +14,7 @@ def test_leadership_that_comes_while_the_broker_stops_begins_nothing() -> None:
         assert desk.groups.loaded is None
         desk.groups.stop()
         await desk.groups.topic()
-        coordinator = desk.groups.coordinator
+        coordinator = desk.groups.coordinator.shards
         for _ in range(50):
             await asyncio.sleep(0)
         assert not coordinator.active

@@ -115,7 +115,7 @@ def test_commit_writes_the_id_of_its_topic(version: int) -> None:
         topic_id = UUID(bytes=desk.controller.image.topics["t"].topic_id.bytes)
         request = commit_of({"t": {0: 5}}, ids={"t": topic_id})
         await desk.ask(request, version)
-        log = desk.groups.coordinator.get(desk.groups.partition_of("g")).log
+        log = desk.groups.coordinator.shards.get(desk.groups.partition_of("g")).log
         (found,) = _records(log)
         assert found.what.value.topic_id == topic_id
 
@@ -276,7 +276,7 @@ def test_offsets_topic_is_compacted_and_what_was_deleted_stays_deleted() -> None
             await desk.ask(commit_of({"t": {0: number, 1: number}}), 8)
             await desk.ask(commit_of({"t": {0: number}}, group_id="gone"), 8)
         await desk.ask(DeleteGroupsRequest(groups_names=["gone"]), 2)
-        logs = [desk.groups.coordinator.get(index).log for index in range(4)]
+        logs = [desk.groups.coordinator.shards.get(index).log for index in range(4)]
         before = sum(one.log_end - one.log_start for one in logs)
         assert before >= 600
         for one in desk.logs:
@@ -290,7 +290,7 @@ def test_offsets_topic_is_compacted_and_what_was_deleted_stays_deleted() -> None
         desk.disk.kill()
         again = GroupDesk(disk=desk.disk.after_kill())
         await again.ready()
-        assert again.groups.coordinator.counts.records_loaded == kept
+        assert again.groups.coordinator.shards.counts.records_loaded == kept
         answer = await again.ask(fetch_of(8, "g", None), 8)
         assert offsets_in(answer, 8) == {("t", 0): (199, 0), ("t", 1): (199, 0)}
         listed = await again.ask(ListGroupsRequest(), 5)

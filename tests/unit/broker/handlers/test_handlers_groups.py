@@ -94,7 +94,7 @@ def test_every_version_is_answered_by_a_group_that_is_not_there(key: ApiKey, ver
 @pytest.mark.parametrize(("key", "version"), EVERY_VERSION)
 def test_broker_that_is_not_the_coordinator_says_so(key: ApiKey, version: int) -> None:
     async def story(desk: GroupDesk) -> None:
-        coordinator = desk.groups.coordinator
+        coordinator = desk.groups.coordinator.shards
         for index in coordinator.indexes:
             coordinator.leadership_lost(coordinator.get(index).log)
         answer = await desk.ask(with_id(desk, request_for(key, version)), version)
@@ -111,7 +111,7 @@ def test_nothing_is_answered_from_a_group_that_is_being_loaded(key: ApiKey, vers
     """I-30. Above all no offset that looks as if there were none."""
 
     async def story(desk: GroupDesk) -> None:
-        coordinator = desk.groups.coordinator
+        coordinator = desk.groups.coordinator.shards
         for index in coordinator.indexes:
             log = coordinator.get(index).log
             coordinator.leadership_lost(log)
@@ -257,7 +257,7 @@ def test_connection_is_closed_when_an_answer_cannot_be_sent() -> None:
         context = Context(desk.services, cast("Any", Peer), facts)
         call = GroupCall(context, join_of(), failed, None)
         with pytest.raises(KeyError):  # the desk knows of no such request
-            call.answered(JoinGroupResponse())
+            call.respond(JoinGroupResponse())
         assert len(closed) == 1
 
     tell(story)

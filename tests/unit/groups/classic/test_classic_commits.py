@@ -7,21 +7,20 @@ import pytest
 from kits.groups.classic_kit import DELAY_MS, SESSION_MS, World, subscription
 from millstream.groups.classic.group import GroupState
 from millstream.groups.errors import (
-    CoordinatorNotAvailable,
     FencedInstance,
     GroupNotEmpty,
     GroupNotFound,
-    GroupRefused,
     IllegalGeneration,
     RebalanceInProgress,
     UnknownMember,
 )
+from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 
 
-def refusal(check: Callable[[], None]) -> type[GroupRefused] | None:
+def refusal(check: Callable[[], None]) -> type[RequestRefused] | None:
     try:
         check()
-    except GroupRefused as refused:
+    except RequestRefused as refused:
         return type(refused)
     return None
 
@@ -121,7 +120,7 @@ def test_a_group_is_deleted_only_when_it_is_empty() -> None:
 
 @pytest.mark.parametrize(("kind", "expected"), [("consumer", None), ("connect", GroupNotEmpty)])
 def test_offsets_in_use_are_known_only_of_consumers(
-    kind: str, expected: type[GroupRefused] | None
+    kind: str, expected: type[RequestRefused] | None
 ) -> None:
     world = World()
     world.gather(1, protocol_type=kind)

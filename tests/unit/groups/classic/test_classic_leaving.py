@@ -2,7 +2,7 @@
 
 from kits.groups.classic_kit import DELAY_MS, SESSION_MS, LogRefused, World
 from millstream.groups.classic.group import GroupState
-from millstream.groups.errors import CoordinatorNotAvailable
+from millstream.shards.errors import CoordinatorNotAvailable
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.leave_group import MemberIdentity
 

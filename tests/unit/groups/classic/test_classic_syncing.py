@@ -12,14 +12,13 @@ from kits.groups.classic_kit import (
 )
 from millstream.groups.classic.group import GroupState
 from millstream.groups.errors import (
-    CoordinatorNotAvailable,
     FencedInstance,
-    GroupRefused,
     IllegalGeneration,
     InconsistentProtocol,
     RebalanceInProgress,
     UnknownMember,
 )
+from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 from millstream.wire.errors import ErrorCode
 
 
@@ -254,7 +253,7 @@ def test_a_group_that_hears_of_nobody_becomes_empty_and_writes_so() -> None:
 def test_a_whole_refusal_hierarchy_is_the_shells_to_code() -> None:
     """What is raised out of a request is a refusal, which `broker/error_codes` knows."""
     refusals = (UnknownMember, FencedInstance, IllegalGeneration, RebalanceInProgress)
-    assert all(issubclass(one, GroupRefused) for one in refusals)
+    assert all(issubclass(one, RequestRefused) for one in refusals)
 
 
 def test_hundreds_of_members_beat_without_being_looked_at() -> None:

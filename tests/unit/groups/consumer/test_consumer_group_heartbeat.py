@@ -8,7 +8,6 @@ from kits.groups.consumer_group_kit import GROUP, FakeSettings, FakeTopics, Grou
 from millstream.groups.consumer.member import MemberState
 from millstream.groups.consumer.state import ConsumerGroupState
 from millstream.groups.errors import (
-    CoordinatorNotAvailable,
     FencedInstance,
     FencedMemberEpoch,
     GroupFull,
@@ -27,6 +26,7 @@ from millstream.groups.records.values import (
     CurrentTopicPartitions,
 )
 from millstream.model.ids import MemberId
+from millstream.shards.errors import CoordinatorNotAvailable
 
 
 def a_world(**settings: Any) -> GroupWorld:

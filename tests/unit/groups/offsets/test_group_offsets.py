@@ -7,7 +7,6 @@ import pytest
 from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
 from millstream.groups.offsets.packed import Packed, pack, pack_plain, unpack
-from millstream.groups.records.blocks import Producer
 from millstream.groups.records.entries import Entry, UnreadableEntry, encode
 from millstream.groups.records.keys import ClassicGroupKey, OffsetKey, encode_key
 from millstream.groups.records.values import (
@@ -19,6 +18,7 @@ from millstream.groups.records.values import (
 from millstream.kernels.errors import MalformedRecords
 from millstream.model.ids import GroupId, Offset, ProducerEpoch, ProducerId
 from millstream.model.invariant import InvariantViolated
+from millstream.shards.effects import Producer
 from millstream.testing.record_batches import BatchSpec, build_batch, build_marker
 from millstream.wire.fields import NO_UUID
 

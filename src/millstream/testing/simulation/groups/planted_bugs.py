@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-from millstream.groups.errors import NotCoordinator
-from millstream.groups.shell.held_shard import Phase
+from millstream.shards.errors import NotCoordinator
+from millstream.shards.led_shard import Phase
 from millstream.testing.history.groups import (
     BEGAN_BEFORE,
     TOO_EARLY,
@@ -27,8 +27,8 @@ def _everything_is_free(_: Any) -> Any:
 
 
 def _serves_while_it_loads(_: Any) -> Any:
-    def check_active(held: Any) -> None:
-        if held.phase is Phase.DROPPED:
+    def check_active(led: Any) -> None:
+        if led.phase is Phase.DROPPED:
             raise NotCoordinator
 
     return check_active
@@ -37,13 +37,13 @@ def _serves_while_it_loads(_: Any) -> Any:
 def _answers_when_appended(original: Any) -> Any:
     """Before anybody else has it: a failover takes back what was promised."""
 
-    def wait(held: Any, writes: Any, base: Any, moment: Any) -> None:
+    def await_commit(led: Any, writes: Any, base: Any, time: Any) -> None:
         for write in writes:
             for reply in write.replies:
-                held._home.answer(reply)  # noqa: SLF001
-        original(held, [one._replace(replies=()) for one in writes], base, moment)
+                led._context.answer(reply)  # noqa: SLF001
+        original(led, [one._replace(replies=()) for one in writes], base, time)
 
-    return wait
+    return await_commit
 
 
 def _never_over(original: Any) -> Any:
@@ -51,7 +51,7 @@ def _never_over(original: Any) -> Any:
 
 
 _FOREVER_MS: Final = 1_000_000_000
-_HELD: Final = "millstream.groups.shell.held_shard:HeldShard"
+_LED: Final = "millstream.shards.led_shard:LedShard"
 
 GROUP_BUGS: Final = (
     Planted(
@@ -73,13 +73,13 @@ GROUP_BUGS: Final = (
     ),
     Planted(
         "offsets are answered empty while they are loaded",
-        (Patch(f"{_HELD}.check_active", _serves_while_it_loads),),
+        (Patch(f"{_LED}.check_active", _serves_while_it_loads),),
         (WENT_BACK, BEGAN_BEFORE),
         first_seed=99,
     ),
     Planted(
         "a commit is acknowledged before it counts",
-        (Patch(f"{_HELD}._await", _answers_when_appended),),
+        (Patch(f"{_LED}._await_commit", _answers_when_appended),),
         (WENT_BACK, BEGAN_BEFORE, UNPROCESSED, TWO_OWNERS, TOO_EARLY),
     ),
     Planted(

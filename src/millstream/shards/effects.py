@@ -8,18 +8,25 @@ takes them out at once, in order, before it calls the machine again:
   happened: every reply is answered with the error, and `refused(ticket)` is told. If it takes them,
   they are handed to `apply` (unless the machine has done so itself), and when the high watermark
   has passed them the replies are sent and `written(ticket)` is told. If the leadership ends before,
-  the whole machine is dropped, and whoever still waits is told NotCoordinator: what was written may
-  count or not, and the next coordinator reads it from the log.
+  the whole machine is dropped, and callers that still wait get NotCoordinator: what was written may
+  be committed or not, and the next coordinator reads it from the log.
 
 So an answer never tells of a state that a failover could take back.
 """
 
 from typing import Any, NamedTuple, NewType
 
-from millstream.groups.records.entries import Producer
 from millstream.model.errors import OperatingError
+from millstream.model.ids import ProducerEpoch, ProducerId
 
 Ticket = NewType("Ticket", int)
+
+
+class Producer(NamedTuple):
+    """Whose transaction a record belongs to."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
 
 
 class Caller(NamedTuple):
@@ -40,10 +47,10 @@ class Reply(NamedTuple):
 
 
 class Write(NamedTuple):
-    """Entries of the offsets topic, and what is said when they count."""
+    """Entries of the internal topic, and what is answered when they are committed."""
 
     entries: tuple[Any, ...]
-    """`groups.records` entries, in order."""
+    """Key and value of each record, in order."""
     replies: tuple[Reply, ...] = ()
     ticket: Ticket | None = None
     """For machines that want to hear what became of it."""

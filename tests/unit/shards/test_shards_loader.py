@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from kits.groups.group_shell_kit import Bench, FakeLog, FakeSettings, commit_of, writing
-from millstream.groups.errors import CoordinatorLoading, NotCoordinator
-from millstream.groups.shell import held_shard
+from kits.shards.shard_shell_kit import Bench, FakeLog, FakeSettings, commit_of, writing
 from millstream.model.errors import StorageFailed
+from millstream.shards.errors import CoordinatorLoading, NotCoordinator
+from millstream.shards.led_shard import LedShard
 from millstream.testing.sim import virtual_loop
 
 
@@ -37,7 +37,7 @@ def filled(count: int, *, index: int = 0, per_batch: int = 10) -> FakeLog:
 
 def load_whole(buffer_bytes: int) -> None:
     async def main() -> None:
-        bench, log = Bench(FakeSettings(offsets_load_bytes=buffer_bytes)), filled(1000)
+        bench, log = Bench(FakeSettings(load_bytes_max=buffer_bytes)), filled(1000)
         log.watch_leadership(bench.coordinator)
         while is_loading(bench):
             assert "loaded" not in bench.shard.told
@@ -59,7 +59,7 @@ def test_planted_shard_that_serves_while_it_loads_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The bug of bugs here: offsets answered as if there were none."""
-    monkeypatch.setattr(held_shard.HeldShard, "check_active", lambda _: None)
+    monkeypatch.setattr(LedShard, "check_active", lambda _: None)
     with pytest.raises(AssertionError):
         load_whole(2**20)
 
@@ -197,18 +197,19 @@ def test_topics_that_are_deleted_while_it_loads_are_told_when_all_is_known() -> 
     """Their offsets would be those of the next topics with the same names, and never expire."""
 
     async def main() -> None:
-        bench, log = Bench(FakeSettings(offsets_load_bytes=500)), filled(1000)
+        bench, log = Bench(FakeSettings(load_bytes_max=500)), filled(1000)
         log.watch_leadership(bench.coordinator)
         assert is_loading(bench)
-        for _ in bench.coordinator.topics_changed({"a", "b", "c"}, ["b", "a"]):
+        for _ in bench.groups.topics_changed({"a", "b", "c"}, ["b", "a"]):
             pass
         log.read_fails = StorageFailed("/d", "input/output error")
         await until(lambda: bench.coordinator.counts.load_failures == 1)
         log.read_fails = None
         bench.pass_ms(1_000)
-        for _ in bench.coordinator.topics_changed({"d"}, ["d"]):
+        for _ in bench.groups.topics_changed({"d"}, ["d"]):
             pass
         await until(lambda: not is_loading(bench))
-        assert bench.shard.told == [("committed", 1000), "loaded", ("deleted", ["a", "b", "d"])]
+        deleted = [("deleted", ["a", "b"]), ("deleted", ["d"])]
+        assert bench.shard.told == [("committed", 1000), "loaded", *deleted]
 
     virtual_loop.run(main)

@@ -1,10 +1,9 @@
-"""Reading a partition of the offsets topic into its machine, in steps."""
+"""Reads a partition of an internal topic into its machine, in steps."""
 
 from array import array
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
-from millstream.groups.shell.held_shard import HeldShard, Phase
 from millstream.kernels.batches import (
     LAST_OFFSET,
     POSITION,
@@ -16,6 +15,7 @@ from millstream.kernels.batches import (
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset
 from millstream.runtime.scheduler import Steps
+from millstream.shards.led_shard import LedShard, Phase
 from millstream.storage.log.reader import Isolation, ReadSlice
 from millstream.storage.ports import PartitionLog
 
@@ -24,33 +24,33 @@ RECORDS_PER_TURN: Final = 500
 _ANY_SIZE: Final = 2**31 - 1
 
 
-def loading(held: HeldShard, *, size_max: int) -> Steps[int]:
+def load_steps(led: LedShard[Any], *, size_max: int) -> Steps[int]:
     """Read everything up to the log's end as it is now; how many records that were.
 
     Ends early when the shard is dropped. Raises OperatingError and MalformedRecords.
     """
-    log = held.log
+    log = led.log
     end, offset, count = log.log_end, log.log_start, 0
     while offset < end:
-        records = yield from _reading(log, offset, size_max)
+        records = yield from _read_steps(log, offset, size_max)
         rows, _, _ = walk(records, 0, len(records), check_crc=True, size_max=_ANY_SIZE)
         if not rows:
             raise CorruptRecords(f"{log.partition}: no batch can be read at offset {offset}")
         for start, stop, contained in _parts(rows):
-            if held.phase is Phase.DROPPED:
+            if led.phase is Phase.DROPPED:
                 return count
-            # What counts already goes to its place at once: a million changes that wait for the
-            # mark take twice the time, most of it the garbage collector's.
-            held.count(log.high_watermark)
-            held.shard.load(records[start:stop])
+            # What is committed goes to its place at once: a million changes that wait for the high
+            # watermark take twice the time, most of it the garbage collector's.
+            led.commit_to(log.high_watermark)
+            led.machine.load(records[start:stop])
             count += contained
             yield None
         offset = Offset(rows[LAST_OFFSET - ROW_FIELDS] + 1)
-    held.load_end = end
+    led.load_end = end
     return count
 
 
-def _reading(log: PartitionLog, offset: Offset, size_max: int) -> Steps[memoryview]:
+def _read_steps(log: PartitionLog, offset: Offset, size_max: int) -> Steps[memoryview]:
     data: ReadSlice = log.read(offset, size_max=size_max, isolation=Isolation.LOG_END).data
     if data.file is None:
         return memoryview(data.raw or b"")

@@ -5,17 +5,16 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from millstream.groups.coordinator import GroupCoordinator, GroupDependencies
 from millstream.groups.counts import Counts
-from millstream.groups.effects import Caller, Outbox, Reply, Write
 from millstream.groups.records.entries import Entry, decode_batches, encode
 from millstream.groups.records.keys import ConsumerGroupKey, OffsetKey
 from millstream.groups.records.values import ConsumerGroupMetadataValue, OffsetCommitValue
-from millstream.groups.shell.coordinator import GroupCoordinator
-from millstream.groups.shell.home import Moment, ShellSeams
 from millstream.kernels.batches import LAST_OFFSET, RECORD_COUNT, ROW_FIELDS, walk
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.runtime.scheduler import Turns
+from millstream.shards.effects import Caller, Outbox, Reply, Write
 from millstream.storage.log.log import ReadResult
 from millstream.storage.log.reader import Isolation, ReadSlice
 from millstream.storage.ports import AppendOutcome, LeadershipListener
@@ -216,10 +215,10 @@ class FakeShard:
 
 @dataclass
 class FakeSettings:
-    offsets_commit_timeout_ms: int = TIMEOUT_MS
-    offsets_load_bytes: int = 2**20
+    commit_timeout_ms: int = TIMEOUT_MS
+    load_bytes_max: int = 2**20
     append_linger_ms: int = -1
-    offsets_retention_check_interval_ms: int = 600_000
+    expire_interval_ms: int = 600_000
 
 
 class Asker:
@@ -229,7 +228,7 @@ class Asker:
         self.answers: list[Any] = []
         self.then: Callable[[], None] = lambda: None
 
-    def answered(self, response: Any) -> None:
+    def respond(self, response: Any) -> None:
         self.answers.append(response)
         self.then()
 
@@ -263,6 +262,9 @@ class HandTimers:
     clock: ManualClock
     timers: list[_Timer] = field(default_factory=list)
 
+    def monotonic_s(self) -> float:
+        return self.clock.monotonic_s()
+
     def call_later(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> _Timer:
         timer = _Timer(self.clock.monotonic_s() + delay_s, callback, arguments)
         self.timers.append(timer)
@@ -293,20 +295,18 @@ class Bench:
         self.settings = settings or FakeSettings()
         self.shards: list[FakeShard] = []
         """Every one that was made, in order."""
-        self.coordinator = GroupCoordinator(
-            ShellSeams(
+        self.groups = GroupCoordinator(
+            GroupDependencies(
                 clock=self.clock,
                 timers=self.timers,
                 turns=Turns(InlineBackground()),
                 settings=self.settings,
                 new_shard=cast("Any", self._new_shard),
-                is_gatherable=lambda write: all(
-                    isinstance(one.key, OffsetKey) and one.value is not None
-                    for one in write.entries
-                ),
-                at_turn_end=lambda work: self.timers.call_later(0, work),
+                partition_of=lambda _: 0,
+                at_iteration_end=lambda work: self.timers.call_later(0, work),
             )
         )
+        self.coordinator = self.groups.shards
 
     def _new_shard(self, index: int, outbox: Outbox) -> FakeShard:
         self.shards.append(FakeShard(index, outbox))
@@ -320,14 +320,13 @@ class Bench:
         self.clock.advance(by_ms)
         self.timers.run_due()
 
-    def ask(self, *effects: Write | str, index: int = 0, keeps_gathered: bool = False) -> Asker:
+    def ask(self, *effects: Write | str, index: int = 0, is_gathered: bool = False) -> Asker:
         """A request that makes the machine leave these; a text is a reply at once. In a write the
         token None stands for who asks.
         """
         asker = Asker()
 
-        def decide(shard: Any, caller: Caller, request: Any, moment: Moment) -> None:
-            del request, moment
+        def decide(shard: Any, caller: Caller, *_: Any, **__: Any) -> None:
             for one in effects:
                 if isinstance(one, str):
                     shard.outbox.reply(caller, one)
@@ -338,7 +337,7 @@ class Bench:
                     )
                     shard.outbox.write(one._replace(replies=replies))
 
-        self.coordinator.ask(index, decide, asker.caller, None, keeps_gathered=keeps_gathered)
+        self.coordinator.submit(index, decide, asker.caller, None, is_gathered=is_gathered)
         return asker
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kits.groups.group_shell_kit import (
+from kits.shards.shard_shell_kit import (
     TIMEOUT_MS,
     Asker,
     Bench,
@@ -16,9 +16,10 @@ from kits.groups.group_shell_kit import (
     settled,
     writing,
 )
-from millstream.groups.effects import Reply, Write
-from millstream.groups.errors import CoordinatorLoading, NotCoordinator, UnknownMember
+from millstream.groups.errors import UnknownMember
 from millstream.model.errors import DiskFull
+from millstream.shards.effects import Reply, Write
+from millstream.shards.errors import CoordinatorLoading, NotCoordinator
 from millstream.testing.sim import virtual_loop
 
 # -- answers ---------------------------------------------------------------------------------------
@@ -36,10 +37,10 @@ def test_refusal_raised_by_the_machine_is_an_answer() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         asker = Asker()
 
-        def decide(*_: Any) -> None:
+        def decide(*_: Any, **__: Any) -> None:
             raise UnknownMember
 
-        bench.coordinator.ask(0, decide, asker.caller, None)
+        bench.coordinator.submit(0, decide, asker.caller, None, is_gathered=False)
         assert asker.told == ["UnknownMember"]
 
     led(story)
@@ -49,12 +50,12 @@ def test_fault_of_the_machine_reaches_who_asked_and_effects_are_not_lost() -> No
     async def story(bench: Bench, log: FakeLog) -> None:
         asker, other = Asker(), Asker()
 
-        def decide(shard: Any, *_: Any) -> None:
+        def decide(shard: Any, *_: Any, **__: Any) -> None:
             shard.outbox.reply(other.caller, "yours")
             raise KeyError("a fault")
 
         with pytest.raises(KeyError):
-            bench.coordinator.ask(0, decide, asker.caller, None)
+            bench.coordinator.submit(0, decide, asker.caller, None, is_gathered=False)
         assert other.answers == ["yours"]
 
     led(story)
@@ -157,11 +158,11 @@ def test_next_request_of_who_is_answered_finds_the_machine_at_rest() -> None:
 
         first.then = go_on
 
-        def decide(shard: Any, caller: Any, *_: Any) -> None:
+        def decide(shard: Any, caller: Any, *_: Any, **__: Any) -> None:
             shard.outbox.reply(caller, "first")
             shard.outbox.write(Write((group_entry(),)))
 
-        bench.coordinator.ask(0, decide, first.caller, None)
+        bench.coordinator.submit(0, decide, first.caller, None, is_gathered=False)
         (second,) = later
         assert second.answers == ["second"]
         assert ends == [1]  # what the first had to write was in the log before
@@ -192,7 +193,7 @@ def test_lost_leadership_is_told_to_everybody_who_waits() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
         written = bench.ask(writing(group_entry()))
-        gathered = bench.ask(writing(commit_of("g", 1)), keeps_gathered=True)
+        gathered = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
         joining = Asker()
         bench.shard.waiting = [joining]
         log.lose()
@@ -228,8 +229,8 @@ def test_leadership_lost_while_other_shards_are_written_is_told() -> None:
         other = FakeLog(1)
         other.watch_leadership(bench.coordinator)
         await settled()
-        first = bench.ask(writing(commit_of("g", 1)), keeps_gathered=True)
-        second = bench.ask(writing(commit_of("h", 1)), index=1, keeps_gathered=True)
+        first = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        second = bench.ask(writing(commit_of("h", 1)), index=1, is_gathered=True)
         machine = bench.shards[0]
         machine.told.clear()
         append = other.append_now
@@ -398,13 +399,13 @@ def test_expired_offsets_are_looked_for_by_the_clock_and_step_by_step() -> None:
         bench.timers.run_due()
         assert bench.shard.expirations == 4
 
-    led(story, FakeSettings(offsets_retention_check_interval_ms=1000))
+    led(story, FakeSettings(expire_interval_ms=1000))
 
 
 def test_stopped_coordinator_rings_no_timer() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         bench.shard.deadline_ms = 10
-        bench.ask(writing(commit_of("g", 1)), keeps_gathered=True)
+        bench.ask(writing(commit_of("g", 1)), is_gathered=True)
         bench.coordinator.stop()
         bench.pass_ms(1_000_000)
         assert bench.shard.told == []
@@ -418,8 +419,8 @@ def test_stopped_coordinator_rings_no_timer() -> None:
 
 def test_changed_topics_are_told_to_shards_that_serve() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        commit = bench.ask(writing(commit_of("g", 1)), keeps_gathered=True)
-        for _ in bench.coordinator.topics_changed({"a", "b"}, ["b"]):
+        commit = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        for _ in bench.groups.topics_changed({"a", "b"}, ["b"]):
             pass
         assert commit.answers == ["done"]
         assert bench.shard.told[-2:] == [("topics", ["a", "b"]), ("deleted", ["b"])]

@@ -28,6 +28,7 @@ from millstream.kernels.columns import (
 )
 from millstream.kernels.crc import crc32c
 from millstream.model.ids import NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from millstream.shards.effects import Producer
 
 _CONTROL: Final = 0x20
 
@@ -65,13 +66,6 @@ _CHECKED: Final = Struct(">hiqqqhii")
 sequence, record count."""
 _LENGTH_END: Final = 12
 _MAGIC: Final = 2
-
-
-class Producer(NamedTuple):
-    """Whose transaction a record belongs to."""
-
-    producer_id: ProducerId
-    producer_epoch: ProducerEpoch
 
 
 class Block(NamedTuple):

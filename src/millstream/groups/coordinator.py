@@ -1,0 +1,168 @@
+"""The group coordinator of one broker: every request of groups, and the shard that decides it.
+
+Handlers call it, and it calls the shard that the group is in; `ShardCoordinator.submit` is the way
+down. Each request replies through the caller's token, when its answer cannot be lost any more.
+
+Commits are gathered: those that arrive in one iteration of the event loop are appended as one batch
+per partition (`shards/coordinator.py`). Requests that only read what is committed, and heartbeats,
+may be decided while commits are gathered; all others find them in the log.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from millstream.groups.counts import Counts
+from millstream.groups.offsets.fetch_request import OffsetFetch
+from millstream.groups.records.entries import encode
+from millstream.groups.shard import Shard, is_gatherable
+from millstream.model.ids import GroupId
+from millstream.runtime.clock import Clock
+from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.timers import Timers
+from millstream.shards.context import ShardDependencies, ShardSettings, Timestamps
+from millstream.shards.coordinator import ShardCoordinator
+from millstream.shards.effects import Caller, Outbox
+from millstream.shards.led_shard import LedShard
+from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from millstream.wire.messages.heartbeat import HeartbeatRequest
+from millstream.wire.messages.join_group import JoinGroupRequest
+from millstream.wire.messages.leave_group import LeaveGroupRequest
+from millstream.wire.messages.list_groups import ListGroupsRequest
+from millstream.wire.messages.offset_commit import OffsetCommitRequest
+from millstream.wire.messages.offset_delete import OffsetDeleteRequest
+from millstream.wire.messages.sync_group import SyncGroupRequest
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupDependencies:
+    """Borrowed from the broker."""
+
+    clock: Clock
+    timers: Timers
+    turns: Turns
+    settings: ShardSettings
+    new_shard: Callable[[int, Outbox], Shard]
+    partition_of: Callable[[str], int]
+    """The partition of the offsets topic that a group is in."""
+    at_iteration_end: Callable[[Callable[[], None]], object]
+    """Calls back once, when all requests that arrived together have been handled."""
+
+
+class GroupCoordinator:
+    """All requests raise NotCoordinator or CoordinatorLoading; everything else is a reply."""
+
+    def __init__(self, dependencies: GroupDependencies) -> None:
+        self._partition_of = dependencies.partition_of
+        self._dropped_counts = Counts()
+        """Of shards that are not led here any more."""
+        self.shards = ShardCoordinator(
+            ShardDependencies(
+                name="groups",
+                clock=dependencies.clock,
+                timers=dependencies.timers,
+                turns=dependencies.turns,
+                settings=dependencies.settings,
+                new_shard=dependencies.new_shard,
+                encode=encode,
+                is_gatherable=is_gatherable,
+                at_iteration_end=dependencies.at_iteration_end,
+                on_dropped=lambda shard: self._dropped_counts.add(shard.counts),
+            )
+        )
+        self._submit = self.shards.submit
+
+    # -- members -----------------------------------------------------------------------------
+
+    def join_group(self, caller: Caller, request: JoinGroupRequest) -> None:
+        """Replies JoinGroupResponse, when the group has gathered."""
+        index = self._partition_of(request.group_id)
+        self._submit(index, Shard.join_group, caller, request, is_gathered=False)
+
+    def sync_group(self, caller: Caller, request: SyncGroupRequest) -> None:
+        """Replies SyncGroupResponse, when the leader has sent the assignment."""
+        index = self._partition_of(request.group_id)
+        self._submit(index, Shard.sync_group, caller, request, is_gathered=False)
+
+    def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> None:
+        """Replies HeartbeatResponse."""
+        index = self._partition_of(request.group_id)
+        self._submit(index, Shard.heartbeat, caller, request, is_gathered=True)
+
+    def leave_group(self, caller: Caller, request: LeaveGroupRequest) -> None:
+        """Replies LeaveGroupResponse."""
+        index = self._partition_of(request.group_id)
+        self._submit(index, Shard.leave_group, caller, request, is_gathered=False)
+
+    def consumer_group_heartbeat(
+        self, caller: Caller, request: ConsumerGroupHeartbeatRequest
+    ) -> None:
+        """Replies ConsumerGroupHeartbeatResponse."""
+        index = self._partition_of(request.group_id)
+        self._submit(index, Shard.consumer_group_heartbeat, caller, request, is_gathered=False)
+
+    # -- offsets -----------------------------------------------------------------------------
+
+    def offset_commit(self, caller: Caller, request: OffsetCommitRequest) -> None:
+        """Replies OffsetCommitResponse, when the offsets are committed to the log."""
+        index = self._partition_of(request.group_id)
+        self._submit(index, Shard.offset_commit, caller, request, is_gathered=True)
+
+    def offset_fetch(self, caller: Caller, request: OffsetFetch) -> None:
+        """Replies OffsetFetchResponseGroup."""
+        index = self._partition_of(request.group.group_id)
+        self._submit(index, Shard.offset_fetch, caller, request, is_gathered=True)
+
+    def offset_delete(self, caller: Caller, request: OffsetDeleteRequest) -> None:
+        """Replies OffsetDeleteResponse."""
+        index = self._partition_of(request.group_id)
+        self._submit(index, Shard.offset_delete, caller, request, is_gathered=False)
+
+    # -- administration ----------------------------------------------------------------------
+
+    def delete_group(self, caller: Caller, group_id: GroupId) -> None:
+        """Replies DeletableGroupResult."""
+        index = self._partition_of(group_id)
+        self._submit(index, Shard.delete_group, caller, group_id, is_gathered=False)
+
+    def describe_group(self, caller: Caller, group_id: GroupId) -> None:
+        """Replies describe_groups.DescribedGroup."""
+        index = self._partition_of(group_id)
+        self._submit(index, Shard.describe_group, caller, group_id, is_gathered=True)
+
+    def consumer_group_describe(self, caller: Caller, group_id: GroupId) -> None:
+        """Replies consumer_group_describe.DescribedGroup."""
+        index = self._partition_of(group_id)
+        self._submit(index, Shard.consumer_group_describe, caller, group_id, is_gathered=True)
+
+    def list_groups(self, caller: Caller, request: ListGroupsRequest, *, index: int) -> None:
+        """Replies list[ListedGroup]: those of one partition of the offsets topic."""
+        self._submit(index, Shard.list_groups, caller, request, is_gathered=True)
+
+    # -- topics and counts -------------------------------------------------------------------
+
+    def topics_changed(self, names: Collection[str], deleted: Sequence[str]) -> Steps[None]:
+        """Tell every shard, in steps: topics that came, went or grew, and those that went."""
+
+        def changed(led: LedShard[Shard], time: Timestamps) -> None:
+            led.machine.topics_changed(names, now_ms=time.now_ms, wall_ms=time.wall_ms)
+            if deleted:
+                led.machine.partitions_deleted(deleted)
+                led.expire_soon()
+
+        def once_loaded(shard: Shard) -> None:
+            # All else is decided on the topics as they are then.
+            shard.partitions_deleted(sorted(deleted))
+
+        return self.shards.call_each(changed, once_loaded=once_loaded if deleted else None)
+
+    def machine_counts(self) -> Counts:
+        """What all shards have done, also those that were led here once."""
+        total = Counts()
+        total.add(self._dropped_counts)
+        for led in self.shards.active:
+            total.add(led.machine.counts)
+        return total
+
+    def stop(self) -> None:
+        """No timer rings any more; nobody is answered."""
+        self.shards.stop()

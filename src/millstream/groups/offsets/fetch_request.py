@@ -1,0 +1,13 @@
+"""What a shard is asked by OffsetFetch: one group of the request."""
+
+from typing import NamedTuple
+
+from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup
+
+
+class OffsetFetch(NamedTuple):
+    """One group of an OffsetFetch request."""
+
+    group: OffsetFetchRequestGroup
+    is_stable: bool
+    """Fail where transactions that commit offsets are open (KIP-447)."""

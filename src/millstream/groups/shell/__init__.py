@@ -1,1 +1,0 @@
-"""The coordinator's thin shell: it loads, writes, waits and answers, and decides nothing."""

@@ -1,0 +1,137 @@
+"""What the shell needs from outside, and what all shards of a broker share."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol
+
+from millstream.model.errors import OperatingError
+from millstream.observe.logs import get_logger
+from millstream.runtime.clock import Clock
+from millstream.runtime.scheduler import Turns
+from millstream.runtime.timers import Timers
+from millstream.shards.effects import Outbox, Producer, Reply, Write
+from millstream.shards.machine import Machine
+
+log = get_logger("millstream.shards")
+
+
+class ResponseSink(Protocol):
+    """Where a response goes: the token of an `effects.Caller`."""
+
+    def respond(self, response: Any) -> None:
+        """Called once: a response message, or the OperatingError that its code is made of."""
+
+
+class Encode(Protocol):
+    """Makes one record batch of entries; ValueError where that cannot be."""
+
+    def __call__(
+        self, entries: Sequence[Any], *, now_ms: int, producer: Producer | None = None
+    ) -> bytearray: ...
+
+
+class ShardSettings(Protocol):
+    """Read live."""
+
+    @property
+    def commit_timeout_ms(self) -> int:
+        """How long a write may take to be committed before its callers are told to try again."""
+
+    @property
+    def load_bytes_max(self) -> int:
+        """Read at a time while a shard is loaded."""
+
+    @property
+    def append_linger_ms(self) -> int:
+        """How long writes are gathered: 0 not at all, -1 for one iteration of the event loop."""
+
+    @property
+    def expire_interval_ms(self) -> int:
+        """Between two passes of removing what has expired."""
+
+
+class Timestamps(NamedTuple):
+    """The time as machines get it."""
+
+    now_ms: int
+    """Monotonic."""
+    wall_ms: int
+    """Of the day."""
+
+
+@dataclass(slots=True)
+class ShardCounts:
+    """For the metrics."""
+
+    loads: int = 0
+    load_failures: int = 0
+    load_ms_last: int = 0
+    records_loaded: int = 0
+    batches: int = 0
+    writes: int = 0
+    writes_refused: int = 0
+    writes_timed_out: int = 0
+    records_skipped: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ShardDependencies(Generic[Machine]):
+    """Borrowed from the broker, and from the coordinator whose shards these are."""
+
+    name: str
+    """Of what the shards hold, for log messages: `groups`."""
+    clock: Clock
+    timers: Timers
+    turns: Turns
+    settings: ShardSettings
+    new_shard: Callable[[int, Outbox], Machine]
+    encode: Encode
+    is_gatherable: Callable[[Write], bool]
+    """Whether a write may wait for others of its kind."""
+    at_iteration_end: Callable[[Callable[[], None]], object]
+    """Calls back once, when all requests that arrived together have been handled."""
+    on_dropped: Callable[[Machine], None] = lambda _: None
+    """A shard that served is not led here any more."""
+
+
+class ShardContext(Generic[Machine]):
+    """Shared by the shards: the time, and the answers that are ready.
+
+    Answers leave when no machine is at work: a client that gets one may send the next request at
+    once, and a machine must not be called before its effects were taken.
+    """
+
+    def __init__(self, dependencies: ShardDependencies[Machine]) -> None:
+        self.dependencies = dependencies
+        self.settings = dependencies.settings
+        self.counts = ShardCounts()
+        self._ready: deque[Reply] = deque()
+        self._is_delivering = False
+
+    def timestamps(self) -> Timestamps:
+        clock = self.dependencies.clock
+        return Timestamps(int(clock.monotonic_s() * 1000), clock.wall_ms())
+
+    def answer(self, reply: Reply) -> None:
+        """Leaves with the next `deliver`."""
+        self._ready.append(reply)
+
+    def refuse(self, token: object, error: OperatingError) -> None:
+        self._ready.append(Reply(token, error))
+
+    def deliver(self) -> None:
+        """Send what is ready."""
+        if self._is_delivering or not self._ready:
+            return  # the delivery under way goes on until nothing is left
+        self._is_delivering = True
+        try:
+            while self._ready:
+                token, response = self._ready.popleft()
+                sink: Any = token
+                try:
+                    sink.respond(response)
+                except Exception as error:  # noqa: BLE001 - the others must be answered all the same
+                    log.error("a coordinator's response could not be sent", error=error)
+        finally:
+            self._is_delivering = False
