@@ -1,10 +1,12 @@
 """DescribeProducers (key 61), version 0.
 
-Behaviour: the producers that the leader's log remembers, with epoch, last sequence and timestamp,
-and where the open transaction of each began (KIP-664). A name that no topic can have is
-INVALID_TOPIC_EXCEPTION, an unknown topic or partition UNKNOWN_TOPIC_OR_PARTITION; per topic with a
-message, per partition without, as in Kafka. A producer that only a marker is known of has sequence
--1; one whose batches retention took stays until `producer.id.expiration.ms`.
+Behaviour: the producers that this broker's log remembers, whether it leads the partition or follows
+(then as far as it has come), with epoch, last sequence and timestamp, and where the open
+transaction of each began (KIP-664). A broker without a replica is NOT_LEADER_OR_FOLLOWER. A name
+that no topic can have is INVALID_TOPIC_EXCEPTION, an unknown topic or partition
+UNKNOWN_TOPIC_OR_PARTITION; per topic with a message, per partition without, as in Kafka. A producer
+that only a marker is known of has sequence -1; one whose batches retention took stays until
+`producer.id.expiration.ms`.
 
 Where it differs from Kafka: a partition that is named several times is answered once.
 """
@@ -76,12 +78,12 @@ def _partition(context: Context, topic: str, index: int, pace: Pace) -> Steps[Pa
     if pace.is_due():
         yield None
     try:
-        leader = context.services.partitions.get((topic, index))
-        leader.log.check_open()
+        log = context.services.partitions.readable((topic, index)).log
+        log.check_open()
     except OperatingError as error:
         return PartitionResponse(partition_index=index, error_code=code_of(error))
     response = PartitionResponse(partition_index=index)
-    for one in list(leader.log.producers.states.entries()):
+    for one in list(log.producers.states.entries()):
         response.active_producers.append(
             ProducerState(
                 producer_id=one.producer_id,
