@@ -12,7 +12,6 @@ from millstream.broker.handlers import (
     elect_leaders,
     list_partition_reassignments,
     unregister_broker,
-    update_features,
 )
 from millstream.controller.cluster.errors import NotController
 from millstream.wire.errors import ErrorCode
@@ -44,11 +43,6 @@ from millstream.wire.messages.list_partition_reassignments import (
 from millstream.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
-)
-from millstream.wire.messages.update_features import (
-    FeatureUpdateKey,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
 )
 
 METADATA = "__cluster_metadata"
@@ -132,24 +126,6 @@ def test_broker_that_is_alive_is_not_forgotten(desk: Desk, broker_id: int, code:
     answer = desk.send(unregister_broker, request, UnregisterBrokerResponse, 0)
     assert answer.error_code == code
     assert answer.error_message
-
-
-@pytest.mark.parametrize("version", update_features.VERSIONS)
-def test_no_feature_can_be_updated(desk: Desk, version: int) -> None:
-    wanted = [FeatureUpdateKey(feature="metadata.version", max_version_level=7)]
-    request = UpdateFeaturesRequest(feature_updates=wanted)
-    answer = desk.send(update_features, request, UpdateFeaturesResponse, version)
-    code = ErrorCode.INVALID_UPDATE_VERSION
-    found = [one.error_code for one in answer.results] if version < 2 else [answer.error_code]
-    assert found == [code]
-    for level, expected in ((1, ErrorCode.NONE), (0, code), (2, code)):
-        wanted = [FeatureUpdateKey(feature="group.version", max_version_level=level)]
-        request = UpdateFeaturesRequest(feature_updates=wanted)
-        answer = desk.send(update_features, request, UpdateFeaturesResponse, version)
-        found = [one.error_code for one in answer.results] if version < 2 else [answer.error_code]
-        assert found == [expected]
-    nothing = UpdateFeaturesRequest()
-    assert desk.send(update_features, nothing, UpdateFeaturesResponse, version).error_code == 0
 
 
 @pytest.mark.parametrize("version", describe_quorum.VERSIONS)

@@ -8,9 +8,10 @@ client's software must look like such (INVALID_REQUEST).
 v1 throttle time · v3 flexible, software name and version, features (KIP-584) · v4 features may
 begin at 0 (KAFKA-17011). The response's header stays that of version 0 in all of them.
 
-Where it differs from Kafka: the only feature is `group.version`, supported and finalized at level
-1: what is there is always on. Without `transaction.version` clients use the protocol from before
-it, which is what is served. The features' epoch is the version of the cluster's metadata.
+Where it differs from Kafka: a feature is supported at the one level at which it is finalized: what
+is there is always on (`broker/requests/features.py` has them). Without `transaction.version` clients use the
+protocol from before it, which is what is served. The features' epoch is the version of the
+cluster's metadata.
 """
 
 import re

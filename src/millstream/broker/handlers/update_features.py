@@ -1,9 +1,15 @@
 """UpdateFeatures (key 57), versions 0-2.
 
 Behaviour: a feature has the one level that is served (see ApiVersions). To ask for that level
-succeeds and changes nothing; another one, and a feature that is not there, are
-INVALID_UPDATE_VERSION, as from a Kafka that does not support it. A request for none succeeds.
-v1 dry runs and kinds of downgrades (KIP-778) · v2 one error for all instead of one for each.
+succeeds and changes nothing, as an upgrade, as a downgrade and as a dry run; any other level, a
+feature that is not there and an unknown kind of update are INVALID_UPDATE_VERSION. One that fails
+fails all: the error is that of the request, in every version, and there are no results. Of a
+feature that is named twice the last one counts. A request for none succeeds.
+v1 dry runs and kinds of updates (KIP-778); v0's permission to downgrade means nothing, as in Kafka
+· v2 no results.
+
+Where it differs from Kafka: nothing can be downgraded or disabled, where Kafka lets `group.version`
+and others go down to 0.
 """
 
 from typing import Final
@@ -21,31 +27,39 @@ from millstream.wire.messages.update_features import (
 VERSIONS: Final = range(3)
 
 _FIRST_WITHOUT_RESULTS: Final = 2
+_UPGRADE_TYPES: Final = range(1, 4)
+"""Upgrade, safe downgrade, unsafe downgrade."""
 
 
 def handle(context: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     """Refuse what cannot be changed."""
-    results = [_result(one) for one in request.feature_updates]
-    refused = [one for one in results if one.error_code != ErrorCode.NONE]
-    if refused and context.version >= _FIRST_WITHOUT_RESULTS:
-        return UpdateFeaturesResponse(
-            error_code=refused[0].error_code, error_message=refused[0].error_message
-        )
-    return UpdateFeaturesResponse(error_message=None, results=results)
+    for update in {one.feature: one for one in request.feature_updates}.values():
+        reason = _refusal(update)
+        if reason is not None:
+            return UpdateFeaturesResponse(
+                error_code=ErrorCode.INVALID_UPDATE_VERSION,
+                error_message=f"no feature was updated: {reason}",
+            )
+    response = UpdateFeaturesResponse(error_message=None)
+    if context.version < _FIRST_WITHOUT_RESULTS:
+        response.results = [
+            UpdatableFeatureResult(feature=one.feature, error_message=None)
+            for one in request.feature_updates
+        ]
+    return response
 
 
-def _result(update: FeatureUpdateKey) -> UpdatableFeatureResult:
-    level = FEATURES.get(update.feature)
-    if level is not None and update.max_version_level == level:
-        return UpdatableFeatureResult(feature=update.feature, error_message=None)
-    reason = f"this cluster has no feature {update.feature!r}"
-    if level is not None:
-        reason = f"{update.feature} is {level} here and cannot be changed"
-    return UpdatableFeatureResult(
-        feature=update.feature,
-        error_code=ErrorCode.INVALID_UPDATE_VERSION,
-        error_message=reason,
-    )
+def _refusal(update: FeatureUpdateKey) -> str | None:
+    """Why the feature cannot get this level; None where it has it."""
+    feature, wanted = update.feature, update.max_version_level
+    level = FEATURES.get(feature)
+    if update.upgrade_type not in _UPGRADE_TYPES:
+        return f"upgrade type {update.upgrade_type} of feature {feature!r} is unknown"
+    if level is None:
+        return f"feature {feature!r} is not supported"
+    if wanted != level:
+        return f"feature {feature!r} cannot be {wanted}: only version {level} is supported"
+    return None
 
 
 def failed(

@@ -42,17 +42,22 @@ def test_what_is_told_is_what_handlers_serve() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_only_the_version_of_groups_is_claimed(version: int) -> None:
+def test_features_that_are_there_are_finalized_at_the_level_that_is_supported(version: int) -> None:
+    """Without `transaction.version`, which makes a producer use another protocol (KIP-890)."""
     response = ask(version)
     supported = [
         (one.name, one.min_version, one.max_version) for one in response.supported_features
     ]
-    assert supported == [("group.version", 1, 1)]
+    assert sorted(supported) == [
+        ("eligible.leader.replicas.version", 1, 1),
+        ("group.version", 1, 1),
+        ("metadata.version", 30, 30),
+    ]
     finalized = [
         (one.name, one.min_version_level, one.max_version_level)
         for one in response.finalized_features
     ]
-    assert finalized == [("group.version", 1, 1)]
+    assert finalized == supported
     assert response.finalized_features_epoch >= 0
 
 
