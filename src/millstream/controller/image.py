@@ -32,6 +32,7 @@ class BrokerImage(NamedTuple):
 
     broker_id: BrokerId
     endpoints: tuple[Endpoint, ...] = ()
+    """Of one that is fenced, those that it had when it was alive last."""
     rack: str | None = None
     is_fenced: bool = False
     """Registered but not to be used: it is not alive, or not ready."""
@@ -46,6 +47,10 @@ class BrokerImage(NamedTuple):
             if one.listener == listener:
                 return one
         return None
+
+    def live_endpoint(self, listener: str) -> Endpoint | None:
+        """Its address on the listener, unless it is fenced."""
+        return None if self.is_fenced else self.endpoint(listener)
 
 
 NO_LEADER = BrokerId(-1)

@@ -92,7 +92,7 @@ class PartitionViews:
         self._reachable = {
             broker_id
             for broker_id, broker in image.brokers.items()
-            if not broker.is_fenced and broker.endpoint(listener) is not None
+            if broker.live_endpoint(listener) is not None
         }
         self._is_oldest = version == 0
         knows = version >= 6

@@ -76,7 +76,7 @@ def broker(
     told = registration(broker_id, epoch=epoch)
     return BrokerImage(
         told.broker_id,
-        () if fenced else told.endpoints,
+        told.endpoints,
         None,
         is_fenced=fenced,
         epoch=told.epoch,
@@ -258,7 +258,7 @@ def tree_of(cluster: ClusterImage) -> NodeTree:
     tree.multi([Create(path=one) for one in nodes.PERSISTENT])
     tree.multi([Create(path=nodes.CLUSTER_ID, data=nodes.encode_cluster_id(cluster.cluster_id))])
     for one in cluster.brokers.values():
-        known = nodes.encode_known_broker(nodes.KnownBroker(one.epoch, one.rack))
+        known = nodes.encode_known_broker(nodes.KnownBroker(one.epoch, one.rack, one.endpoints))
         tree.multi([Create(path=nodes.known_broker_path(one.broker_id), data=known)])
     for told in cluster.topics.values():
         data = nodes.encode_topic(told.topic_id, told.partitions)

@@ -36,7 +36,7 @@ def test_nobody_is_asked_where_nobody_else_is_known() -> None:
 
 def test_who_is_gone_from_later_metadata_is_still_asked() -> None:
     made = search(2, 3, 4)
-    fenced = BrokerImage(BrokerId(3), (), is_fenced=True)
+    fenced = BrokerImage(BrokerId(3), (place(3),), is_fenced=True)
     made.met({BrokerId(2): BrokerImage(BrokerId(2), (place(2),)), BrokerId(3): fenced})
     assert sorted(map(str, asked(made, 3))) == ["host2", "host3", "host4"]
 

@@ -118,8 +118,8 @@ class ControllerSearch:
         self._turn = 0
 
     def met(self, brokers: Mapping[BrokerId, BrokerImage]) -> None:
-        """Who is gone, and has no endpoints in later images, may be back when he is asked."""
-        self._met.update({one: broker for one, broker in brokers.items() if broker.endpoints})
+        """One that is fenced in later images may be back when it is asked."""
+        self._met.update({one: broker for one, broker in brokers.items() if not broker.is_fenced})
 
     def met_one(self, broker_id: BrokerId, endpoints: Sequence[Endpoint]) -> None:
         """In the coordination service, before any image had it."""

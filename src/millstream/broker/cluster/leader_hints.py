@@ -27,7 +27,7 @@ def leader_hint(context: Context, topic: str, index: int) -> LeaderHint | None:
         return None
     partition = facts.partitions[index]
     broker = image.brokers.get(partition.leader)
-    endpoint = broker.endpoint(context.peer.listener) if broker is not None else None
+    endpoint = broker.live_endpoint(context.peer.listener) if broker is not None else None
     host, port = (endpoint.host, endpoint.port) if endpoint is not None else (None, 0)
     rack = broker.rack if broker is not None else None
     return LeaderHint(int(partition.leader), int(partition.leader_epoch), host, port, rack)

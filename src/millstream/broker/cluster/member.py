@@ -171,7 +171,7 @@ class ClusterMember:
     def address_of(self, broker_id: BrokerId) -> Address | None:
         """On the listener between brokers, by the metadata of the moment."""
         broker = self.image.brokers.get(broker_id)
-        endpoint = broker.endpoint(self._listener) if broker is not None else None
+        endpoint = broker.live_endpoint(self._listener) if broker is not None else None
         return Address(endpoint.host, endpoint.port, "fetch") if endpoint is not None else None
 
     def epoch_of(self, broker_id: BrokerId) -> BrokerEpoch | None:

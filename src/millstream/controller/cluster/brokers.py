@@ -111,9 +111,9 @@ def considering_brokers(
 
 
 def _brokers_now(looks: _Looks) -> dict[BrokerId, BrokerImage]:
-    """All that are known; those that are not there are fenced and cannot be reached."""
+    """All that are known; those that are not there are fenced, with the addresses they had."""
     brokers = {
-        one: BrokerImage(one, (), known.rack, is_fenced=True, epoch=known.epoch)
+        one: BrokerImage(one, known.endpoints, known.rack, is_fenced=True, epoch=known.epoch)
         for one, known in looks.before.items()
         if one not in looks.now
     }
@@ -175,7 +175,7 @@ def electing_leaderless(
 def _remember(looks: _Looks, broker_id: BrokerId) -> Operation:
     told = looks.now[broker_id]
     path = nodes.known_broker_path(broker_id)
-    data = nodes.encode_known_broker(KnownBroker(told.epoch, told.rack))
+    data = nodes.encode_known_broker(KnownBroker(told.epoch, told.rack, told.endpoints))
     if broker_id in looks.before:
         return Set(path=path, data=data, version=ANY_VERSION)
     return Create(path=path, data=data)

@@ -155,7 +155,7 @@ def _brokers(
             brokers[broker_id] = BrokerImage(broker_id, told.endpoints, told.rack, epoch=told.epoch)
         else:
             brokers[broker_id] = BrokerImage(
-                broker_id, (), known.rack, is_fenced=True, epoch=known.epoch
+                broker_id, known.endpoints, known.rack, is_fenced=True, epoch=known.epoch
             )
     return dict(sorted(brokers.items()))
 

@@ -318,10 +318,7 @@ def encode_registration(broker: Registration, *, timestamp_ms: int) -> bytes:
         "version": 5,
         "host": plain[0].host if plain else None,
         "port": plain[0].port if plain else -1,
-        "endpoints": [_connection(one) for one in broker.endpoints],
-        "listener_security_protocol_map": {
-            one.listener: one.security_protocol for one in broker.endpoints
-        },
+        **_encode_endpoints(broker.endpoints),
         "features": {},
         "jmx_port": -1,
         "timestamp": str(timestamp_ms),
@@ -336,6 +333,15 @@ def encode_registration(broker: Registration, *, timestamp_ms: int) -> bytes:
     return _encode(fields)
 
 
+def _encode_endpoints(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    return {
+        "endpoints": [_connection(one) for one in endpoints],
+        "listener_security_protocol_map": {
+            one.listener: one.security_protocol for one in endpoints
+        },
+    }
+
+
 def _connection(endpoint: Endpoint) -> str:
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     return f"{endpoint.listener}://{host}:{endpoint.port}"
@@ -345,10 +351,6 @@ def decode_registration(broker_id: BrokerId, data: bytes, *, epoch: BrokerEpoch)
     """Versions 2 to 5."""
 
     def read(fields: dict[str, Any]) -> Registration:
-        listed = fields.get("endpoints")
-        if not isinstance(listed, list):
-            raise _WrongField(f"endpoints is {listed!r}, not a list")
-        protocols = _object(fields, "listener_security_protocol_map")
         rack = None if fields.get("rack") is None else _text(fields, "rack")
         directory_id = None
         if fields.get("directory_id") is not None:
@@ -357,7 +359,7 @@ def decode_registration(broker_id: BrokerId, data: bytes, *, epoch: BrokerEpoch)
                 raise _WrongField(f"{fields['directory_id']!r} is no directory id")
         return Registration(
             broker_id,
-            tuple(_endpoint(one, protocols) for one in listed),
+            _decode_endpoints(fields),
             rack,
             epoch,
             BrokerEpoch(_int(fields, "previous_epoch", NO_BROKER_EPOCH)),
@@ -375,6 +377,14 @@ def _epochs(fields: Mapping[str, Any], name: str) -> tuple[BrokerEpoch, ...]:
     return tuple(map(BrokerEpoch, value))
 
 
+def _decode_endpoints(fields: dict[str, Any]) -> tuple[Endpoint, ...]:
+    listed = fields.get("endpoints")
+    if not isinstance(listed, list):
+        raise _WrongField(f"endpoints is {listed!r}, not a list")
+    protocols = _object(fields, "listener_security_protocol_map")
+    return tuple(_endpoint(one, protocols) for one in listed)
+
+
 def _endpoint(told: object, protocols: Mapping[str, Any]) -> Endpoint:
     match = _ENDPOINT.fullmatch(told) if isinstance(told, str) else None
     if match is None:
@@ -388,19 +398,24 @@ class KnownBroker(NamedTuple):
 
     epoch: BrokerEpoch
     rack: str | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+    """Where it was reached when it was there last; none where an older version wrote the node."""
 
 
 def encode_known_broker(broker: KnownBroker) -> bytes:
     fields: dict[str, Any] = {"version": 1, "broker_epoch": broker.epoch}
     if broker.rack is not None:
         fields["rack"] = broker.rack
+    if broker.endpoints:
+        fields.update(_encode_endpoints(broker.endpoints))
     return _encode(fields)
 
 
 def decode_known_broker(broker_id: BrokerId, data: bytes) -> KnownBroker:
     def read(fields: dict[str, Any]) -> KnownBroker:
         rack = None if fields.get("rack") is None else _text(fields, "rack")
-        return KnownBroker(BrokerEpoch(_int(fields, "broker_epoch")), rack)
+        endpoints = _decode_endpoints(fields) if "endpoints" in fields else ()
+        return KnownBroker(BrokerEpoch(_int(fields, "broker_epoch")), rack, endpoints)
 
     return _read(known_broker_path(broker_id), data, read)
 

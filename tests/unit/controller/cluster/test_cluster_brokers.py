@@ -68,7 +68,7 @@ def test_a_dead_leader_is_followed_by_the_first_replica_in_sync() -> None:
     assert (found.leader_epoch, found.partition_epoch) == (6, 10)
     assert plan.result.left == (1,)
     assert plan.image.brokers[BrokerId(1)].is_fenced
-    assert plan.image.brokers[BrokerId(1)].endpoints == ()
+    assert plan.image.brokers[BrokerId(1)].endpoints == ALL[0].endpoints
 
 
 def test_a_dead_follower_leaves_without_a_new_leader_epoch() -> None:
@@ -202,6 +202,9 @@ def test_a_new_broker_is_known_from_then_on() -> None:
     plan = look(cluster(partition(1, 2, 3)), *ALL, registration(4, epoch=30, rack="r"))
     found = plan.image.brokers[BrokerId(4)]
     assert (found.epoch, found.rack, found.is_fenced) == (30, "r", False)
+    (noted,) = [one for group in plan.groups for one in group]
+    known = nodes.decode_known_broker(BrokerId(4), getattr(noted, "data", b""))
+    assert known == nodes.KnownBroker(found.epoch, "r", found.endpoints)
     assert plan.result == BrokerNews(joined=ids(4), unproved=ids(4))
     assert plan.change.brokers_changed
 

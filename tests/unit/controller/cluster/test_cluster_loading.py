@@ -78,7 +78,9 @@ def test_brokers_that_came_and_went_meanwhile_are_dealt_with() -> None:
     first, second = found.topics["t"].partitions
     assert (first.leader, first.isr) == (3, (3,))
     assert (second.leader, second.isr, second.elr) == (3, (3,), ())
-    assert found.brokers[BrokerId(1)].is_fenced
+    gone = found.brokers[BrokerId(1)]
+    assert gone.is_fenced
+    assert [one.host for one in gone.endpoints] == ["host-1"]
     assert found.brokers[BrokerId(2)].epoch == BrokerEpoch(50)
 
 

@@ -124,8 +124,9 @@ def test_the_small_ones_come_back_as_they_were() -> None:
     assert nodes.decode_controller_epoch(nodes.encode_controller_epoch(12)) == 12
     block = nodes.encode_producer_ids(BrokerId(1), range(5, 9))
     assert nodes.decode_producer_ids(block) == range(5, 9)
-    known = KnownBroker(BrokerEpoch(8), "r")
-    assert nodes.decode_known_broker(BrokerId(1), nodes.encode_known_broker(known)) == known
+    endpoints = (Endpoint("A", "::1", 1, "SSL"), Endpoint("B", "host", 9092))
+    for known in (KnownBroker(BrokerEpoch(8), "r", endpoints), KnownBroker(BrokerEpoch(8))):
+        assert nodes.decode_known_broker(BrokerId(1), nodes.encode_known_broker(known)) == known
     configs = {"a": "b", "ä": '"'}
     assert nodes.decode_configs("/c", nodes.encode_configs(configs)) == configs
 
@@ -161,6 +162,7 @@ DAMAGED = [
     ("broker", b'{"endpoints":["nonsense"]}'),
     ("broker", b'{"host":"h","port":1}'),
     ("known", b'{"broker_epoch":"4"}'),
+    ("known", b'{"broker_epoch":4,"endpoints":["nonsense"]}'),
     ("cluster", b'{"version":"1"}'),
     ("controller", b"{}"),
     ("epoch", b"-3"),
