@@ -11,10 +11,11 @@ and in the request (in 10 and 11 INVALID_REQUEST, as are null names); names are 
 error of the whole request.
 
 Where it differs from Kafka: a created topic is in this very answer, with its leaders, where Kafka
-answers UNKNOWN_TOPIC_OR_PARTITION and creates later; why a creation failed is told with its own
-code, POLICY_VIOLATION where more than 10 000 would have to be made. The topics of the group and
-transaction coordinators are not created here. Topics come in the order of the request, all topics
-sorted by name.
+answers UNKNOWN_TOPIC_OR_PARTITION and creates later. That is the answer here too where the
+controller refuses the topic (too few brokers are registered for its replicas, its name collides
+with another's, more than 10 000 would have to be made), and the reason is in the log; what may pass
+is told with its own code. The topics of the group and transaction coordinators are not created
+here. Topics come in the order of the request, all topics sorted by name.
 
 librdkafka asks for all topics (v9+) with a null array that it leaves four bytes of room for instead
 of one. Kafka ignores what is left of a request; here that is an error, but for these three bytes.
@@ -177,7 +178,7 @@ async def _after_creation(context: Context, request: MetadataRequest) -> Metadat
     failures: dict[str, ErrorCode] = {}
     if asked is not None and _may_create(services, request, asked):
         missing = await on_the_loop(_to_create(services, asked.names))
-        failures = await _create(services, missing) if missing else {}
+        failures = _told(services, await _create(services, missing)) if missing else {}
     return await on_the_loop(_answering(context, request, asked, failures))
 
 
@@ -198,6 +199,18 @@ async def _create(services: Services, missing: Sequence[str]) -> dict[str, Error
         if isinstance(outcome, OperatingError):
             failures[name] = code_of(outcome)
     return failures
+
+
+def _told(services: Services, failures: NoTopics) -> dict[str, ErrorCode]:
+    """As clients are told: a code that no client tries again after would end consumers and
+    producers that Kafka keeps waiting for their topic.
+    """
+    refused = {code: name for name, code in failures.items() if not code.is_retriable}
+    for code, name in refused.items():  # one of each: there may be thousands
+        told = "a topic that a client asked for was not created"
+        services.repeated.warning(f"create {code.name}", told, topic=name, reason=code.text)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return {name: unknown if code in refused else code for name, code in failures.items()}
 
 
 # -- the answer --------------------------------------------------------------------------------

@@ -188,13 +188,19 @@ def test_topics_of_coordinators_are_not_created_by_asking_for_them() -> None:
     assert desk.topics == {}
 
 
-def test_a_failed_creation_tells_why_and_the_others_go_on() -> None:
+def test_a_topic_that_cannot_be_is_unknown_and_the_others_are_made(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As from Kafka, whose clients go on asking; why is in the log."""
     desk = Desk({"default.replication.factor": "1"})
     desk.create("a.b")
     response = ask(desk, named("a_b", "good", create=True))
-    assert codes(response.topics) == ["INVALID_TOPIC_EXCEPTION", "NONE"]
+    assert codes(response.topics) == ["UNKNOWN_TOPIC_OR_PARTITION", "NONE"]
     few = Desk({"default.replication.factor": "2"})
-    assert codes(ask(few, named("x", create=True)).topics) == ["INVALID_REPLICATION_FACTOR"]
+    assert codes(ask(few, named("x", create=True)).topics) == ["UNKNOWN_TOPIC_OR_PARTITION"]
+    said = [one.getMessage() for one in caplog.records]
+    assert said == ["a topic that a client asked for was not created"] * 2
+    assert few.topics == {}
 
 
 def test_a_disk_that_fails_is_told_for_the_topics_that_were_to_be(desk: Desk) -> None:
