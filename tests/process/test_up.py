@@ -172,6 +172,16 @@ def test_on_all_addresses_clients_are_told_the_one_they_came_to(tmp_path: Path) 
                 assert (broker.host, broker.port) == (host, port)
 
 
+def test_brokers_have_a_rack_only_where_one_is_asked_for(tmp_path: Path) -> None:
+    """As in Kafka, where `broker.rack` is unset. Once set it is kept."""
+    name = socket.gethostname()
+    for options, rack in (((), None), (("--racks",), name), ((), name)):
+        arguments = ("up", "--port", "0", "--data-dir", tmp_path, *options)
+        with running(*arguments) as (_, place), WireClient(place) as client:
+            (broker,) = client.send(MetadataRequest(topics=[]), 12).brokers
+            assert broker.rack == rack
+
+
 @needs_ipv6
 def test_an_ipv6_address_is_told_and_kept_with_its_brackets(tmp_path: Path) -> None:
     with running("up", "--host", "::1", "--port", "0", "--data-dir", tmp_path) as (_, place):

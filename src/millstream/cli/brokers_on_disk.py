@@ -6,7 +6,6 @@ that was made by a broker alone, which kept its metadata in its own files, becom
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -121,7 +120,6 @@ class BrokerDirectory:
             # With three copies one broker may be gone, and every record is still on two disks.
             in_sync_min = str(max(1, replicas - 1))
             settings |= {
-                "broker.rack": socket.gethostname(),
                 "min.insync.replicas": in_sync_min,
                 "transaction.state.log.min.isr": in_sync_min,
             }
@@ -139,6 +137,10 @@ class BrokerDirectory:
         """Let it find the keeper, which may be on another port than the last time."""
         if self.keeper_place != place:
             self._set(ZOOKEEPER, place)
+
+    def set_rack(self, rack: str) -> None:
+        """Let it stand there from now on."""
+        self._set("broker.rack", rack)
 
     @property
     def port(self) -> int:

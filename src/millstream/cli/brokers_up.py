@@ -1,6 +1,7 @@
 """What `millstream up` does, apart from the reading of its options."""
 
 import shutil
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,6 +38,8 @@ class Wanted(NamedTuple):
     """None: that of the last time, at first Kafka's."""
     data_dir: Path
     host: str | None
+    racks: bool = False
+    """Whether the machine's name is the rack of all brokers."""
 
 
 class Place(NamedTuple):
@@ -94,6 +97,8 @@ def _is_prepared(
         for number, one in enumerate(directories):
             port = _port_of(wanted, number, directories)
             one.prepare(host=wanted.host, port=port, cluster_size=cluster_size)
+            if wanted.racks:
+                one.set_rack(socket.gethostname())
     except BrokerRunning as error:
         complain(str(error))
     except OSError as error:

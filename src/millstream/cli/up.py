@@ -31,7 +31,14 @@ def up(
             help="Address to listen on; 0.0.0.0 lets other machines in. Loopback at first."
         ),
     ] = None,
+    *,
+    racks: Annotated[
+        bool,
+        typer.Option("--racks", help="Set broker.rack of all brokers to the machine's name."),
+    ] = False,
 ) -> None:
     """Start brokers and keep them until Ctrl-C; prints `ready: host:port,...` for clients."""
-    wanted = brokers_up.Wanted(brokers=brokers, port=port, data_dir=data_dir, host=host)
+    wanted = brokers_up.Wanted(
+        brokers=brokers, port=port, data_dir=data_dir, host=host, racks=racks
+    )
     sys.exit(brokers_up.run(wanted))
