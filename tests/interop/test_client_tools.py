@@ -266,8 +266,21 @@ def test_transactions_tool_describes_producers(
 
 
 def test_features_tool(java: ConnectedClient) -> None:
-    """A broker may have none; what it has is told in lines of one form."""
+    """It names what it finds; the level that is there can be asked for, and no other."""
     told = run_script(java, "kafka-features", "describe").text
-    assert all(
-        re.match(r"Feature: [a-z.]+\s+SupportedMinVersion: ", line) for line in told.splitlines()
+    line = re.compile(
+        r"Feature: (\S+)\s+SupportedMinVersion: \S+\s+SupportedMaxVersion: (\S+)\s+"
+        r"FinalizedVersionLevel: (\S+)\s+Epoch: \d+"
     )
+    found = {one[1]: one[3] for each in told.splitlines() if (one := line.fullmatch(each.strip()))}
+    assert len(found) == len(told.splitlines())
+    levels = {"metadata.version": "4.3-IV0", "group.version": "1"}
+    assert {**levels, "eligible.leader.replicas.version": "1"}.items() <= found.items()
+    same = run_script(java, "kafka-features", "upgrade", "--feature", "group.version=1").text
+    assert "group.version was upgraded to 1." in same
+    for change in ("group.version=7", "no.such.version=1"):
+        refused = run_script(
+            java, "kafka-features", "upgrade", "--feature", change, must_work=False
+        )
+        assert refused.exit_code == 1
+        assert "Could not upgrade" in refused.text + refused.errors
