@@ -223,8 +223,10 @@ BROKER_CHANGES: list[tuple[str, int, str | None]] = [
     ("nope", APPEND, "1"),
     ("nope", DELETE, None),
     ("num.partitions", DELETE, None),
+    ("min.insync.replicas", SET, "1"),
 ]
 OTHER_CHANGES: list[tuple[int, str, Keys]] = [
+    (4, "1", [("min.insync.replicas", DELETE, None)]),
     (2, "nope", [("segment.ms", SET, "1")]),
     (2, "nope", [("segment.ms", SET, "0")]),
     (2, "", [("segment.ms", SET, "1")]),

@@ -70,6 +70,7 @@ class Outcome(NamedTuple):
 
 DONE: Final = Outcome(ErrorCode.NONE, None)
 _ID_DIGITS_MAX: Final = 10
+MIN_IN_SYNC: Final = "min.insync.replicas"
 
 
 async def alter_resources(
@@ -176,9 +177,24 @@ async def _alter_broker(context: Context, change: ResourceChange, *, validate_on
         broker_id = services.broker_id if services.membership is None else None
         name = str(check_broker_name(name, broker_id))
     former = services.controller.deciding_image.broker_configs.get(name, {})
+    if name:
+        _check_one_for_all(change.keys, former)
     configs = applied({} if change.is_whole else former, change.keys, broker_key)
     services.configs.check_broker_configs(configs, former=former, is_default=not name)
     await services.controller.alter_broker_configs(name, configs, validate_only=validate_only)
+
+
+def _check_one_for_all(keys: Sequence[KeyChange], former: Mapping[str, str]) -> None:
+    """Raise InvalidConfig where one broker would get a minimum of its own.
+
+    With a smaller one than the controller knows, its high watermarks would move without replicas
+    that the controller holds for eligible, and records would be lost with their election (KIP-966).
+    What an older version took can be removed.
+    """
+    for one in keys:
+        is_removal = one.operation == Operation.DELETE and one.name in former
+        if one.name == MIN_IN_SYNC and not is_removal:
+            raise InvalidConfig(f"{one.name} is the same for all brokers: it cannot be one's own")
 
 
 async def _alter_group(context: Context, change: ResourceChange, *, validate_only: bool) -> None:

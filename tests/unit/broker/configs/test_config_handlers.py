@@ -351,6 +351,34 @@ def test_broker_change_has_kafkas_code(
     run(story)
 
 
+def test_replicas_in_sync_are_asked_for_by_all_brokers_alike() -> None:
+    """KIP-966, as in Kafka: the leader and the controller must know the same minimum."""
+
+    async def story() -> None:
+        world = ConfigWorld()
+        minimum = "min.insync.replicas"
+        for keys in ([(minimum, SET, "1")], [(minimum, DELETE, None)]):
+            found, text = await world.change(4, ME, keys)
+            assert found == INVALID_CONFIG
+            assert text
+        assert (await world.replace(4, ME, [(minimum, "1")]))[0] == INVALID_CONFIG
+        assert await world.change(4, "", [(minimum, SET, "2")]) == (NONE, None)
+        assert world.configs.get_int(minimum) == 2
+
+    run(story)
+
+
+def test_a_minimum_that_a_broker_had_from_before_can_be_removed() -> None:
+    async def story() -> None:
+        world = ConfigWorld()
+        await world.controller.alter_broker_configs(ME, {"min.insync.replicas": "1"})
+        keys = [("min.insync.replicas", DELETE, None)]
+        assert await world.change(4, ME, keys) == (NONE, None)
+        assert not world.controller.image.broker_configs
+
+    run(story)
+
+
 # -- the older request -------------------------------------------------------------------------
 
 
