@@ -174,7 +174,7 @@ def kafka_cluster(directory: Path, jars: Path) -> Iterator[World]:
     with ExitStack() as stack:
         for node in nodes:
             node.spawn()
-            stack.callback(lambda one=node: one.kill() if one.process_id is not None else None)
+            stack.callback(_end, node)
         for node in nodes:
             node.wait_ready()
         yield World(
@@ -182,6 +182,11 @@ def kafka_cluster(directory: Path, jars: Path) -> Iterator[World]:
             kill=lambda broker_id: nodes[broker_id - 1].kill(),
             stop=lambda broker_id: nodes[broker_id - 1].stop(),
         )
+
+
+def _end(node: ApacheKafka) -> None:
+    if node.process_id is not None:
+        node.kill()
 
 
 def _settings(place: Place) -> dict[str, str]:

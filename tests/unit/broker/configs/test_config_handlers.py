@@ -357,7 +357,8 @@ def test_replicas_in_sync_are_asked_for_by_all_brokers_alike() -> None:
     async def story() -> None:
         world = ConfigWorld()
         minimum = "min.insync.replicas"
-        for keys in ([(minimum, SET, "1")], [(minimum, DELETE, None)]):
+        changes: list[Keys] = [[(minimum, SET, "1")], [(minimum, DELETE, None)]]
+        for keys in changes:
             found, text = await world.change(4, ME, keys)
             assert found == INVALID_CONFIG
             assert text
@@ -372,7 +373,7 @@ def test_a_minimum_that_a_broker_had_from_before_can_be_removed() -> None:
     async def story() -> None:
         world = ConfigWorld()
         await world.controller.alter_broker_configs(ME, {"min.insync.replicas": "1"})
-        keys = [("min.insync.replicas", DELETE, None)]
+        keys: Keys = [("min.insync.replicas", DELETE, None)]
         assert await world.change(4, ME, keys) == (NONE, None)
         assert not world.controller.image.broker_configs
 
