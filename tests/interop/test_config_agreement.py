@@ -14,7 +14,7 @@ from kits.process.wire_client import WireClient
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.group_keys import GROUP_KEYS
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import REFUSED_TOPIC_KEYS, refused_broker_reason
+from millstream.model.config.refused import INERT_TOPIC_REASONS, inert_broker_reason
 from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import TOPIC_KEYS
 from millstream.testing.peers.kafka import ApacheKafka
@@ -91,7 +91,7 @@ def test_every_topic_key_is_the_same_or_refused(kafka: WireClient) -> None:
         return (await ConfigWorld().with_topic()).describe(ResourceType.TOPIC, TOPIC)
 
     ours = run(story)
-    assert set(ours) | set(REFUSED_TOPIC_KEYS) == set(theirs)
+    assert set(ours) | set(INERT_TOPIC_REASONS) == set(theirs)
     for name, one in ours.items():
         assert facts(one) == facts(theirs[name]), name
         if name not in SET_BY_KAFKA:
@@ -101,7 +101,7 @@ def test_every_topic_key_is_the_same_or_refused(kafka: WireClient) -> None:
 def test_every_broker_key_has_its_place(kafka: WireClient) -> None:
     theirs = described(kafka, ResourceType.BROKER, "1")
     known = {*BROKER_KEYS, *LATER_KEYS}
-    lost = [name for name in theirs if name not in known and refused_broker_reason(name) is None]
+    lost = [name for name in theirs if name not in known and inert_broker_reason(name) is None]
     assert not lost
     assert known - set(theirs) == OWN_KEYS | ZOOKEEPER | SHOWN_ONCE_SET
     for name in sorted(known & set(theirs)):

@@ -13,6 +13,7 @@ from millstream.client.errors import ConfigInvalid
 from millstream.client.setting_keys import ACKS, CLIENT_KEYS, field_name
 from millstream.model.config.definition import Value, split_list
 from millstream.model.config.errors import InvalidValue
+from millstream.model.config.nearest import hint
 from millstream.observe.logs import get_logger
 from millstream.rpc.addresses import host_port
 from millstream.rpc.backoff import Backoff
@@ -159,7 +160,8 @@ def _parsed(name: str, text: str) -> Value:
 def _tell_of(others: Mapping[str, str]) -> None:
     for name in others.keys() - _told:
         _told.add(name)
-        _log.warning(f"the client has no setting {name!r}; it is ignored", key=name)
+        near = hint(name, CLIENT_KEYS)
+        _log.warning(f"the client has no setting {name!r}; it is ignored{near}", key=name)
 
 
 def parse_addresses(text: str) -> tuple[HostPort, ...]:

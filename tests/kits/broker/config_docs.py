@@ -11,9 +11,9 @@ from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.definition import ConfigKey, Mode
 from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.refused import (
-    REFUSED_BROKER_KEYS,
-    REFUSED_BROKER_PREFIXES,
-    REFUSED_TOPIC_KEYS,
+    INERT_BROKER_PREFIXES,
+    INERT_BROKER_REASONS,
+    INERT_TOPIC_REASONS,
 )
 from millstream.model.config.topic_keys import TOPIC_KEYS
 
@@ -48,9 +48,9 @@ def tables() -> dict[str, str]:
                 if not key.is_internal
             ],
         ),
-        "refused topic keys": table(
-            ["Key", "Why it would have no effect"],
-            [[code(name), reason] for name, reason in REFUSED_TOPIC_KEYS.items()],
+        "inert topic keys": table(
+            ["Key", "Why it has no effect"],
+            [[code(name), reason] for name, reason in INERT_TOPIC_REASONS.items()],
         ),
         "broker keys": table(
             ["Key", "Type", "Default", "Allowed", "Changes while running", "What it does"],
@@ -71,11 +71,11 @@ def tables() -> dict[str, str]:
                 for key in LATER_KEYS.values()
             ],
         ),
-        "refused broker keys": table(
-            ["Key", "Why it would have no effect"],
+        "inert broker keys": table(
+            ["Key", "Why it has no effect"],
             [
-                *([code(name), reason] for name, reason in REFUSED_BROKER_KEYS.items()),
-                *([code(name + "*"), reason] for name, reason in REFUSED_BROKER_PREFIXES.items()),
+                *([code(name), reason] for name, reason in INERT_BROKER_REASONS.items()),
+                *([code(name + "*"), reason] for name, reason in INERT_BROKER_PREFIXES.items()),
             ],
         ),
     }

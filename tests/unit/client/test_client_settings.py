@@ -130,6 +130,18 @@ def test_unknown_keys_are_kept_and_told_once(
     assert "hunter2" not in repr(got) + caplog.text
 
 
+def test_a_mistyped_key_comes_with_the_one_that_was_meant(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "_told", set())
+    with caplog.at_level(logging.WARNING, "millstream"):
+        made(request_timout_ms="5")
+    assert [one.message for one in caplog.records] == [
+        "the client has no setting 'request.timout.ms'; it is ignored; did you mean"
+        " request.timeout.ms?"
+    ]
+
+
 def test_a_connection_may_be_kept_for_ever() -> None:
     assert made(connections_max_idle_ms=-1).rpc.idle_s > 1e8
 

@@ -13,7 +13,7 @@ from millstream.testing import BrokerThread
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("num.partition", "there is no setting 'num.partition'"),
+        ("num.partition", "'num.partition' is unknown and ignored; did you mean num.partitions?"),
         ("num.io.threads", "num.io.threads has no effect here"),
     ],
 )

@@ -15,6 +15,9 @@ from millstream.broker.configs.entries import (
     Sources,
     broker_entry,
     group_entry,
+    named,
+    shown_broker_keys,
+    shown_topic_keys,
     topic_entry,
 )
 from millstream.kernels.compression import Codec
@@ -34,6 +37,7 @@ from millstream.model.config.group_keys import (
     group_key,
 )
 from millstream.model.config.later_keys import LATER_KEYS
+from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.model.config.topic_keys import (
     GZIP_DEFAULT_LEVEL,
     LONG_MAX,
@@ -43,6 +47,7 @@ from millstream.model.config.topic_keys import (
     validate_topic_configs,
 )
 from millstream.model.ids import BrokerId
+from millstream.model.limits import CONFIG_KEYS_PER_RESOURCE_MAX
 from millstream.observe.logs import get_logger
 from millstream.storage.compaction.cleaner import CleanerLimits
 from millstream.storage.config import LogConfig, TimestampType
@@ -51,6 +56,9 @@ log = get_logger("millstream.broker.configs")
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
 """Kafka's way to say that a rate has no limit."""
+
+TOLD_MAX: Final = 100
+"""Settings without effect that a process logs: clients choose the names, so they must end."""
 
 _INDEX_ENTRY_BYTES: Final = 8
 
@@ -92,17 +100,24 @@ Values = dict[str, Value | None]
 class BrokerConfigs:
     """Used on the loop's thread only."""
 
-    def __init__(self, static: Mapping[str, str], *, broker_id: BrokerId | None = None) -> None:
-        """`static` is what the broker was started with; keys nobody knows are passed over.
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        *,
+        broker_id: BrokerId | None = None,
+        told: set[tuple[str, str]] | None = None,
+    ) -> None:
+        """`static` is what the broker was started with; keys nobody knows are only shown.
 
         Raises InvalidConfig for a value, or values together, that cannot be.
         """
-        known = {name: text for name, text in static.items() if _find(name) is not None}
-        self._sources = Sources(static=_with_ids(known, broker_id))
+        kept = {name: text for name, text in static.items() if _is_kept(name, text)}
+        self._sources = Sources(static=_with_ids(kept, broker_id))
         self._subscribers: list[Callable[[], None]] = []
         self._values: Values = {}
         self._topic_defaults: Values = {}
-        self._told: set[tuple[str, str]] = set()
+        self._told = set() if told is None else told
+        """Settings, with their values, that the log has a line about."""
         self.altering = asyncio.Lock()
         """Held from reading settings to having changed them: two changes must not lose one."""
         self._use(self._sources)
@@ -199,6 +214,9 @@ class BrokerConfigs:
                 values[name] = topic_key(name).parse(text)
             except InvalidConfig as error:
                 self._tell_once(name, text, error)
+            else:
+                if name not in TOPIC_KEYS:
+                    self._tell_inert(name, INERT_TOPIC_REASONS[name])
         return values
 
     # -- a group's values ------------------------------------------------------------------
@@ -224,18 +242,17 @@ class BrokerConfigs:
 
     def set_dynamic(self, *, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
         """Take over what is stored for this broker and for all, and tell the subscribers."""
-        self._use(
-            self._sources._replace(
-                dynamic=self._usable(broker), dynamic_default=self._usable(default)
-            )
-        )
+        usable = self._usable(broker), self._usable(default)
+        self._use(self._sources._replace(dynamic=usable[0], dynamic_default=usable[1]))
+        for name in sorted({*usable[0], *usable[1]} - BROKER_KEYS.keys()):
+            self._tell_inert(name, None)
         for callback in list(self._subscribers):
             callback()
 
     def with_defaults(self, default: Mapping[str, str]) -> "BrokerConfigs":
         """What holds for every broker that has no dynamic settings of its own; not kept in step."""
-        other = BrokerConfigs(self._sources.static)
-        other.set_dynamic(broker={}, default=default)
+        other = BrokerConfigs(self._sources.static, told=self._told)
+        other._use(other._sources._replace(dynamic_default=other._usable(default)))
         return other
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -247,12 +264,17 @@ class BrokerConfigs:
     ) -> None:
         """Raise unless these dynamic settings may follow `former`, of this broker or of all.
 
-        InvalidConfig for a key that would have no effect, InvalidConfigRequest for one that cannot
-        be changed so, and, as in Kafka, for a value that cannot be.
+        InvalidConfigRequest for a key that cannot be changed so, and, as in Kafka, for a value that
+        cannot be. Keys without effect and names that nobody knows may be set.
         """
+        if len(configs) > CONFIG_KEYS_PER_RESOURCE_MAX:
+            raise InvalidConfigRequest(f"more than {CONFIG_KEYS_PER_RESOURCE_MAX} settings")
         for name, text in configs.items():
             if former.get(name) != text:
-                _check_dynamic(broker_key(name), text, is_default=is_default)
+                key = broker_key(name)
+                value = _check_dynamic(key, text, is_default=is_default)
+                if name not in BROKER_KEYS:
+                    _check_inert(name, value, current=self._sources.text(key))
         usable = self._usable(configs)
         sources = self._sources
         after = (
@@ -278,9 +300,14 @@ class BrokerConfigs:
         return usable
 
     def _tell_once(self, name: str, text: str, error: Exception) -> None:
-        if (name, text) not in self._told:
+        if (name, text) not in self._told and len(self._told) < TOLD_MAX:
             self._told.add((name, text))
             log.warning("a stored setting is passed over", name=name, reason=str(error))
+
+    def _tell_inert(self, name: str, reason: str | None) -> None:
+        if (name, "") not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add((name, ""))
+            log.warning("setting has no effect", name=name, reason=reason or _why_inert(name))
 
     def _use(self, sources: Sources) -> None:
         values = _broker_values(sources)
@@ -297,7 +324,8 @@ class BrokerConfigs:
         values = self._topic_values(topic_configs)
         return [
             topic_entry(key, values[key.name], topic_configs, self._sources)
-            for key in _wanted(TOPIC_KEYS, names)
+            for key in shown_topic_keys(topic_configs, names)
+            if key.name in values
         ]
 
     def describe_group(
@@ -305,30 +333,51 @@ class BrokerConfigs:
     ) -> list[ConfigEntry]:
         """The group's settings by name; all of them without names."""
         return [
-            group_entry(key, group_configs, self._sources) for key in _wanted(GROUP_KEYS, names)
+            group_entry(key, group_configs, self._sources)
+            for key in named(GROUP_KEYS.values(), names)
         ]
 
     def describe_broker(self, names: Collection[str] | None) -> list[ConfigEntry]:
         """This broker's settings by name; all of them without names."""
-        return [broker_entry(key, self._sources) for key in _wanted(BROKER_KEYS, names)]
+        keys = shown_broker_keys(self._sources, names)
+        return [broker_entry(key, self._sources) for key in keys]
 
     def describe_default(self, names: Collection[str] | None) -> list[ConfigEntry]:
         """The dynamic defaults of all brokers, as far as there are any."""
         only = Sources(dynamic_default=self._sources.dynamic_default)
         return [
             broker_entry(key, only, is_default=True)
-            for key in _wanted(BROKER_KEYS, names)
+            for key in shown_broker_keys(only, names)
             if key.name in only.dynamic_default
         ]
 
 
-def _find(name: str) -> ConfigKey | None:
-    return BROKER_KEYS.get(name) or LATER_KEYS.get(name)
+def _is_kept(name: str, text: str) -> bool:
+    """Whether a setting of the file counts, or can at least be shown."""
+    if name in BROKER_KEYS or name in LATER_KEYS:
+        return True
+    key = broker_key(name)
+    if key.mode is Mode.READ_ONLY:
+        return False  # of Kafka's keys that never change only the names are known here
+    try:
+        key.parse(text)
+    except InvalidValue:
+        return False
+    return True
 
 
-def _wanted(keys: Mapping[str, ConfigKey], names: Collection[str] | None) -> list[ConfigKey]:
-    shown = [key for key in keys.values() if not key.is_internal]
-    return shown if not names else [key for key in shown if key.name in names]
+def _check_inert(name: str, value: Value, *, current: str | None) -> None:
+    from millstream.model.config.inert_keys import check_pool  # hardly any broker has such a key
+
+    check_pool(name, value, current=current)
+
+
+def _why_inert(name: str) -> str:
+    if name in LATER_KEYS:
+        return "it is kept for what this broker does not do yet"
+    from millstream.model.config.inert_keys import why_inert
+
+    return why_inert(name)
 
 
 def _with_ids(static: Mapping[str, str], broker_id: BrokerId | None) -> dict[str, str]:
@@ -349,13 +398,13 @@ def _with_ids(static: Mapping[str, str], broker_id: BrokerId | None) -> dict[str
     return {**static, NODE_ID: number, BROKER_ID: number}
 
 
-def _check_dynamic(key: ConfigKey, text: str, *, is_default: bool) -> None:
+def _check_dynamic(key: ConfigKey, text: str, *, is_default: bool) -> Value:
     if key.mode is Mode.READ_ONLY:
         raise InvalidConfigRequest(f"{key.name} cannot be changed while the broker runs")
     if is_default and key.mode is Mode.PER_BROKER:
         raise InvalidConfigRequest(f"{key.name} can only be changed for one broker by its id")
     try:
-        key.parse(text)
+        return key.parse(text)
     except InvalidValue as error:
         raise InvalidConfigRequest(str(error)) from None
 

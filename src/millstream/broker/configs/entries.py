@@ -4,14 +4,21 @@ The order and choice of synonyms are Kafka's, oddities included: a key whose val
 another unit (`log.roll.ms` from `log.roll.hours`) shows as a default without synonyms.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import IntEnum
 from itertools import dropwhile
 from typing import NamedTuple
 
-from millstream.model.config.broker_keys import BROKER_KEYS, synonyms_of
-from millstream.model.config.definition import ConfigKey, Mode, Value, text_of
-from millstream.model.config.errors import InvalidValue
+from millstream.model.config.broker_keys import (
+    BROKER_KEYS,
+    LISTENER_PREFIX,
+    broker_key,
+    synonyms_of,
+)
+from millstream.model.config.definition import ConfigKey, ConfigType, Mode, Value, text_of
+from millstream.model.config.errors import InvalidConfig, InvalidValue
+from millstream.model.config.topic_keys import TOPIC_KEYS, topic_key
 
 
 class ConfigSource(IntEnum):
@@ -59,6 +66,35 @@ class Sources(NamedTuple):
                 return found[key.name]
         return key.default
 
+    def names(self) -> set[str]:
+        """Of all that was set."""
+        return {name for found in self for name in found}
+
+
+def shown_topic_keys(
+    topic_configs: Mapping[str, str], names: Collection[str] | None
+) -> list[ConfigKey]:
+    """Those that are described, of all or of the names: keys without effect where they are set."""
+    keys = [key for key in TOPIC_KEYS.values() if key.is_always_shown or key.name in topic_configs]
+    for name in sorted(topic_configs.keys() - TOPIC_KEYS.keys()):
+        # Another version of this program may have stored what this one does not know.
+        with suppress(InvalidConfig):
+            keys.append(topic_key(name))
+    return named(keys, names)
+
+
+def shown_broker_keys(sources: Sources, names: Collection[str] | None) -> list[ConfigKey]:
+    """Those that are described, of all or of the names: keys without effect where they are set."""
+    are_set = sources.names()
+    keys = [key for key in BROKER_KEYS.values() if key.is_always_shown or key.name in are_set]
+    keys.extend(broker_key(name) for name in sorted(are_set - BROKER_KEYS.keys()))
+    return named(keys, names)
+
+
+def named(keys: Iterable[ConfigKey], names: Collection[str] | None) -> list[ConfigKey]:
+    """Of the keys those with these names; all of them without names."""
+    return [key for key in keys if not names or key.name in names]
+
 
 def topic_entry(
     key: ConfigKey, value: Value | None, topic_configs: Mapping[str, str], sources: Sources
@@ -67,7 +103,7 @@ def topic_entry(
     text = _shown(key, value)
     synonyms: tuple[Synonym, ...] = ()
     if key.synonyms:
-        synonyms = _broker_synonyms(BROKER_KEYS[key.synonyms[0]], sources)
+        synonyms = _broker_synonyms(broker_key(key.synonyms[0]), sources)
     if _is_own(key, topic_configs):
         synonyms = (Synonym(key.name, text, ConfigSource.TOPIC), *synonyms)
     return ConfigEntry(key, text, _strongest(synonyms), synonyms, is_read_only=False)
@@ -92,8 +128,13 @@ def broker_entry(key: ConfigKey, sources: Sources, *, is_default: bool = False) 
         wanted = ConfigSource.DYNAMIC_DEFAULT_BROKER
         synonyms = tuple(one for one in synonyms if one.source is wanted)
     value = None if text is None else _shown(key, key.parse(text))
-    is_read_only = key.mode is Mode.READ_ONLY
-    return ConfigEntry(key, value, _strongest(synonyms), synonyms, is_read_only)
+    return ConfigEntry(key, value, _strongest(synonyms), synonyms, _is_shown_read_only(key))
+
+
+def _is_shown_read_only(key: ConfigKey) -> bool:
+    """As Kafka says it, which also takes changes of names that it does not know."""
+    is_known = key.type is not ConfigType.UNKNOWN and not key.name.startswith(LISTENER_PREFIX)
+    return key.mode is Mode.READ_ONLY or not is_known
 
 
 def _is_own(key: ConfigKey, topic_configs: Mapping[str, str]) -> bool:
@@ -133,6 +174,6 @@ def _all_synonyms(key: ConfigKey, sources: Sources) -> Iterator[Synonym]:
             if name in texts:
                 yield Synonym(name, None if key.is_sensitive else texts[name], source)
     for name in names:
-        default = BROKER_KEYS[name].default
-        if default is not None:
-            yield Synonym(name, default, ConfigSource.DEFAULT)
+        known = broker_key(name)
+        if known.default is not None and not known.is_dynamic_only:
+            yield Synonym(name, known.default, ConfigSource.DEFAULT)

@@ -7,8 +7,8 @@ UNKNOWN_TOPIC_OR_PARTITION, another broker's id INVALID_REQUEST; a resource type
 is INVALID_REQUEST for the whole request. Values of passwords are null.
 v1 synonyms · v3 types and documentation · v4 flexible
 A group has its settings whether or not there is such a group.
-Differs from Kafka: keys that would have no effect here are not shown; client metrics have no
-settings here and answer with none.
+Differs from Kafka: keys that have no effect here are shown only where they are set; client metrics
+have no settings here and answer with none.
 """
 
 from typing import Final

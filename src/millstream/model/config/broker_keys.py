@@ -16,16 +16,15 @@ from millstream.model.config.definition import (
     at_least,
     one_of,
 )
-from millstream.model.config.errors import RefusedConfig, UnknownConfig
 from millstream.model.config.group_keys import GROUP_COORDINATOR_ROWS
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import refused_broker_reason
 from millstream.model.config.topic_keys import LONG_MAX, TOPIC_KEYS
 from millstream.model.limits import KIB, MIB
 
 INT_MAX: Final = "2147483647"
 NODE_ID: Final = "node.id"
 BROKER_ID: Final = "broker.id"
+LISTENER_PREFIX: Final = "listener.name."
 
 _BOOLEAN, _STRING = ConfigType.BOOLEAN, ConfigType.STRING
 _INT, _LONG, _LIST = ConfigType.INT, ConfigType.LONG, ConfigType.LIST
@@ -299,6 +298,7 @@ _OWN_ROWS: Final = (
         " last mebibyte of a move does not wait. 0 holds moves back.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
+        is_dynamic_only=True,
     ),
     ConfigKey(
         "socket.request.max.bytes",
@@ -367,22 +367,24 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _all_keys()
 
 
 def broker_key(name: str) -> ConfigKey:
-    """The key of this name; raises UnknownConfig or RefusedConfig."""
-    key = BROKER_KEYS.get(name)
+    """The key of this name, be it one without effect: a broker keeps settings nobody knows."""
+    key = BROKER_KEYS.get(name) or LATER_KEYS.get(name)
     if key is not None:
         return key
-    if name in LATER_KEYS:
-        raise RefusedConfig(name, reason="it is kept for what this broker does not do yet")
-    reason = refused_broker_reason(name)
-    if reason is not None:
-        raise RefusedConfig(name, reason=reason)
-    raise UnknownConfig(name, of="broker")
+    from millstream.model.config.inert_keys import inert_broker_key  # hardly any broker has one
+
+    return inert_broker_key(name)
 
 
 def synonyms_of(name: str) -> tuple[str, ...]:
     """The key and those it falls back to, in the order in which they count."""
     if name in _GROUPS:
         return _GROUPS[name]
+    if name.startswith(LISTENER_PREFIX):
+        from millstream.model.config.inert_keys import listener_base
+
+        base = listener_base(name)
+        return (name,) if base is None else (name, base)
     return (name,)
 
 

@@ -34,6 +34,7 @@ CLUSTER_ROWS: Final = (
         " follower.replication.throttled.replicas while they are not in sync; 0 holds them back.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
+        is_dynamic_only=True,
     ),
     ConfigKey(
         "inter.broker.listener.name",
@@ -57,6 +58,7 @@ CLUSTER_ROWS: Final = (
         " leader.replication.throttled.replicas to followers that are not in sync; 0 sends none.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
+        is_dynamic_only=True,
     ),
     ConfigKey(
         "replica.fetch.backoff.ms",

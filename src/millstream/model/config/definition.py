@@ -78,12 +78,20 @@ class ConfigKey(NamedTuple):
     mode: Mode = Mode.READ_ONLY
     """Of a broker's key."""
     is_internal: bool = False
-    """For tests: it can be set and is not shown."""
+    """For tests: shown only where it is set."""
+    is_dynamic_only: bool = False
+    """Of a broker's key that Kafka's files do not have: shown only where it is set, without its
+    default."""
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value must never leave the broker."""
-        return self.type is ConfigType.PASSWORD
+        """Whether its value must never leave the broker; that of a key nobody knows may be one."""
+        return self.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
+
+    @property
+    def is_always_shown(self) -> bool:
+        """Whether it is described also where nobody has set it."""
+        return not self.is_internal and not self.is_dynamic_only
 
     @property
     def allowed(self) -> str:

@@ -1,5 +1,7 @@
 """Why a setting is refused; each says the key, and what would have been right."""
 
+from collections.abc import Iterable
+
 from millstream.model.errors import OperatingError
 
 
@@ -16,11 +18,13 @@ class InvalidValue(InvalidConfig):
 
 
 class UnknownConfig(InvalidConfig):
-    """No such key."""
+    """No such key; of the known ones the nearest is named."""
 
-    def __init__(self, name: str, *, of: str) -> None:
+    def __init__(self, name: str, *, of: str, known: Iterable[str]) -> None:
+        from millstream.model.config.nearest import hint  # only where somebody mistyped
+
         self.name = name
-        super().__init__(f"there is no {of} setting {name!r}")
+        super().__init__(f"unknown {of} config name: {name}{hint(name, known)}")
 
 
 class RefusedConfig(InvalidConfig):

@@ -274,7 +274,7 @@ def group_key(name: str) -> ConfigKey:
     for prefix, reason in REFUSED_GROUP_PREFIXES.items():
         if name.startswith(prefix):
             raise RefusedConfig(name, reason=reason)
-    raise UnknownConfig(name, of="group")
+    raise UnknownConfig(name, of="group", known=GROUP_KEYS)
 
 
 _NOT_ABOVE: Final = (

@@ -7,7 +7,7 @@ are not described to clients. A key moves to `broker_keys.py` with the code that
 from collections.abc import Mapping
 from typing import Final
 
-from millstream.model.config.definition import ConfigKey, ConfigType, Rule, at_least
+from millstream.model.config.definition import ConfigKey, ConfigType, Mode, Rule, at_least
 
 _TRANSACTIONS: Final = "transactions"
 
@@ -42,7 +42,13 @@ _ROWS: Final[tuple[tuple[str, ConfigType, str | None, Rule | None, str], ...]] =
     ("transactional.id.expiration.ms", _INT, "604800000", _POSITIVE, _TRANSACTIONS),
 )
 
+
+def _mode(name: str) -> Mode:
+    is_dynamic = name == "transaction.partition.verification.enable"
+    return Mode.CLUSTER_WIDE if is_dynamic else Mode.READ_ONLY
+
+
 LATER_KEYS: Final[Mapping[str, ConfigKey]] = {
-    name: ConfigKey(name, kind, default, f"Kept for {purpose}.", rule)
+    name: ConfigKey(name, kind, default, f"Kept for {purpose}.", rule, mode=_mode(name))
     for name, kind, default, rule, purpose in _ROWS
 }

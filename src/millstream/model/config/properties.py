@@ -5,14 +5,14 @@ same file; a bad value is an error that says where it stands and what is allowed
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.errors import InvalidConfig, InvalidValue
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import REFUSED_BROKER_KEYS, refused_broker_reason
+from millstream.model.config.refused import INERT_BROKER_REASONS, inert_broker_reason
 
 ENVIRONMENT_PREFIX: Final = "MILLSTREAM_"
 NOT_SETTINGS: Final = frozenset({"MILLSTREAM_KERNELS", "MILLSTREAM_REQUIRE_KERNELS"})
@@ -79,29 +79,40 @@ def _check(setting: Setting) -> list[str]:
         except InvalidValue as error:
             raise InvalidConfig(f"{place}: {error}") from None
         return []
-    reason = refused_broker_reason(name)
+    reason = inert_broker_reason(name)
     if reason is not None:
         return [f"{place}: {name} has no effect here: {reason}"]
-    return [f"{place}: there is no setting {name!r}; it is passed over"]
+    from millstream.model.config.nearest import hint  # only where somebody mistyped
+
+    near = hint(name, (*BROKER_KEYS, *INERT_BROKER_REASONS))
+    return [f"{place}: setting {name!r} is unknown and ignored{near}"]
 
 
 def from_environment(environment: Mapping[str, str]) -> tuple[list[Setting], list[str]]:
     """Settings such as MILLSTREAM_LOG_SEGMENT_BYTES, and warnings about names that are none."""
-    names = {variable_of(name): name for name in (*REFUSED_BROKER_KEYS, *LATER_KEYS, *BROKER_KEYS)}
+    names = {variable_of(name): name for name in (*INERT_BROKER_REASONS, *LATER_KEYS, *BROKER_KEYS)}
     found, warnings = [], []
     for variable, value in sorted(environment.items()):
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in NOT_SETTINGS:
             continue
         name = names.get(variable)
         if name is None:
-            warnings.append(f"environment: there is no setting for {variable}; it is passed over")
-        elif name in REFUSED_BROKER_KEYS:
+            warnings.append(_unknown_variable(variable, names.values()))
+        elif name in INERT_BROKER_REASONS:
             warnings.append(
-                f"environment, {variable}: {name} has no effect here: {REFUSED_BROKER_KEYS[name]}"
+                f"environment, {variable}: {name} has no effect here: {INERT_BROKER_REASONS[name]}"
             )
         else:
             found.append(Setting(name, value, f"environment, {variable}"))
     return found, warnings
+
+
+def _unknown_variable(variable: str, names: Iterable[str]) -> str:
+    from millstream.model.config.nearest import nearest
+
+    near = nearest(variable.removeprefix(ENVIRONMENT_PREFIX), names)
+    meant = f"; did you mean {variable_of(near)}?" if near is not None else ""
+    return f"environment: variable {variable} is unknown and ignored{meant}"
 
 
 def variable_of(name: str) -> str:

@@ -1,7 +1,8 @@
-"""Kafka's keys that would have no effect here, each with the reason.
+"""Kafka's keys that have no effect here, each with the reason.
 
-Changing one is refused with its reason; in a settings file it is told and passed over, so that a
-file written for Kafka can be used as it is. The documentation's tables are checked against these.
+One that Kafka lets clients change is taken and kept as Kafka does (`inert_keys.py`), so that tools
+that write it go on working, and the log says that it has no effect. In a settings file each is a
+warning. The documentation's tables are checked against these.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ _SHARE: Final = "there are no share groups"
 _STREAMS: Final = "there are no streams groups"
 _TOKENS: Final = "there are no delegation tokens"
 
-REFUSED_TOPIC_KEYS: Final[Mapping[str, str]] = {
+INERT_TOPIC_REASONS: Final[Mapping[str, str]] = {
     "local.retention.bytes": _TIERED,
     "local.retention.ms": _TIERED,
     "preallocate": "segment files grow as they are written",
@@ -29,7 +30,7 @@ REFUSED_TOPIC_KEYS: Final[Mapping[str, str]] = {
     "remote.storage.enable": _TIERED,
 }
 
-REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
+INERT_BROKER_REASONS: Final[Mapping[str, str]] = {
     "alter.config.policy.class.name": _CLASSES,
     "alter.log.dirs.replication.quota.window.num": _QUOTAS,
     "alter.log.dirs.replication.quota.window.size.seconds": _QUOTAS,
@@ -89,7 +90,7 @@ REFUSED_BROKER_KEYS: Final[Mapping[str, str]] = {
     "unstable.feature.versions.enable": "versions that are not stable are not served",
 }
 
-REFUSED_BROKER_PREFIXES: Final[Mapping[str, str]] = {
+INERT_BROKER_PREFIXES: Final[Mapping[str, str]] = {
     "controller.performance.": _QUORUM,
     "controller.quorum.": _QUORUM,
     "controller.quota.": _QUOTAS,
@@ -116,11 +117,11 @@ REFUSED_BROKER_PREFIXES: Final[Mapping[str, str]] = {
 """Whole families of keys."""
 
 
-def refused_broker_reason(name: str) -> str | None:
-    """Why a broker's key of Kafka's is passed over; None for any other name."""
-    reason = REFUSED_BROKER_KEYS.get(name)
+def inert_broker_reason(name: str) -> str | None:
+    """Why a broker's key of Kafka's has no effect; None for any other name."""
+    reason = INERT_BROKER_REASONS.get(name)
     if reason is not None:
         return reason
     return next(
-        (why for prefix, why in REFUSED_BROKER_PREFIXES.items() if name.startswith(prefix)), None
+        (why for prefix, why in INERT_BROKER_PREFIXES.items() if name.startswith(prefix)), None
     )

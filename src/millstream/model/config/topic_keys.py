@@ -1,6 +1,6 @@
 """The settings of a topic that this broker obeys, with Kafka's names, types and defaults.
 
-Kafka's other topic keys are in `refused.py`: each key of Kafka is in one of the two.
+Kafka's other topic keys are in `refused.py` and `inert_keys.py`.
 """
 
 import re
@@ -17,8 +17,8 @@ from millstream.model.config.definition import (
     each_of,
     one_of,
 )
-from millstream.model.config.errors import InvalidConfig, RefusedConfig, UnknownConfig
-from millstream.model.config.refused import REFUSED_TOPIC_KEYS
+from millstream.model.config.errors import InvalidConfig, UnknownConfig
+from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.model.limits import MIB
 
 LONG_MAX: Final = "9223372036854775807"
@@ -285,14 +285,15 @@ def parse_topic_configs(configs: Mapping[str, str]) -> dict[str, Value]:
 
 
 def topic_key(name: str) -> ConfigKey:
-    """The key of this name; raises UnknownConfig or RefusedConfig."""
+    """The key of this name, be it one without effect; raises UnknownConfig."""
     key = TOPIC_KEYS.get(name)
     if key is not None:
         return key
-    reason = REFUSED_TOPIC_KEYS.get(name)
-    if reason is not None:
-        raise RefusedConfig(name, reason=reason)
-    raise UnknownConfig(name, of="topic")
+    if name in INERT_TOPIC_REASONS:
+        from millstream.model.config.inert_keys import INERT_TOPIC_KEYS  # hardly any topic has one
+
+        return INERT_TOPIC_KEYS[name]
+    raise UnknownConfig(name, of="topic", known=(*TOPIC_KEYS, *INERT_TOPIC_REASONS))
 
 
 def validate_topic_configs(

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from warnings import warn
 
+from millstream.client.setting_keys import CLIENT_KEYS
 from millstream.client.settings import ClientSettings
+from millstream.model.config.nearest import hint
 from millstream.pipelines.option_rules import CLIENT_PREFIX
 from millstream.pipelines.options import ReadOptions
 
@@ -42,5 +44,6 @@ def _unknown_settings(settings: Mapping[str, str]) -> list[str]:
     unknown = {name for name, _ in ClientSettings.from_configs(settings).others} - _WITHOUT_USE
     return [
         f"option '{CLIENT_PREFIX}{name}' is ignored: the client has no setting {name}"
+        f"{hint(name, CLIENT_KEYS)}"
         for name in sorted(unknown)
     ]

@@ -18,6 +18,7 @@ from millstream.broker.requests.registry import SERVED
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import TOPIC_KEYS
+from millstream.model.limits import CONFIG_KEYS_PER_RESOURCE_MAX
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.sim.background import SimBackground
 from millstream.testing.sim.trace import Trace
@@ -70,9 +71,9 @@ def test_every_version_describes_a_topic_and_a_broker(version: int) -> None:
             version=version,
             documentation=version >= 3,
         )
-        shown = [name for name, key in TOPIC_KEYS.items() if not key.is_internal]
-        assert [one.name for one in topic.configs] == shown
-        assert [one.name for one in broker.configs] == list(BROKER_KEYS)
+        for resource, keys in ((topic, TOPIC_KEYS), (broker, BROKER_KEYS)):
+            shown = [name for name, key in keys.items() if key.is_always_shown]
+            assert [one.name for one in resource.configs] == shown
         for one in (*topic.configs, *broker.configs):
             key = TOPIC_KEYS.get(one.name) or BROKER_KEYS[one.name]
             assert one.config_type == (key.type if version >= 3 else 0)
@@ -179,7 +180,8 @@ def test_lists_are_added_to_and_cut() -> None:
 
 BAD_KEYS: list[tuple[Keys, ErrorCode]] = [
     ([("nope", SET, "1")], INVALID_CONFIG),
-    ([("preallocate", SET, "false")], INVALID_CONFIG),
+    ([("preallocate", SET, "perhaps")], INVALID_CONFIG),
+    ([("remote.storage.enable", SET, "true")], INVALID_CONFIG),
     ([("segment.bytes", SET, "100")], INVALID_CONFIG),
     ([("segment.ms", SET, "5"), ("retention.ms", SET, "x")], INVALID_CONFIG),
     ([("segment.ms", APPEND, "5")], INVALID_CONFIG),
@@ -332,9 +334,13 @@ def test_default_of_all_brokers_is_below_the_brokers_own() -> None:
         ("max.connections.per.ip.overrides", SET, "foo", INVALID_REQUEST),
         ("max.connections", APPEND, "1", INVALID_CONFIG),
         ("nope", APPEND, "1", INVALID_CONFIG),
-        ("nope", SET, "1", INVALID_CONFIG),
-        ("num.io.threads", SET, "1", INVALID_CONFIG),
-        ("num.replica.fetchers", SET, "2", INVALID_CONFIG),
+        ("nope", SET, "1", NONE),
+        ("num.io.threads", SET, "1", INVALID_REQUEST),
+        ("num.io.threads", SET, "4", NONE),
+        ("num.replica.fetchers", SET, "2", NONE),
+        ("process.roles", SET, "broker", INVALID_REQUEST),
+        ("cordoned.log.dirs", SET, "/data", INVALID_REQUEST),
+        ("metric.reporters", SET, "my.Reporter", INVALID_REQUEST),
         ("unclean.leader.election.enable", SET, "true", NONE),
         ("nope", DELETE, None, NONE),
         ("num.partitions", DELETE, None, NONE),
@@ -369,6 +375,19 @@ def test_replicas_in_sync_are_asked_for_by_all_brokers_alike() -> None:
     run(story)
 
 
+def test_settings_that_nobody_knows_end() -> None:
+    async def story() -> None:
+        world = ConfigWorld()
+        half = CONFIG_KEYS_PER_RESOURCE_MAX // 2 + 1
+        first: Keys = [(f"a{number}", SET, "1") for number in range(half)]
+        more: Keys = [(f"b{number}", SET, "1") for number in range(half)]
+        assert (await world.change(4, ME, first))[0] == NONE
+        assert (await world.change(4, ME, more))[0] == INVALID_REQUEST
+        assert len(world.controller.image.broker_configs[ME]) == half
+
+    run(story)
+
+
 def test_a_minimum_that_a_broker_had_from_before_can_be_removed() -> None:
     async def story() -> None:
         world = ConfigWorld()
@@ -376,6 +395,20 @@ def test_a_minimum_that_a_broker_had_from_before_can_be_removed() -> None:
         keys: Keys = [("min.insync.replicas", DELETE, None)]
         assert await world.change(4, ME, keys) == (NONE, None)
         assert not world.controller.image.broker_configs
+
+    run(story)
+
+
+def test_an_unknown_topic_setting_says_which_one_was_meant() -> None:
+    async def story() -> None:
+        world = await ConfigWorld().with_topic()
+        _, text = await world.change(2, TOPIC, [("Retention_ms", SET, "1")])
+        assert text == "unknown topic config name: Retention_ms; did you mean retention.ms?"
+        _, text = await world.change(2, TOPIC, [("nope", SET, "1")])
+        assert text == "unknown topic config name: nope"
+        _, text = await world.change(32, "some", [("consumer.session.timeout", SET, "1")])
+        assert text is not None
+        assert text.endswith("; did you mean consumer.session.timeout.ms?")
 
     run(story)
 

@@ -4,22 +4,23 @@ import math
 
 import pytest
 
-from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.broker.configs.broker_configs import TOLD_MAX, BrokerConfigs
 from millstream.broker.configs.entries import ConfigEntry, ConfigSource
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.definition import Mode
-from millstream.model.config.errors import (
-    InvalidConfig,
-    InvalidConfigRequest,
-    RefusedConfig,
-    UnknownConfig,
-)
+from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import REFUSED_BROKER_KEYS, refused_broker_reason
+from millstream.model.config.refused import inert_broker_reason
 from millstream.model.config.topic_keys import TOPIC_KEYS
 from millstream.model.ids import BrokerId
+from millstream.observe.logs import FIELDS_ATTRIBUTE
 
 HOUR_MS = 3_600_000
+SHOWN_ONCE_SET = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
 
 
 def entry(configs: BrokerConfigs, name: str) -> ConfigEntry:
@@ -33,7 +34,7 @@ def told(one: ConfigEntry) -> list[tuple[str, str | None, int]]:
 def test_a_key_is_obeyed_kept_for_later_or_refused_and_only_one_of_them() -> None:
     assert not set(BROKER_KEYS) & set(LATER_KEYS)
     for name in (*BROKER_KEYS, *LATER_KEYS):
-        assert refused_broker_reason(name) is None, name
+        assert inert_broker_reason(name) is None, name
     assert set(BROKER_KEYS) >= OWN_KEYS
     assert all(key.documentation for key in BROKER_KEYS.values())
 
@@ -162,9 +163,50 @@ def test_asking_for_the_wrong_type_is_an_error() -> None:
             read(name)
 
 
-def test_unknown_keys_are_passed_over() -> None:
-    configs = BrokerConfigs({"my.plugin": "1", "num.io.threads": "8"})
-    assert not configs.describe_broker(["my.plugin", "num.io.threads"])
+def test_keys_without_effect_are_shown_where_the_file_has_them() -> None:
+    """Of Kafka's keys that never change only the names are known, and a bad value is none."""
+    static = {"my.plugin": "1", "num.io.threads": "9", "process.roles": "broker"}
+    configs = BrokerConfigs({**static, "num.network.threads": "many"})
+    plugin, threads = configs.describe_broker(
+        ["my.plugin", "num.io.threads", "process.roles", "num.network.threads", "log.preallocate"]
+    )
+    assert (plugin.key.name, plugin.value, plugin.key.is_sensitive) == ("my.plugin", None, True)
+    assert (threads.key.name, threads.value) == ("num.io.threads", "9")
+
+
+def test_a_rate_of_moves_is_shown_only_while_it_is_set() -> None:
+    configs = BrokerConfigs({})
+    for name in SHOWN_ONCE_SET:
+        assert not configs.describe_broker([name])
+        configs.set_dynamic(broker={name: "7"}, default={})
+        (shown,) = configs.describe_broker([name])
+        assert shown.value == "7"
+        assert [(one.name, one.value) for one in shown.synonyms] == [(name, "7")]
+        assert not configs.describe_default([name])
+        configs.set_dynamic(broker={}, default={})
+        assert not configs.describe_broker([name])
+
+
+def test_that_a_setting_has_no_effect_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    configs = BrokerConfigs({})
+    with caplog.at_level("WARNING"):
+        for value in ("2", "3"):
+            dynamic = {"num.io.threads": value, "log.retenton.ms": value, "log.roll.ms": value}
+            configs.set_dynamic(broker=dynamic, default={"num.io.threads": "4"})
+            configs.with_defaults({"num.io.threads": "5"})
+    logged = [vars(one)[FIELDS_ATTRIBUTE] for one in caplog.records]
+    assert [(one["name"], one["reason"]) for one in logged] == [
+        ("log.retenton.ms", "the setting is unknown; did you mean log.retention.ms?"),
+        ("num.io.threads", "one event loop serves all connections"),
+    ]
+
+
+def test_what_clients_can_have_logged_ends(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        BrokerConfigs({}).set_dynamic(
+            broker={f"{number:050}": "1" for number in range(TOLD_MAX + 50)}, default={}
+        )
+    assert len(caplog.records) == TOLD_MAX
 
 
 @pytest.mark.parametrize(
@@ -250,11 +292,11 @@ def test_only_dynamic_keys_can_change(name: str) -> None:
 
 def test_change_that_cannot_be_is_refused() -> None:
     configs = BrokerConfigs({"log.cleaner.max.compaction.lag.ms": "50"})
-    with pytest.raises(UnknownConfig):
-        check(configs, "my.plugin", "1")
-    with pytest.raises(RefusedConfig, match=REFUSED_BROKER_KEYS["num.io.threads"]):
-        check(configs, "num.io.threads", "1")
-    with pytest.raises(RefusedConfig):
+    with pytest.raises(InvalidConfigRequest, match=r"process\.roles cannot be changed"):
+        check(configs, "process.roles", "broker")
+    with pytest.raises(InvalidConfigRequest, match="double the current value 8"):
+        check(configs, "num.io.threads", "17")
+    with pytest.raises(InvalidConfigRequest, match=r"transactional\.id\.expiration\.ms cannot"):
         check(configs, "transactional.id.expiration.ms", "1")
     with pytest.raises(InvalidConfigRequest, match="'x'"):
         check(configs, "max.connections", "x")

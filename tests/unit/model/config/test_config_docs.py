@@ -9,7 +9,7 @@ import millstream
 from kits.broker.config_docs import PAGE, with_tables
 from millstream.model.config.broker_keys import BROKER_KEYS, FALLBACKS
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import REFUSED_TOPIC_KEYS
+from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.model.config.topic_keys import TOPIC_KEYS
 
 SRC = Path(millstream.__file__).parent
@@ -25,7 +25,7 @@ def test_page_without_a_table_is_noticed() -> None:
         with_tables("# Nothing\n")
 
 
-@pytest.mark.parametrize("name", [*TOPIC_KEYS, *REFUSED_TOPIC_KEYS, *BROKER_KEYS])
+@pytest.mark.parametrize("name", [*TOPIC_KEYS, *INERT_TOPIC_REASONS, *BROKER_KEYS])
 def test_key_is_on_the_page(name: str) -> None:
     if not (name in TOPIC_KEYS and TOPIC_KEYS[name].is_internal):
         assert f"| `{name}` |" in PAGE.read_text()

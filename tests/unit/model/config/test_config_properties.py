@@ -83,7 +83,7 @@ def load(path: Path, text: str, environment: dict[str, str] | None = None) -> Se
 
 
 def test_file_of_kafka_is_taken_with_warnings(tmp_path: Path) -> None:
-    """Keys without effect and those nobody knows are told and passed over."""
+    """Keys without effect and those nobody knows are warned about."""
     file = tmp_path / "server.properties"
     settings = load(
         file,
@@ -95,7 +95,22 @@ def test_file_of_kafka_is_taken_with_warnings(tmp_path: Path) -> None:
     assert f"{file}, line 1: process.roles has no effect here" in settings.warnings[0]
     assert "line 3: num.io.threads has no effect here: one event loop" in settings.warnings[1]
     assert "line 4: ssl.key.password" in settings.warnings[2]
-    assert "line 5: there is no setting 'my.plugin.key'" in settings.warnings[3]
+    assert settings.warnings[3].endswith("line 5: setting 'my.plugin.key' is unknown and ignored")
+
+
+def test_a_mistyped_name_comes_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path / "server.properties",
+        "log.retenton.hours=1\nNum_Partitions=2\nnum.io.thread=3\n",
+        {"MILLSTREAM_LOG_RETENTON_HOURS": "1"},
+    )
+    ends = [one.partition(" is unknown and ignored; ")[2] for one in settings.warnings]
+    assert ends == [
+        "did you mean MILLSTREAM_LOG_RETENTION_HOURS?",
+        "did you mean log.retention.hours?",
+        "did you mean num.partitions?",
+        "did you mean num.io.threads?",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from dataclasses import fields
 import pytest
 
 from millstream.broker.configs.broker_configs import BrokerConfigs
+from millstream.broker.configs.entries import ConfigSource
 from millstream.kernels.compression import Codec
 from millstream.model.config import validate_topic_configs
-from millstream.model.config.errors import InvalidConfig, InvalidValue, RefusedConfig, UnknownConfig
-from millstream.model.config.refused import REFUSED_TOPIC_KEYS
+from millstream.model.config.errors import InvalidConfig, InvalidValue, UnknownConfig
+from millstream.model.config.inert_keys import INERT_TOPIC_KEYS
+from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.model.config.topic_keys import TOPIC_KEYS
+from millstream.observe.logs import FIELDS_ATTRIBUTE
 from millstream.storage.config import LogConfig, TimestampType
 
 EFFECTS: dict[str, tuple[str, str, object]] = {
@@ -61,7 +64,7 @@ def log_config(**configs: str) -> LogConfig:
 
 def test_every_key_is_tried_here() -> None:
     assert set(EFFECTS) | OTHER_EFFECTS == set(TOPIC_KEYS)
-    assert not set(TOPIC_KEYS) & set(REFUSED_TOPIC_KEYS)
+    assert not set(TOPIC_KEYS) & set(INERT_TOPIC_REASONS)
 
 
 def test_defaults_are_those_of_the_storage() -> None:
@@ -166,11 +169,36 @@ def test_unknown_key_is_refused() -> None:
         validate_topic_configs({"message.format.version": "2.8"})
 
 
-@pytest.mark.parametrize("name", REFUSED_TOPIC_KEYS)
-def test_key_without_effect_is_refused_with_its_reason(name: str) -> None:
-    with pytest.raises(RefusedConfig) as caught:
-        validate_topic_configs({name: "true"})
-    assert REFUSED_TOPIC_KEYS[name] in str(caught.value)
+@pytest.mark.parametrize("name", INERT_TOPIC_REASONS)
+def test_key_without_effect_is_taken_shown_and_logged_once(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    configs = BrokerConfigs({})
+    stored = {name: str(INERT_TOPIC_KEYS[name].default)}
+    validate_topic_configs(stored)
+    with pytest.raises(InvalidValue):
+        validate_topic_configs({name: "perhaps"})
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            assert configs.log_config(stored) == LogConfig()
+    assert [vars(one)[FIELDS_ATTRIBUTE]["reason"] for one in caplog.records] == [
+        INERT_TOPIC_REASONS[name]
+    ]
+    (shown,) = configs.describe_topic(stored, [name])
+    assert (shown.value, shown.source) == (stored[name], ConfigSource.TOPIC)
+    assert not configs.describe_topic({}, [name])
+
+
+def test_tiered_storage_is_refused_with_its_reason() -> None:
+    with pytest.raises(InvalidConfig, match="there is no tiered storage"):
+        validate_topic_configs({"remote.storage.enable": "true"})
+
+
+def test_an_internal_key_is_shown_where_it_is_set() -> None:
+    name = "internal.segment.bytes"
+    configs = BrokerConfigs({})
+    assert not configs.describe_topic({}, [name])
+    assert [one.value for one in configs.describe_topic({name: "100"}, [name])] == ["100"]
 
 
 def test_stored_setting_that_cannot_be_is_passed_over() -> None:

@@ -1,0 +1,26 @@
+"""The name that somebody may have meant who wrote one that is not there."""
+
+from collections.abc import Iterable
+from typing import Final
+
+_LIKENESS_MIN: Final = 0.75
+"""Two wrong letters of eight pass; other words do not."""
+_LETTERS_MAX: Final = 100
+"""Comparing longer names takes long, and no setting has one."""
+
+
+def hint(name: str, names: Iterable[str]) -> str:
+    """The end of a message, such as "; did you mean retention.ms?"; empty if no name is near."""
+    found = nearest(name, names)
+    return f"; did you mean {found}?" if found is not None else ""
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name most like this one, if any is like it; case and underscores do not count."""
+    if len(name) > _LETTERS_MAX:
+        return None
+    import difflib  # only where somebody mistyped: a broker starts without it
+
+    wanted = name.casefold().replace("_", ".")
+    found = difflib.get_close_matches(wanted, names, n=1, cutoff=_LIKENESS_MIN)
+    return found[0] if found else None
