@@ -99,13 +99,18 @@ def values_of(name: str) -> list[str]:
     return [*([default] if default is not None else []), "some", "-1", "0", "1", "3", ""]
 
 
+def to(name: str, value: str) -> Keys:
+    """The setting is given this value."""
+    return [(name, SET, value)]
+
+
 BROKER_CHANGES: list[Keys] = [
-    *([(name, SET, value)] for name in INERT_BROKER_KEYS for value in values_of(name)),
-    *([(name, SET, "1")] for name in ("nope", "my.password", "", "listener.name.plaintext")),
-    *([(name, SET, "1")] for name in ("inter.broker.protocol.version", "internal.segment.bytes")),
-    *([(name, SET, "3")] for name in ("num.io.threads", "num.io.thread")),
-    *([("num.io.threads", SET, value)] for value in ("4", "5")),
-    *([("background.threads", SET, value)] for value in ("4", "5", "20", "21")),
+    *(to(name, value) for name in INERT_BROKER_KEYS for value in values_of(name)),
+    *(to(name, "1") for name in ("nope", "my.password", "", "listener.name.plaintext")),
+    *(to(name, "1") for name in ("inter.broker.protocol.version", "internal.segment.bytes")),
+    *(to(name, "3") for name in ("num.io.threads", "num.io.thread")),
+    *(to("num.io.threads", value) for value in ("4", "5")),
+    *(to("background.threads", value) for value in ("4", "5", "20", "21")),
     [("nope", APPEND, "1")],
     [("nope", DELETE, None)],
     [("log.cleaner.threads", APPEND, "1")],
@@ -115,7 +120,7 @@ BROKER_CHANGES: list[Keys] = [
     [("message.max.bytes", SET, "x"), ("nope", SET, "3")],
     [("nope", SET, "3"), ("node.id", SET, "3")],
     *(
-        [(f"listener.name.plaintext.{base}", SET, value)]
+        to(f"listener.name.plaintext.{base}", value)
         for base in (
             "ssl.keystore.location",
             "ssl.keystore.password",
@@ -130,7 +135,7 @@ BROKER_CHANGES: list[Keys] = [
 ]
 TOPIC_CHANGES: list[Keys] = [
     *(
-        [(name, SET, value)]
+        to(name, value)
         for name in INERT_TOPIC_REASONS
         for value in ("true", "false", "-3", "-2", "-1", "5", "x", "")
     ),

@@ -6,6 +6,8 @@ import signal
 import subprocess
 from pathlib import Path
 
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from kits.process.up_kit import MILLSTREAM, cluster_up
@@ -123,3 +125,36 @@ def test_a_keeper_from_an_older_backup_is_refused_and_the_logs_stay(tmp_path: Pa
         (data / "broker-1" / "data" / name).unlink(missing_ok=True)
     with cluster_up(data) as (_, cluster):
         assert set(cluster.admin.list_topics(timeout=5).topics) == {"old"}
+
+
+def test_every_broker_of_a_cluster_that_grew_gives_topics_as_many_replicas(
+    tmp_path: Path,
+) -> None:
+    """The controller's settings count, and each of them can be the controller."""
+    data = tmp_path / "data"
+    with cluster_up(data, "--port", "0"):
+        pass
+    with cluster_up(data, "--port", "0", "--brokers", "3") as (_, cluster):
+        kinds = [ConfigResource(ResourceType.BROKER, str(number)) for number in (1, 2, 3)]
+        told = [cluster.admin.describe_configs([one])[one].result(20) for one in kinds]
+        for name, value in (("default.replication.factor", "3"), ("min.insync.replicas", "2")):
+            assert [one[name].value for one in told] == [value] * 3
+        cluster.admin.create_topics([NewTopic("events", num_partitions=1)])["events"].result(20)
+        cluster.in_sync("events", 3)
+    errors = (tmp_path / "stderr").read_text()
+    assert "broker 1: default.replication.factor is 3 now, for 3 brokers" in errors
+    assert "disagree" not in errors
+
+
+def test_brokers_that_disagree_about_new_topics_are_warned_about(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with cluster_up(data, "--port", "0"):
+        pass
+    settings = data / "broker-1" / "server.properties"
+    name = "default.replication.factor"
+    settings.write_text(settings.read_text().replace(f"{name}=1", f"{name}=2"))
+    with cluster_up(data, "--port", "0", "--brokers", "3"):
+        assert f"{name}=2" in settings.read_text()
+    errors = (tmp_path / "stderr").read_text()
+    assert f"brokers disagree on {name}: 2 on broker 1, 3 on brokers 2,3" in errors
+    assert errors.count("disagree") == 1

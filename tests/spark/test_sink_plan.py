@@ -87,12 +87,14 @@ def test_a_stream_in_complete_mode_adds_its_result_to_the_topic() -> None:
 def test_what_is_surely_not_meant_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_plan_module, "_told", {})
     options = {"topic": "t", "topik": "u", "kafka.acks": "1", "kafka.sasl.jaas.config": "secret"}
+    options["kafka.linger.m"] = "1"
     with pytest.warns(SinkWarning) as found:
         plan_of({**VALUE, "timestamp": TimestampType(), "Key": StringType()}, SERVERS | options)
     told = " | ".join(str(one.message) for one in found)
     assert "columns are not written: timestamp, Key" in told
     assert "option 'topik' is unknown and ignored; did you mean topic?" in told
     assert "'kafka.sasl.jaas.config' is ignored" in told
+    assert "'kafka.linger.m' is ignored: the client has no such setting; did you mean" in told
     assert "secret" not in told
     assert "kafka.acks other than all" in told
 

@@ -126,6 +126,7 @@ def test_what_stops_nothing_is_a_warning(servers: str) -> None:
     given = {
         "failOnDataLos": "true",
         "kafka__session__timeout__ms": "1",
+        "kafka__client__ids": "me",
         "kafka__group__id": "g",
         "maxOffsetsPerTrigger": "5",
     }
@@ -134,6 +135,8 @@ def test_what_stops_nothing_is_a_warning(servers: str) -> None:
     assert [str(one.message) for one in warned] == [
         "option 'maxOffsetsPerTrigger' is ignored: it is for streaming queries",
         "option 'failondatalos' is unknown and ignored; did you mean failOnDataLoss?",
+        "option 'kafka.client.ids' is ignored: the client has no setting client.ids;"
+        " did you mean client.id?",
         "option 'kafka.session.timeout.ms' is ignored: the client has no setting"
         " session.timeout.ms",
     ]

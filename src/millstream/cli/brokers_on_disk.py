@@ -5,12 +5,12 @@ that was made by a broker alone, which kept its metadata in its own files, becom
 """
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from millstream.cli.replica_defaults import grown, mark, replica_defaults, with_setting
 from millstream.model.config.properties import parse_properties, render_properties
 
 PID_FILE: Final = "millstream.pid"
@@ -20,9 +20,6 @@ PORT_DEFAULT: Final = 9092
 KEEPER_FOLDER: Final = "keeper"
 ZOOKEEPER: Final = "zookeeper.connect"
 _PREFIX: Final = "broker-"
-
-REPLICAS_MAX: Final = 3
-"""Of topics whose creator does not say how many; more brokers do not mean more copies."""
 
 
 class BrokerRunning(Exception):
@@ -42,9 +39,10 @@ class BrokerDirectory:
 
     def prepare(
         self, *, host: str | None, port: int | None, cluster_size: int | None = None
-    ) -> None:
+    ) -> dict[str, str]:
         """Write the settings; those of an earlier run are kept, but for the address asked for.
 
+        What `up` wrote about replicas for fewer brokers is brought in line; returns what changed.
         Without `cluster_size` the broker is alone. Raises BrokerRunning, OSError.
         """
         pid = self.running_pid()
@@ -57,13 +55,27 @@ class BrokerDirectory:
             place = _bracketed(host or HOST_DEFAULT)
             address = f"PLAINTEXT://{place}:{PORT_DEFAULT if port is None else port}"
             defaults = self._defaults(cluster_size)
-            self._replace(render_properties({"listeners": address, **defaults}))
-            return
+            first = "" if cluster_size is None else mark(cluster_size)
+            self._replace(first + render_properties({"listeners": address, **defaults}))
+            return {}
         self._follow_move()
         if host is not None or port is not None:
             name, old_host, old_port = self._address()
             new_port = old_port if port is None else port
             self._set_listeners(f"{name}://{_bracketed(host or old_host)}:{new_port}")
+        return {} if cluster_size is None else self._grow(cluster_size)
+
+    def _grow(self, cluster_size: int) -> dict[str, str]:
+        new = grown(self.settings_file.read_text(), cluster_size)
+        if new is None:
+            return {}
+        self._replace(new.text)
+        return new.changes
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """As the file has them."""
+        return parse_properties(self.settings_file.read_text())
 
     def undo(self) -> None:
         """The start failed: what was asked for must not be in the way of the next try."""
@@ -107,23 +119,12 @@ class BrokerDirectory:
         return pid if is_ours and b"millstream" in b" ".join(command) else None
 
     def _defaults(self, cluster_size: int | None) -> dict[str, str]:
-        replicas = min(cluster_size or 1, REPLICAS_MAX)
-        settings = {
+        return {
             "broker.id": str(self.broker_id),
             "log.dirs": str(self.path / "data"),
             "pid.file": str(self.pid_file),
-            "offsets.topic.replication.factor": str(replicas),
-            "transaction.state.log.replication.factor": str(replicas),
-            "default.replication.factor": str(replicas),
+            **replica_defaults(cluster_size),
         }
-        if cluster_size is not None:
-            # With three copies one broker may be gone, and every record is still on two disks.
-            in_sync_min = str(max(1, replicas - 1))
-            settings |= {
-                "min.insync.replicas": in_sync_min,
-                "transaction.state.log.min.isr": in_sync_min,
-            }
-        return settings
 
     @property
     def keeper_place(self) -> str:
@@ -159,12 +160,7 @@ class BrokerDirectory:
         self._set("listeners", ",".join([address, *former.split(",")[1:]]))
 
     def _set(self, key: str, value: str) -> None:
-        """Change this one line: the rest of the file, comments and all, is the user's."""
-        line = render_properties({key: value}).strip()
-        lines = self.settings_file.read_text().splitlines()
-        is_key = re.compile(rf"\s*{re.escape(key)}\s*[=:\s]")
-        kept = [one for one in lines if not is_key.match(one)]
-        self._replace("\n".join([*kept, line, ""]))
+        self._replace(with_setting(self.settings_file.read_text(), key, value))
 
     def _replace(self, text: str) -> None:
         temporary = self.settings_file.with_suffix(".tmp")

@@ -1,5 +1,6 @@
 """What `millstream up` does, apart from the reading of its options."""
 
+import os
 import shutil
 import socket
 import sys
@@ -15,6 +16,7 @@ from millstream.cli.brokers_on_disk import (
     brokers_of,
 )
 from millstream.cli.failure import complain, refuse
+from millstream.cli.replica_defaults import disagreements
 from millstream.cli.supervisor import StartFailed, StartStopped, Supervisor
 from millstream.model.errors import OperatingError
 
@@ -96,9 +98,16 @@ def _is_prepared(
     try:
         for number, one in enumerate(directories):
             port = _port_of(wanted, number, directories)
-            one.prepare(host=wanted.host, port=port, cluster_size=cluster_size)
+            changes = one.prepare(host=wanted.host, port=port, cluster_size=cluster_size)
+            for name, value in changes.items():
+                complain(
+                    f"broker {one.broker_id}: {name} is {value} now, for {cluster_size} brokers"
+                )
             if wanted.racks:
                 one.set_rack(socket.gethostname())
+        files = {one.broker_id: one.settings for one in directories}
+        for line in disagreements(files, os.environ):
+            complain(line)
     except BrokerRunning as error:
         complain(str(error))
     except OSError as error:

@@ -9,9 +9,9 @@ v1 throttle time Â· v3 flexible, software name and version, features (KIP-584) Â
 begin at 0 (KAFKA-17011). The response's header stays that of version 0 in all of them.
 
 Where it differs from Kafka: a feature is supported at the one level at which it is finalized: what
-is there is always on (`broker/requests/features.py` has them). Without `transaction.version` clients use the
-protocol from before it, which is what is served. The features' epoch is the version of the
-cluster's metadata.
+is there is always on (`broker/requests/features.py` has them). Without `transaction.version`
+clients use the protocol from before it, which is what is served. The features' epoch is the version
+of the cluster's metadata.
 """
 
 import re

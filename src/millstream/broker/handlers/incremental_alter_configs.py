@@ -5,11 +5,10 @@ other keys stay. Resources succeed or fail one by one, a resource as a whole. A 
 that is there twice is INVALID_REQUEST. Topics: an unknown key and a value that cannot be are
 INVALID_CONFIG. Brokers (this one, or "" for all): a key that cannot change while the broker runs
 and a value that cannot be are INVALID_REQUEST, unknown keys are kept. Keys of Kafka's that have no
-effect here are taken as Kafka takes them. Loggers: levels of this process, not kept over
-a restart; in a cluster they are set by the broker that was asked, and the rest of the request is
-the controller's (`configs/split.py`). Groups: values outside the broker's limits are INVALID_CONFIG;
-there need not be such a group. `validate_only` checks everything and changes nothing.
-v1 flexible
+effect here are taken as Kafka takes them. Loggers: levels of this process, not kept over a restart;
+in a cluster they are set by the broker that was asked, and the rest of the request is the
+controller's (`configs/split.py`). Groups: values outside the broker's limits are INVALID_CONFIG;
+there need not be such a group. `validate_only` checks everything and changes nothing. v1 flexible
 Differs from Kafka: `cordoned.log.dirs` takes no directory; an unknown operation is INVALID_REQUEST,
 not UNKNOWN_SERVER_ERROR; settings of client metrics are refused.
 """

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pyspark.sql.types import StructType
 
 from millstream.client.errors import ConfigInvalid
+from millstream.client.setting_keys import CLIENT_KEYS
 from millstream.client.settings import ClientSettings
+from millstream.model.config.nearest import hint
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.option_rules import CLIENT_PREFIX, DeliveryGuarantee
 from millstream.pipelines.options import write_options
@@ -76,7 +78,10 @@ def _settings(given: Mapping[str, str]) -> ClientSettings:
     except ConfigInvalid as error:
         raise ClientOptionInvalid(f"options {CLIENT_PREFIX}*: {error}") from None
     for name, _ in settings.others:
-        _warn(f"option '{CLIENT_PREFIX}{name}' is ignored: the client has no such setting")
+        _warn(
+            f"option '{CLIENT_PREFIX}{name}' is ignored: the client has no such setting"
+            f"{hint(name, CLIENT_KEYS)}"
+        )
     return settings
 
 

@@ -13,7 +13,7 @@ from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.refused import inert_broker_reason
 from millstream.model.config.topic_keys import TOPIC_KEYS
 from millstream.model.ids import BrokerId
-from millstream.observe.logs import FIELDS_ATTRIBUTE
+from millstream.observe.log_format import FIELDS_ATTRIBUTE
 
 HOUR_MS = 3_600_000
 SHOWN_ONCE_SET = (

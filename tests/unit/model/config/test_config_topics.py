@@ -12,7 +12,7 @@ from millstream.model.config.errors import InvalidConfig, InvalidValue, UnknownC
 from millstream.model.config.inert_keys import INERT_TOPIC_KEYS
 from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.model.config.topic_keys import TOPIC_KEYS
-from millstream.observe.logs import FIELDS_ATTRIBUTE
+from millstream.observe.log_format import FIELDS_ATTRIBUTE
 from millstream.storage.config import LogConfig, TimestampType
 
 EFFECTS: dict[str, tuple[str, str, object]] = {
