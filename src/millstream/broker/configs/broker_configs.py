@@ -274,7 +274,9 @@ class BrokerConfigs:
                 key = broker_key(name)
                 value = _check_dynamic(key, text, is_default=is_default)
                 if name not in BROKER_KEYS:
-                    _check_inert(name, value, current=self._sources.text(key))
+                    # The controller checks other brokers' settings too: their own value counts.
+                    current = former.get(name) or self._sources.text(key)
+                    _check_inert(name, value, current=current)
         usable = self._usable(configs)
         sources = self._sources
         after = (

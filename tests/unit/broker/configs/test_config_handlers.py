@@ -375,6 +375,23 @@ def test_replicas_in_sync_are_asked_for_by_all_brokers_alike() -> None:
     run(story)
 
 
+def test_a_number_of_threads_grows_step_by_step() -> None:
+    """As in Kafka: at most to the double of what it is, which is the broker's own value."""
+
+    async def story() -> None:
+        world = ConfigWorld()
+        for value, code in (
+            ("16", NONE),
+            ("33", INVALID_REQUEST),
+            ("32", NONE),
+            ("15", INVALID_REQUEST),
+        ):
+            found, _ = await world.change(4, ME, [("num.io.threads", SET, value)])
+            assert (value, found) == (value, code)
+
+    run(story)
+
+
 def test_settings_that_nobody_knows_end() -> None:
     async def story() -> None:
         world = ConfigWorld()
