@@ -4,7 +4,7 @@ from millstream.shards.errors import RequestRefused
 
 
 class GroupRefused(RequestRefused):
-    """The base of them; `reason` is for the client's user."""
+    """The base of them; `reason` is for the client's user, where the code does not say it all."""
 
 
 class InvalidGroupId(GroupRefused):

@@ -86,10 +86,17 @@ def consumer_group_heartbeat(
         return
     check_request(request, caller.version, parts.settings.consumer_assignors)
     if request.member_epoch != JOINING_EPOCH:
-        raise GroupNotFound(f"Consumer group {group_id} not found.")
+        raise GroupNotFound(_why_no_member(group, request))
     founded, first = _founded(parts, group_id, group, now_ms)
     founded.heartbeat(caller, request, now_ms, first)
     parts.founding[group_id] = founded
+
+
+def _why_no_member(group: ClassicGroup | None, request: ConsumerGroupHeartbeatRequest) -> str:
+    if group is not None:
+        return f"Group {request.group_id} is not a consumer group."
+    is_leaving = request.member_epoch < JOINING_EPOCH
+    return f"{'Group' if is_leaving else 'Consumer group'} {request.group_id} not found."
 
 
 def _founded(

@@ -4,9 +4,10 @@ from millstream.model.errors import OperatingError
 
 
 class RequestRefused(OperatingError):
-    """The base of what coordinators refuse; `reason` is for the client's user."""
+    """What a coordinator refuses; `reason` is for the client, where the code does not say it all."""
 
     def __init__(self, reason: str = "") -> None:
+        self.reason = reason or None
         super().__init__(reason or (self.__doc__ or "").splitlines()[0])
 
 

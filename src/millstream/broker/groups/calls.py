@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.requests.context import Context
-from millstream.broker.requests.error_codes import code_of, text_of
+from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.shards.effects import Caller
-from millstream.shards.errors import CoordinatorNotAvailable
+from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 from millstream.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -50,6 +50,14 @@ def group_code(error: OperatingError) -> ErrorCode:
     """The code by which a client of a group can tell what to do."""
     code = code_of(error)
     return _AS_COORDINATOR.get(code, code)
+
+
+def group_text(error: OperatingError) -> str | None:
+    """What an answer says besides the code: as in Kafka nothing, unless the group had more to say.
+
+    What kept the log from taking the group's records is not for the clients of the group.
+    """
+    return error.reason if isinstance(error, RequestRefused) else None
 
 
 def groups_of(context: Context) -> "GroupsPart":
@@ -112,8 +120,8 @@ class GroupCall:
 
     def _refused(self, error: OperatingError) -> Any:
         response = self._failed(self._request, group_code(error), self._context.version)
-        if getattr(response, "error_message", ""):
-            response.error_message = text_of(error)
+        if hasattr(response, "error_message"):
+            response.error_message = group_text(error)
         return response
 
 

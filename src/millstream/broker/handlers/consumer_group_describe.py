@@ -13,11 +13,11 @@ from typing import Final
 from millstream.broker.groups.calls import (
     coordinator_of,
     group_code,
+    group_text,
     is_consumer_protocol_on,
     response_of,
 )
 from millstream.broker.requests.context import Context
-from millstream.broker.requests.error_codes import text_of
 from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.groups.errors import InvalidGroupId
 from millstream.model.errors import OperatingError
@@ -48,7 +48,7 @@ async def handle(
             found = await response_of(describe, context, GroupId(name))
         if isinstance(found, OperatingError):
             found = DescribedGroup(
-                group_id=name, error_code=group_code(found), error_message=text_of(found)
+                group_id=name, error_code=group_code(found), error_message=group_text(found)
             )
         elif request.include_authorized_operations and found.error_code == ErrorCode.NONE:
             found.authorized_operations = GROUP_OPERATIONS_ALL
@@ -63,8 +63,5 @@ def failed(
 ) -> ConsumerGroupDescribeResponse:
     """The same error for every group."""
     del version
-    groups = [
-        DescribedGroup(group_id=name, error_code=error, error_message=error.text)
-        for name in request.group_ids
-    ]
+    groups = [DescribedGroup(group_id=name, error_code=error) for name in request.group_ids]
     return ConsumerGroupDescribeResponse(groups=groups)

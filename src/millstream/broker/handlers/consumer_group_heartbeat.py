@@ -35,4 +35,4 @@ def failed(
 ) -> ConsumerGroupHeartbeatResponse:
     """The error of the whole request."""
     del request, version
-    return ConsumerGroupHeartbeatResponse(error_code=error, error_message=error.text)
+    return ConsumerGroupHeartbeatResponse(error_code=error)

@@ -25,8 +25,6 @@ from millstream.wire.messages.describe_groups import (
 
 VERSIONS: Final = range(7)
 
-_FIRST_WITH_TEXT: Final = 6
-
 
 async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Ask every group, each once."""
@@ -35,7 +33,7 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGr
     for name in dict.fromkeys(request.groups):
         found = await response_of(coordinator_of(context).describe_group, context, GroupId(name))
         if isinstance(found, OperatingError):
-            found = _refused(name, group_code(found), context.version)
+            found = DescribedGroup(group_id=name, error_code=group_code(found))
         elif request.include_authorized_operations and found.error_code == ErrorCode.NONE:
             found.authorized_operations = GROUP_OPERATIONS_ALL
         response.groups.append(found)
@@ -44,15 +42,10 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGr
     return response
 
 
-def _refused(name: str, error: ErrorCode, version: int) -> DescribedGroup:
-    text = error.text if version >= _FIRST_WITH_TEXT else None
-    return DescribedGroup(group_id=name, error_code=error, error_message=text)
-
-
 def failed(
     request: DescribeGroupsRequest, error: ErrorCode, version: int
 ) -> DescribeGroupsResponse:
     """The same error for every group."""
-    return DescribeGroupsResponse(
-        groups=[_refused(name, error, version) for name in request.groups]
-    )
+    del version
+    groups = [DescribedGroup(group_id=name, error_code=error) for name in request.groups]
+    return DescribeGroupsResponse(groups=groups)

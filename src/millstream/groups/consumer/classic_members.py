@@ -52,17 +52,20 @@ from millstream.wire.primitives import MalformedFrame
 
 MEMBER_ID_REQUIRED_FROM: Final = 4
 """From this version of JoinGroup on a member without an id is given one to come back with."""
+NULL_NAME_FROM: Final = 7
+"""From this version of JoinGroup on an answer without a protocol says null."""
 SEVERAL_LEAVE_FROM: Final = 3
 """From this version of LeaveGroup on it names several members."""
 
 
 def join(core: Core, caller: Caller, request: JoinGroupRequest) -> None:
     """JoinGroup of a member; answered at once."""
-    subscription = _check_join(core, request)
+    _check_join(core, request)
     is_nameless = not request.member_id and request.group_instance_id is None
     if is_nameless and caller.version >= MEMBER_ID_REQUIRED_FROM:
         core.outbox.reply(caller, _id_required(core, caller))
         return
+    subscription = _subscription_of(request)
     told: list[Entry] = []
     reported = by_topic_id(subscription.owned_partitions, core.topics)
     before, replaced = _find(core, caller, request, told)
@@ -93,7 +96,7 @@ def _id_required(core: Core, caller: Caller) -> JoinGroupResponse:
     return JoinGroupResponse(
         error_code=ErrorCode.MEMBER_ID_REQUIRED,
         member_id=core.new_member_id(caller.client_id),
-        protocol_name="",
+        protocol_name=None if caller.version >= NULL_NAME_FROM else "",
     )
 
 
@@ -114,8 +117,8 @@ def _answer_join(
     core.answer(caller, response, told)
 
 
-def _check_join(core: Core, request: JoinGroupRequest) -> EmbeddedSubscription:
-    """Why it may not join; what its first assignor's metadata says (all say the same)."""
+def _check_join(core: Core, request: JoinGroupRequest) -> None:
+    """Why it may not join, whatever its metadata says."""
     settings = core.settings
     check_room(core, request.member_id)
     if settings.migration_policy is MigrationPolicy.DISABLED:
@@ -130,6 +133,10 @@ def _check_join(core: Core, request: JoinGroupRequest) -> EmbeddedSubscription:
     is_known = any(counts[one.name] == classic_count for one in request.protocols)
     if request.protocol_type != PROTOCOL_TYPE or not is_known:
         raise InconsistentProtocol(f"Member {request.member_id}'s protocols are not supported.")
+
+
+def _subscription_of(request: JoinGroupRequest) -> EmbeddedSubscription:
+    """What its first assignor's metadata says; all say the same."""
     try:
         return decode_subscription(request.protocols[0].metadata)
     except MalformedFrame:

@@ -21,7 +21,10 @@ from millstream.groups.consumer.target import choose_assignor
 from millstream.groups.consumer.topics import TopicsView
 from millstream.groups.records import keys
 from millstream.groups.records.entries import Entry
-from millstream.groups.records.values import ConsumerGroupRegularExpressionValue
+from millstream.groups.records.values import (
+    ConsumerGroupRegularExpressionValue,
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
 from millstream.groups.settings import GroupSettings
 from millstream.model.ids import MemberId
 from millstream.model.invariant import invariant
@@ -64,7 +67,7 @@ class Core:
     """Of the call that is being decided or applied."""
     deadlines: Deadlines[tuple[Timer, MemberId]] = field(default_factory=Deadlines)
     target_at_ms: int | None = None
-    """When this coordinator made the last target."""
+    """When this coordinator computed the last target."""
     hashed_version: int | None = None
     """The version of the topics in which the group's hash was found to be right."""
     resolved_at_ms: int | None = None
@@ -124,8 +127,13 @@ class Core:
                 member = state.members[member_id]
                 if member.classic is None:
                     self._watch_revocation(member)
-            case (keys.TargetAssignmentKey(), value) if value is not None:
-                self.target_at_ms = self.now_ms
+            case (
+                keys.TargetAssignmentKey(),
+                ConsumerGroupTargetAssignmentMetadataValue(assignment_timestamp=wall_ms),
+            ):
+                # Without a time it is what the classic group had, which nobody here computed: the
+                # members of the new protocol need not wait for theirs.
+                self.target_at_ms = self.now_ms if wall_ms else None
             case (keys.RegularExpressionKey(), ConsumerGroupRegularExpressionValue() as value):
                 self.resolved_at_ms, self.resolved_version = self.now_ms, value.version
         invariant(

@@ -112,7 +112,7 @@ class ConsumerGroup:
 
     @property
     def epoch(self) -> int:
-        """Of the group; 0: nothing of it has been written."""
+        """Of the group."""
         return self._core.state.epoch
 
     @property

@@ -63,12 +63,14 @@ def heartbeat(
         told.append(entries.member_metadata(core.state.group_id, after))
     change = regexes.note_change(core, before, after, told)
     has_new_names = after.topic_names != before.topic_names
+    # Epoch 0 is that of a classic group which had not gathered yet: no member can be in it.
+    is_in_no_epoch = core.state.epoch == JOINING_EPOCH
     step = Step(
         before=before,
         after=after,
         replaced=replaced,
         reported=reported,
-        needs_epoch=not core.state.epoch or has_new_names or change is RegexChange.RESOLVED,
+        needs_epoch=is_in_no_epoch or has_new_names or change is RegexChange.RESOLVED,
         has_new_subscription=has_new_names or change is not RegexChange.NONE,
     )
     after = advance(core, step, told)
@@ -96,7 +98,7 @@ def _find(
     """The member, made or checked; and the static member whose place it takes, if it does."""
     is_joining = request.member_epoch == JOINING_EPOCH
     state = core.state
-    if not is_joining and not state.members and not state.epoch:
+    if not (is_joining or state.members or state.has_epoch_record):
         raise GroupNotFound(f"Consumer group {state.group_id} not found.")
     member_id = MemberId(request.member_id) or core.new_member_id(caller.client_id)
     if request.instance_id is not None:

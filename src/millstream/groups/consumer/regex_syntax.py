@@ -239,7 +239,7 @@ class _Parser:
             raise self.refuse("too many groups in groups")
         node = self.choice()
         if not self.skip(")"):
-            raise self.refuse("missing )")
+            raise self.refuse("missing closing )")
         self.depth -= 1
         self.folds_case = folded_before
         return node

@@ -25,6 +25,8 @@ from millstream.groups.records.entries import Entry
 from millstream.model.ids import GroupId, InstanceId, MemberId
 from millstream.model.invariant import invariant
 
+INITIAL_EPOCH = 1
+"""Of a group and of its target before anything is written: the first subscription makes it 2."""
 NO_TARGET_EPOCH = -1
 UNUSED_NAMES_MIN = 16
 """So many subscriptions that nobody has any more are always kept."""
@@ -45,10 +47,11 @@ class GroupState:
     def __init__(self, group_id: GroupId) -> None:
         self.group_id = group_id
         self.is_live = False
-        self.epoch = 0
+        self.epoch = INITIAL_EPOCH
         self.metadata_hash = 0
-        self.target_epoch = 0
+        self.target_epoch = INITIAL_EPOCH
         self.target_wall_ms = 0
+        self.has_epoch_record = False
         self.members: dict[MemberId, ConsumerMember] = {}
         self.targets: dict[MemberId, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
@@ -166,13 +169,14 @@ class GroupState:
     def _apply_group(self, value: object) -> None:
         if isinstance(value, values.ConsumerGroupMetadataValue):
             invariant(
-                not self.is_live or value.epoch >= self.epoch,
+                not (self.is_live and self.has_epoch_record) or value.epoch >= self.epoch,
                 "I-27 the group's epoch went back",
                 group=self.group_id,
                 epoch=value.epoch,
                 was=self.epoch,
             )
             self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
+            self.has_epoch_record = True
             self.is_deleted = False
             return
         invariant(
@@ -185,7 +189,9 @@ class GroupState:
         self.targets.clear()
         self.regexes.clear()
         self._clear_indexes()
-        self.epoch = self.metadata_hash = self.target_epoch = self.target_wall_ms = 0
+        self.epoch = self.target_epoch = INITIAL_EPOCH
+        self.metadata_hash = self.target_wall_ms = 0
+        self.has_epoch_record = False
         self.is_deleted = True
 
     def _apply_member(self, member_id: MemberId, value: object) -> None:

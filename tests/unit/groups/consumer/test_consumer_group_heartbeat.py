@@ -39,22 +39,22 @@ def kinds(log: list[Entry]) -> list[str]:
 
 
 def two_members(world: GroupWorld) -> None:
-    """Members a and b, with two partitions each, in epoch 2."""
+    """Members a and b, with two partitions each, in epoch 3."""
     world.join("a", "orders")
     world.join("b", "orders")
-    world.heartbeat("a", 1, owned={"orders": [0, 1, 2, 3]})
-    world.heartbeat("a", 1, owned={"orders": [0, 1]})
-    world.heartbeat("b", 2)
+    world.heartbeat("a", 2, owned={"orders": [0, 1, 2, 3]})
+    world.heartbeat("a", 2, owned={"orders": [0, 1]})
+    world.heartbeat("b", 3)
     assert world.group.state is ConsumerGroupState.STABLE
 
 
 # -- joining ---------------------------------------------------------------------------------------
 
 
-def test_the_first_member_has_all_partitions_in_epoch_one() -> None:
+def test_the_first_member_has_all_partitions_in_epoch_two() -> None:
     world = a_world()
     answer = world.join("a", "orders")
-    assert (answer.member_id, answer.member_epoch) == ("a", 1)
+    assert (answer.member_id, answer.member_epoch) == ("a", 2)
     assert answer.heartbeat_interval_ms == 5_000
     assert world.told(answer) == {"orders": [0, 1, 2, 3]}
 
@@ -71,11 +71,25 @@ def test_the_records_of_a_join_are_in_kafkas_order() -> None:
     ]
 
 
+def test_a_member_that_subscribes_to_nothing_raises_no_epoch() -> None:
+    """A group and its target begin in epoch 1, and nothing is written to say so."""
+    world = a_world()
+    assert world.join("a").member_epoch == 1
+    assert kinds(world.log) == ["ConsumerMemberKey", "CurrentAssignmentKey"]
+    told = world.group.describe()
+    assert (told.group_epoch, told.assignment_epoch, told.group_state) == (1, 1, "Stable")
+    world.group = world.reload()
+    answer = world.heartbeat("a", 1, owned={}, subscribed_topic_names=["orders"])
+    assert (answer.member_epoch, world.told(answer)) == (2, {"orders": [0, 1, 2, 3]})
+    world.heartbeat("a", -1)
+    assert world.group.epoch == 3
+
+
 def test_version_0_has_its_member_id_made_by_the_server() -> None:
     world = a_world()
     answer = world.join("", "orders", version=0)
     assert answer.member_id == "server-made-1"
-    assert world.heartbeat("server-made-1", 1).member_epoch == 1
+    assert world.heartbeat("server-made-1", 2).member_epoch == 2
 
 
 @pytest.mark.parametrize(
@@ -126,7 +140,7 @@ def test_a_full_group_takes_no_more_members() -> None:
     world.join("a", "orders")
     with pytest.raises(GroupFull):
         world.join("b", "orders")
-    assert world.join("a", "orders").member_epoch == 1
+    assert world.join("a", "orders").member_epoch == 2
 
 
 def test_a_heartbeat_to_a_group_that_is_not_there() -> None:
@@ -142,13 +156,13 @@ def test_a_partition_changes_hands_only_when_its_owner_reports_without_it() -> N
     world = a_world()
     world.join("a", "orders")
     joined = world.join("b", "orders")
-    assert (joined.member_epoch, world.told(joined)) == (2, {})
-    told = world.heartbeat("a", 1, owned={"orders": [0, 1, 2, 3]})
-    assert (told.member_epoch, world.told(told)) == (1, {"orders": [0, 1]})
-    assert world.told(world.heartbeat("b", 2)) is None
-    assert world.heartbeat("a", 1).member_epoch == 1  # silence is no release
-    assert world.heartbeat("a", 1, owned={"orders": [0, 1]}).member_epoch == 2
-    assert world.told(world.heartbeat("b", 2)) == {"orders": [2, 3]}
+    assert (joined.member_epoch, world.told(joined)) == (3, {})
+    told = world.heartbeat("a", 2, owned={"orders": [0, 1, 2, 3]})
+    assert (told.member_epoch, world.told(told)) == (2, {"orders": [0, 1]})
+    assert world.told(world.heartbeat("b", 3)) is None
+    assert world.heartbeat("a", 2).member_epoch == 2  # silence is no release
+    assert world.heartbeat("a", 2, owned={"orders": [0, 1]}).member_epoch == 3
+    assert world.told(world.heartbeat("b", 3)) == {"orders": [2, 3]}
     assert world.group.state is ConsumerGroupState.STABLE
 
 
@@ -159,7 +173,7 @@ def test_states_on_the_way() -> None:
     world.join("b", "orders")
     states.append(world.group.state)
     world.pass_ms(1_000)
-    world.heartbeat("b", 1)
+    world.heartbeat("b", 2)
     states.append(world.group.state)
     assert states == [
         ConsumerGroupState.EMPTY,
@@ -172,8 +186,8 @@ def test_a_heartbeat_with_nothing_new_writes_nothing_and_tells_nothing() -> None
     world = a_world()
     two_members(world)
     written = len(world.log)
-    answer = world.heartbeat("a", 2, owned={"orders": [0, 1]})
-    assert (answer.member_epoch, answer.assignment) == (2, None)
+    answer = world.heartbeat("a", 3, owned={"orders": [0, 1]})
+    assert (answer.member_epoch, answer.assignment) == (3, None)
     assert len(world.log) == written
 
 
@@ -181,7 +195,7 @@ def test_who_says_everything_is_told_everything() -> None:
     world = a_world()
     two_members(world)
     full: dict[str, Any] = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["orders"]}
-    answer = world.heartbeat("a", 2, owned={"orders": [0, 1]}, **full)
+    answer = world.heartbeat("a", 3, owned={"orders": [0, 1]}, **full)
     assert world.told(answer) == {"orders": [0, 1]}
 
 
@@ -190,50 +204,50 @@ def test_the_epoch_before_is_accepted_from_a_member_that_has_nothing_else() -> N
     world = a_world()
     world.join("a", "orders")
     world.join("b", "orders")
-    world.heartbeat("a", 1, owned={"orders": [0, 1, 2, 3]})
-    world.heartbeat("a", 1, owned={"orders": [0, 1]})
-    assert world.heartbeat("a", 1, owned={"orders": [0]}).member_epoch == 2
+    world.heartbeat("a", 2, owned={"orders": [0, 1, 2, 3]})
+    world.heartbeat("a", 2, owned={"orders": [0, 1]})
+    assert world.heartbeat("a", 2, owned={"orders": [0]}).member_epoch == 3
     with pytest.raises(FencedMemberEpoch):
-        world.heartbeat("a", 1, owned={"orders": [0, 1, 2]})
+        world.heartbeat("a", 2, owned={"orders": [0, 1, 2]})
     with pytest.raises(FencedMemberEpoch):
-        world.heartbeat("a", 1)
+        world.heartbeat("a", 2)
 
 
-@pytest.mark.parametrize("epoch", [1, 3, 99])
+@pytest.mark.parametrize("epoch", [1, 2, 4, 99])
 def test_any_other_epoch_is_fenced(epoch: int) -> None:
     """I-28."""
     world = a_world()
     two_members(world)
     with pytest.raises(FencedMemberEpoch):
         world.heartbeat("b", epoch, owned={"orders": [2, 3]})
-    assert world.heartbeat("b", 2).member_epoch == 2
+    assert world.heartbeat("b", 3).member_epoch == 3
 
 
 def test_a_member_that_nobody_knows() -> None:
     world = a_world()
     world.join("a", "orders")
     with pytest.raises(UnknownMember):
-        world.heartbeat("b", 1)
+        world.heartbeat("b", 2)
 
 
 def test_a_fenced_member_joins_again_and_keeps_its_place() -> None:
     world = a_world()
     two_members(world)
     answer = world.join("b", "orders")
-    assert (answer.member_epoch, world.told(answer)) == (2, {"orders": [2, 3]})
+    assert (answer.member_epoch, world.told(answer)) == (3, {"orders": [2, 3]})
 
 
 def test_assignments_are_not_made_more_often_than_the_interval() -> None:
     world = a_world(consumer_assignment_interval_ms=1_000)
     world.join("a", "orders")
     for name in "bcd":
-        assert world.join(name, "orders").member_epoch == 1
+        assert world.join(name, "orders").member_epoch == 2
     targets = kinds(world.log).count("TargetAssignmentKey")
     world.pass_ms(999)
-    world.heartbeat("b", 1)
+    world.heartbeat("b", 2)
     assert kinds(world.log).count("TargetAssignmentKey") == targets == 1
     world.pass_ms(1)
-    assert world.heartbeat("b", 1).member_epoch == 4
+    assert world.heartbeat("b", 2).member_epoch == 5
     assert kinds(world.log).count("TargetAssignmentKey") == 2
 
 
@@ -241,11 +255,11 @@ def test_more_partitions_and_new_topics_are_noticed_by_the_next_heartbeat() -> N
     world = a_world()
     world.join("a", "orders", "payments")
     world.topics.grow("orders", 6)
-    assert world.told(world.heartbeat("a", 1)) == {"orders": [0, 1, 2, 3, 4, 5]}
+    assert world.told(world.heartbeat("a", 2)) == {"orders": [0, 1, 2, 3, 4, 5]}
     world.topics.create("payments", 1)
-    assert world.told(world.heartbeat("a", 2)) == {"orders": [0, 1, 2, 3, 4, 5], "payments": [0]}
+    assert world.told(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3, 4, 5], "payments": [0]}
     world.topics.create("other", 1)
-    assert world.heartbeat("a", 3).member_epoch == 3
+    assert world.heartbeat("a", 4).member_epoch == 4
 
 
 def test_a_topic_that_is_not_subscribed_any_more_is_taken_at_once() -> None:
@@ -255,7 +269,7 @@ def test_a_topic_that_is_not_subscribed_any_more_is_taken_at_once() -> None:
     )
     world.join("a", "orders", "payments")
     owned = {"orders": [0, 1], "payments": [0, 1]}
-    told = world.heartbeat("a", 1, owned=owned, subscribed_topic_names=["orders"])
+    told = world.heartbeat("a", 2, owned=owned, subscribed_topic_names=["orders"])
     assert world.told(told) == {"orders": [0, 1]}
     assert world.group._core.state.members[MemberId("a")].state is MemberState.UNREVOKED_PARTITIONS
 
@@ -264,7 +278,7 @@ def test_a_state_of_a_newer_coordinator_begins_anew() -> None:
     world = a_world()
     world.join("a", "orders")
     value = ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch=1, previous_member_epoch=0, state=42,
+        member_epoch=2, previous_member_epoch=0, state=42,
         assigned_partitions=[
             CurrentTopicPartitions(topic_id=world.topics.id_of("orders"), partitions=[0])
         ],
@@ -272,8 +286,8 @@ def test_a_state_of_a_newer_coordinator_begins_anew() -> None:
     world.group.apply(Entry(keys.CurrentAssignmentKey(GROUP, MemberId("a")), value))
     world.join("b", "orders")
     with pytest.raises(FencedMemberEpoch):
-        world.heartbeat("a", 1, owned={"orders": [0]})
-    assert world.heartbeat("a", 1, owned={}).member_epoch == 2
+        world.heartbeat("a", 2, owned={"orders": [0]})
+    assert world.heartbeat("a", 2, owned={}).member_epoch == 3
 
 
 def test_a_log_in_which_two_members_have_a_partition_is_set_right() -> None:
@@ -282,15 +296,15 @@ def test_a_log_in_which_two_members_have_a_partition_is_set_right() -> None:
     two_members(world)
     topic_id = world.topics.id_of("orders")
     value = ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch=1, previous_member_epoch=0, state=0,
+        member_epoch=2, previous_member_epoch=0, state=0,
         assigned_partitions=[CurrentTopicPartitions(topic_id=topic_id, partitions=[0, 1, 2])],
     )  # fmt: skip
     world.log.append(Entry(keys.CurrentAssignmentKey(GROUP, MemberId("a")), value))
     world.group = world.reload()
     world.join("c", "orders")
     with pytest.raises(FencedMemberEpoch):
-        world.heartbeat("a", 1, owned={"orders": [0, 1, 2]})
-    assert world.told(world.heartbeat("b", 2, owned={"orders": [2, 3]})) == {"orders": [2]}
+        world.heartbeat("a", 2, owned={"orders": [0, 1, 2]})
+    assert world.told(world.heartbeat("b", 3, owned={"orders": [2, 3]})) == {"orders": [2]}
     assert world.told(world.join("a", "orders")) == {"orders": [0, 1]}
 
 
@@ -302,7 +316,7 @@ def test_the_record_that_kafka_wrote_before_4_1_is_deleted() -> None:
     assert "-ConsumerPartitionMetadataKey" in kinds(world.log)
     written = len(world.log)
     world.topics.create("other", 1)
-    world.heartbeat("a", 1)
+    world.heartbeat("a", 2)
     assert len(world.log) == written
 
 
@@ -321,7 +335,7 @@ def test_a_member_that_leaves_frees_its_partitions() -> None:
         "-ConsumerMemberKey",
         "ConsumerGroupKey",
     ]
-    assert world.told(world.heartbeat("a", 2)) == {"orders": [0, 1, 2, 3]}
+    assert world.told(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_a_silent_member_is_fenced_after_its_session_and_not_before() -> None:
@@ -329,13 +343,13 @@ def test_a_silent_member_is_fenced_after_its_session_and_not_before() -> None:
     world = a_world()
     two_members(world)
     world.pass_ms(44_999)
-    world.heartbeat("a", 2)
+    world.heartbeat("a", 3)
     assert world.group.member_count == 2
     world.pass_ms(1)
     assert world.group.member_count == 1
     with pytest.raises(UnknownMember):
-        world.heartbeat("b", 2)
-    assert world.told(world.heartbeat("a", 2)) == {"orders": [0, 1, 2, 3]}
+        world.heartbeat("b", 3)
+    assert world.told(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_a_member_that_does_not_give_back_in_time_is_fenced() -> None:
@@ -344,13 +358,13 @@ def test_a_member_that_does_not_give_back_in_time_is_fenced() -> None:
     world.join("a", "orders", rebalance_timeout_ms=10_000)
     world.join("b", "orders")
     owned = {"orders": [0, 1, 2, 3]}
-    world.heartbeat("a", 1, owned=owned)
+    world.heartbeat("a", 2, owned=owned)
     world.pass_ms(9_999)
-    world.heartbeat("a", 1, owned=owned)
+    world.heartbeat("a", 2, owned=owned)
     world.pass_ms(1)
     with pytest.raises(UnknownMember):
-        world.heartbeat("a", 1, owned=owned)
-    assert world.told(world.heartbeat("b", 2)) == {"orders": [0, 1, 2, 3]}
+        world.heartbeat("a", 2, owned=owned)
+    assert world.told(world.heartbeat("b", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_several_silent_members_are_fenced_in_one_write() -> None:
@@ -386,7 +400,7 @@ def test_a_refused_write_leaves_no_trace() -> None:
         world.heartbeat("b", -1)
     assert facts_of(world.group) == before
     world.refuses = False
-    assert world.join("c", "orders").member_epoch == 3
+    assert world.join("c", "orders").member_epoch == 4
 
 
 def test_a_group_with_members_is_not_deleted() -> None:
@@ -414,7 +428,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance() -> N
     assert answer.member_epoch == -2
     before = len(world.log)
     back = world.join("a2", "orders", instance_id="i")
-    assert (back.member_epoch, world.told(back)) == (1, {"orders": [0, 1, 2, 3]})
+    assert (back.member_epoch, world.told(back)) == (2, {"orders": [0, 1, 2, 3]})
     assert world.group.epoch == epoch
     assert kinds(world.log[before:]) == [
         "-CurrentAssignmentKey",
@@ -426,7 +440,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance() -> N
         "CurrentAssignmentKey",
     ]
     with pytest.raises(FencedInstance):
-        world.heartbeat("a", 1, instance_id="i")
+        world.heartbeat("a", 2, instance_id="i")
 
 
 def test_the_partitions_of_a_static_member_are_kept_until_its_session_ends() -> None:
@@ -436,9 +450,9 @@ def test_the_partitions_of_a_static_member_are_kept_until_its_session_ends() -> 
     joined = world.join("b", "orders")
     assert world.told(joined) == {}
     world.pass_ms(44_000)
-    world.heartbeat("b", 2)
+    world.heartbeat("b", 3)
     world.pass_ms(1_000)
-    assert world.told(world.heartbeat("b", 2)) == {"orders": [0, 1, 2, 3]}
+    assert world.told(world.heartbeat("b", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_the_place_of_a_static_member_that_has_not_left_is_not_given_away() -> None:
@@ -446,14 +460,14 @@ def test_the_place_of_a_static_member_that_has_not_left_is_not_given_away() -> N
     world.join("a", "orders", instance_id="i")
     with pytest.raises(UnreleasedInstance):
         world.join("b", "orders", instance_id="i")
-    assert world.join("a", "orders", instance_id="i").member_epoch == 1  # it is the same one
+    assert world.join("a", "orders", instance_id="i").member_epoch == 2  # it is the same one
 
 
 def test_an_instance_id_that_nobody_has() -> None:
     world = a_world()
     world.join("a", "orders")
     with pytest.raises(UnknownMember, match="Instance id"):
-        world.heartbeat("a", 1, instance_id="i")
+        world.heartbeat("a", 2, instance_id="i")
     with pytest.raises(UnknownMember, match="Instance id"):
         world.heartbeat("a", -2, instance_id="i")
 
@@ -463,4 +477,4 @@ def test_a_static_member_that_leaves_for_good_is_gone() -> None:
     world.join("a", "orders", instance_id="i")
     world.heartbeat("a", -1, instance_id="i")
     assert world.group.is_empty
-    assert world.join("b", "orders", instance_id="i").member_epoch == 3
+    assert world.join("b", "orders", instance_id="i").member_epoch == 4

@@ -1,5 +1,6 @@
 """Classic members in a next-generation group, and the way from one kind of group to the other."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -118,7 +119,12 @@ def a_classic_group(**assigned: list[int]) -> GroupMetadataValue:
     )
 
 
-def upgrade(world: GroupWorld, value: GroupMetadataValue, member_id: str = "a") -> Any:
+def upgrade(
+    world: GroupWorld,
+    value: GroupMetadataValue,
+    member_id: str = "a",
+    topics: Sequence[str] = ("orders",),
+) -> Any:
     """What a shard does when the first member of the new protocol comes."""
     entries = upgraded(GROUP, value, world.topics, world.settings)
     world.group.adopt(entries, world.now_ms)
@@ -127,7 +133,7 @@ def upgrade(world: GroupWorld, value: GroupMetadataValue, member_id: str = "a") 
         member_id=member_id,
         member_epoch=0,
         rebalance_timeout_ms=30_000,
-        subscribed_topic_names=["orders"],
+        subscribed_topic_names=list(topics),
         topic_partitions=[],
     )
     caller = world.caller()
@@ -151,15 +157,15 @@ def test_a_classic_member_joins_syncs_and_is_told_to_join_again() -> None:
     world.join("a", "orders")
     joined = join(world)
     c = joined.member_id
-    assert (joined.generation_id, joined.protocol_name, joined.leader) == (2, "range", "")
-    assert sync(world, c, 2) == {}
-    assert beat(world, c, 2) == ErrorCode.NONE
-    world.heartbeat("a", 1, owned={"orders": [0, 1, 2, 3]})
-    assert beat(world, c, 2) == ErrorCode.NONE  # a has not given back yet
-    world.heartbeat("a", 1, owned={"orders": [0, 1]})
-    assert beat(world, c, 2) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert join(world, c).generation_id == 2
-    assert sync(world, c, 2) == {"orders": [2, 3]}
+    assert (joined.generation_id, joined.protocol_name, joined.leader) == (3, "range", "")
+    assert sync(world, c, 3) == {}
+    assert beat(world, c, 3) == ErrorCode.NONE
+    world.heartbeat("a", 2, owned={"orders": [0, 1, 2, 3]})
+    assert beat(world, c, 3) == ErrorCode.NONE  # a has not given back yet
+    world.heartbeat("a", 2, owned={"orders": [0, 1]})
+    assert beat(world, c, 3) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert join(world, c).generation_id == 3
+    assert sync(world, c, 3) == {"orders": [2, 3]}
     assert world.group.state is ConsumerGroupState.STABLE
     assert {one.member_type for one in world.group.describe().members} == {0, 1}
 
@@ -183,13 +189,13 @@ def test_a_wrong_generation_or_member_is_refused() -> None:
     world.join("a", "orders")
     c = join(world).member_id
     with pytest.raises(IllegalGeneration):
-        beat(world, c, 1)
+        beat(world, c, 2)
     with pytest.raises(IllegalGeneration):
-        sync(world, c, 3)
+        sync(world, c, 4)
     with pytest.raises(UnknownMember, match="does not use the classic protocol"):
-        beat(world, "a", 1)
+        beat(world, "a", 2)
     with pytest.raises(UnknownMember):
-        beat(world, "nobody", 2)
+        beat(world, "nobody", 3)
     with pytest.raises(IllegalGeneration):
         world.group.check_commit(Committer(member_id=c, member_epoch=9))
 
@@ -200,14 +206,14 @@ def test_sync_sends_a_member_back_when_the_group_has_moved_on() -> None:
     c = join(world).member_id
     world.join("b", "orders")
     with pytest.raises(RebalanceInProgress):
-        sync(world, c, 2)
+        sync(world, c, 3)
     world.pass_ms(9_000)
-    beat(world, c, 2)
+    beat(world, c, 3)
     world.pass_ms(9_000)
-    beat(world, c, 2)
+    beat(world, c, 3)
     world.pass_ms(2_000)  # it did not join within its rebalance timeout
     with pytest.raises(UnknownMember):
-        beat(world, c, 2)
+        beat(world, c, 3)
 
 
 def test_a_member_that_does_not_sync_or_beat_is_fenced() -> None:
@@ -216,7 +222,7 @@ def test_a_member_that_does_not_sync_or_beat_is_fenced() -> None:
     c = join(world, session_timeout_ms=60_000).member_id
     world.pass_ms(20_000)
     with pytest.raises(UnknownMember):
-        sync(world, c, 2)
+        sync(world, c, 3)
     c = join(world).member_id
     sync(world, c, world.group.epoch)
     world.pass_ms(10_000)
@@ -237,6 +243,23 @@ def test_a_classic_member_that_may_not_join(said: dict[str, Any], refusal: type[
     world.join("a", "orders")
     with pytest.raises(refusal):
         join(world, **said)
+
+
+@pytest.mark.parametrize(("version", "name"), [(6, ""), (7, None)])
+def test_a_nameless_member_is_given_its_id_before_its_metadata_is_read(
+    version: int, name: str | None
+) -> None:
+    world = a_world()
+    world.join("a", "orders")
+    request = JoinGroupRequest(
+        group_id=GROUP,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+        session_timeout_ms=10_000,
+    )
+    answer = world.ask(world.group.join, request, world.caller(version))
+    assert (answer.error_code, answer.protocol_name) == (ErrorCode.MEMBER_ID_REQUIRED, name)
+    assert answer.member_id
 
 
 def test_classic_members_must_have_an_assignor_in_common() -> None:
@@ -320,6 +343,26 @@ def test_a_classic_group_goes_on_with_what_its_members_have() -> None:
     assert world.group.member_count == 1
 
 
+def test_the_first_assignment_after_an_upgrade_does_not_wait_for_the_interval() -> None:
+    """What the classic group had was computed by its leader, not by this coordinator."""
+    world = a_world(consumer_assignment_interval_ms=1_000)
+    assert upgrade(world, a_classic_group(c1=[0, 1, 2, 3])).member_epoch == 8
+    states = [world.group.state]
+    assert world.join("b", "orders").member_epoch == 8
+    states.append(world.group.state)
+    assert states == [ConsumerGroupState.RECONCILING, ConsumerGroupState.ASSIGNING]
+    world.pass_ms(1_000)
+    assert world.heartbeat("b", 8).member_epoch == 9
+
+
+def test_no_member_is_in_the_epoch_of_a_group_that_had_not_gathered() -> None:
+    world = a_world()
+    value = a_classic_group(c1=[])
+    value.generation = 0
+    assert upgrade(world, value, topics=()).member_epoch == 1
+    assert facts_of(world.group) == facts_of(world.reload())
+
+
 @pytest.mark.parametrize(
     ("settings", "changed", "why"),
     [
@@ -389,7 +432,7 @@ def test_the_group_becomes_classic_when_its_last_new_member_leaves() -> None:
     assert [one.member_id for one in value.members] == ["c1", "c2"]
     assert world.group.downgrade_rebalances
     assert world.group.is_empty
-    assert world.group.epoch == 0
+    assert world.group.epoch == 1  # as of a group that nothing was written of
     told = decode_assignment(value.members[0].assignment).assigned_partitions
     target = {one.topic: one.partitions for one in told}
     assert set(target) == {"orders"}

@@ -43,7 +43,7 @@ def test_a_pattern_that_is_none_is_refused_and_nothing_happens() -> None:
     assert not world.log
     world.join("a", "orders")
     with pytest.raises(InvalidRegularExpression):
-        world.heartbeat("a", 1, subscribed_topic_regex="*")
+        world.heartbeat("a", 2, subscribed_topic_regex="*")
 
 
 def test_new_topics_are_found_but_not_more_often_than_every_ten_seconds() -> None:
@@ -106,7 +106,7 @@ def test_names_and_a_pattern_together() -> None:
     world = a_world()
     world.join("a", "payments", subscribed_topic_regex="or.*")
     world.tick()
-    assert world.told(world.heartbeat("a", 1)) == {"payments": [0], "orders": [0, 1]}
+    assert world.told(world.heartbeat("a", 2)) == {"payments": [0], "orders": [0, 1]}
 
 
 def test_a_refused_resolution_is_tried_again() -> None:
