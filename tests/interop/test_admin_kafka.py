@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from admin_worlds import Shape, World, kafka_cluster, our_world
 
 from conftest import ByName
-from feature_updates_kit import CASES, Case, expected, outcome, requests
+from kits.broker.feature_updates_kit import CASES, Case, expected, outcome, requests
+from kits.interop.admin_worlds import Shape, World, kafka_cluster, our_world
 from kits.interop.client_kit import ConnectedClient
 from kits.interop.kafka_tools import run_script
 from kits.process.waiting_for import until

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from group_protocol_kit import PARTITIONS, TOPIC, GroupScene, subscription
 
+from kits.interop.group_protocol_kit import PARTITIONS, TOPIC, GroupScene, subscription
 from kits.interop.waiting import wait_for
 from kits.process.wire_client import WireClient
 from millstream.testing.broker_thread import BrokerThread

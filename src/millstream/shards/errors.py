@@ -4,7 +4,7 @@ from millstream.model.errors import OperatingError
 
 
 class RequestRefused(OperatingError):
-    """What a coordinator refuses; `reason` is for the client, where the code does not say it all."""
+    """What a coordinator refuses; `reason` is for clients, where the code does not say it all."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason or None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from feature_updates_kit import (
+from kits.broker.feature_updates_kit import (
     CASES,
     ELIGIBLE,
     GROUPS,
