@@ -87,6 +87,8 @@ class BrokerSeams:
     """What a broker of a cluster is reached by where its settings say no address."""
     open_files_max: int = OPEN_FILES_MAX
     """Segment files held open at once."""
+    metrics_port: int | None = None
+    """Where metrics are served if the settings open no port; a free one if it is taken."""
 
 
 class LoopTimers:
@@ -359,8 +361,8 @@ class Broker:
         return self._configs.get_text("broker.rack") or None
 
     async def _serve_metrics(self) -> None:
-        port = self._configs.get_int("metrics.port")
-        if port < 0:
+        port, preferred = self._configs.get_int("metrics.port"), self._seams.metrics_port
+        if port < 0 and preferred is None:
             return
         from millstream.broker.groups import gauges as group_gauges
         from millstream.observe.http import ObserveServer
@@ -369,6 +371,9 @@ class Broker:
         network = self._seams.network or LoopNetwork()
         self._observe = ObserveServer(network, self.metrics, why_not_ready=lambda: self._not_ready)
         host = self.endpoints[0].host
+        if port < 0 and preferred is not None:
+            self.metrics_port = await self._observe.start_somewhere(host=host, port=preferred)
+            return
         try:
             self.metrics_port = await self._observe.start(host=host, port=port)
         except OSError as error:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.cluster.first_start import check_first_start
@@ -52,21 +52,30 @@ def main(arguments: Sequence[str]) -> int:
     return run(Path(arguments[1]))
 
 
-def run(config_file: Path, *, zookeeper: str | None = None, lifeline: int | None = None) -> int:
+def run(
+    config_file: Path,
+    *,
+    zookeeper: str | None = None,
+    lifeline: int | None = None,
+    metrics_port: int | None = None,
+) -> int:
     """Run the broker that the file describes, in the cluster of these servers if any are given.
 
-    `lifeline`: a descriptor that ends with whoever started the broker, and the broker with it.
+    `lifeline`: a descriptor that ends with whoever started the broker, and the broker with it; who
+    gave it reads on standard output where metrics are served, and why a start failed.
+    `metrics_port`: where metrics are served if no setting says; a free one if it is taken.
     """
+    starter = Starter(lifeline, metrics_port)
     try:
         configs = read_configs(config_file, zookeeper=zookeeper)
     except (InvalidConfig, OSError) as error:
-        sys.stderr.write(f"millstream: {error}\n")
+        _say_failure(error, starter, f"millstream: {error}\n")
         return EXIT_USAGE
     node = configs.get_int("broker.id") if configs.get_list(_SERVERS) else None
     logs.configure(level=configs.get_text("log.level"), node=node)
     with asyncio.Runner(loop_factory=DirectLoop) as runner:
         fatal.install(runner.get_loop())
-        return runner.run(_serve(configs, lifeline))
+        return runner.run(_serve(configs, starter))
 
 
 def read_configs(config_file: Path, *, zookeeper: str | None = None) -> BrokerConfigs:
@@ -79,6 +88,13 @@ def read_configs(config_file: Path, *, zookeeper: str | None = None) -> BrokerCo
     for name in ("listeners", "advertised.listeners"):
         parse_listeners(name, configs.get_written(name))
     return configs
+
+
+class Starter(NamedTuple):
+    """What `millstream up` gives a broker that it starts; nothing for one started by hand."""
+
+    lifeline: int | None = None
+    metrics_port: int | None = None
 
 
 class _End:
@@ -101,26 +117,31 @@ class _End:
             self.told.set()
 
 
-async def _serve(configs: BrokerConfigs, lifeline: int | None) -> int:
-    end = _End(lifeline)
+async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
+    end = _End(starter.lifeline)
     try:
         check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
         files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
         seams = BrokerSeams(
-            process=LinuxProcess(), host_name=socket.gethostname(), open_files_max=files
+            process=LinuxProcess(),
+            host_name=socket.gethostname(),
+            open_files_max=files,
+            metrics_port=starter.metrics_port,
         )
         broker = Broker(configs, seams)
         if not await _started(broker, end.told):
             return EXIT_OK
     except (OperatingError, OSError) as error:
         logs.flush()
-        sys.stderr.write(f"millstream: the broker cannot start: {error}\n")
+        _say_failure(error, starter, f"millstream: the broker cannot start: {error}\n")
         return EXIT_STAYS_ALONE if isinstance(error, NotOfThisCluster) else EXIT_FAILED
     # What a start left stays for ever: the collector, off until now, need not look at it.
     gc.freeze()
     gc.enable()
     with pid_file(configs.get_text("pid.file")):
         try:
+            if starter.lifeline is not None and broker.metrics_port is not None:
+                _say_metrics(broker.endpoints[0].host, broker.metrics_port)
             say_ready(broker.endpoints)
             _settle_down()
             await broker.serve_until(end.told)
@@ -180,6 +201,25 @@ def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
     with suppress(OSError):  # nobody needs to listen
         sys.stdout.write(f"ready: {places}\n")
         sys.stdout.flush()
+
+
+def _say_metrics(host: str, port: int) -> None:
+    """For `millstream up`, before the ready line."""
+    place = ListenerAddress("", _reachable(host), port).place
+    with suppress(OSError):
+        sys.stdout.write(f"metrics: {place}\n")
+
+
+def _say_failure(error: Exception, starter: Starter, told: str) -> None:
+    """Whoever started it tells the cause last of all, when the other brokers have stopped."""
+    if starter.lifeline is not None:
+        from millstream.broker.start_failure import failure_of
+
+        with suppress(OSError):
+            sys.stdout.write(failure_of(error).line())
+            sys.stdout.flush()
+            return
+    sys.stderr.write(told)
 
 
 def _reachable(host: str) -> str:

@@ -22,6 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 log = typer.Typer(help="Look into the log files of partitions; nothing is changed.")
 log.command("verify")(log_verify.verify)

@@ -21,11 +21,24 @@ def broker(
     lifeline: Annotated[
         int | None,
         typer.Option(
-            help="A descriptor to read from; its end stops the broker.", metavar="FD", min=0
+            help="A descriptor to read from; its end stops the broker.",
+            metavar="FD",
+            min=0,
+            hidden=True,
+        ),
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Where metrics are served if no setting says; a free port if it is taken.",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            hidden=True,
         ),
     ] = None,
 ) -> None:
     """Run one broker until SIGTERM or Ctrl-C; prints `ready: host:port` when clients can come."""
     from millstream.broker.process import run  # only here: the other commands need no broker
 
-    sys.exit(run(config, zookeeper=zookeeper, lifeline=lifeline))
+    sys.exit(run(config, zookeeper=zookeeper, lifeline=lifeline, metrics_port=metrics_port))

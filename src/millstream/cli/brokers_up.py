@@ -4,7 +4,8 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -17,7 +18,9 @@ from millstream.cli.brokers_on_disk import (
 )
 from millstream.cli.failure import complain, refuse
 from millstream.cli.replica_defaults import disagreements
-from millstream.cli.supervisor import StartFailed, StartStopped, Supervisor
+from millstream.cli.supervisor import Launch, Ready, StartFailed, StartStopped, Supervisor
+from millstream.cli.up_settings import BadOverride, launches, parse_overrides
+from millstream.model.config.errors import InvalidConfig
 from millstream.model.errors import OperatingError
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ class Wanted(NamedTuple):
     host: str | None
     racks: bool = False
     """Whether the machine's name is the rack of all brokers."""
+    configs: tuple[str, ...] = ()
+    """`KEY=VALUE` each, for all brokers of this start."""
 
 
 class Place(NamedTuple):
@@ -65,37 +70,97 @@ class Place(NamedTuple):
         return not self.is_cluster and any(one.keeper_place for one in self.brokers)
 
 
+class Start(NamedTuple):
+    """What is started where."""
+
+    place: Place
+    directories: Sequence[BrokerDirectory]
+    launches: Sequence[Launch]
+
+
+class UpFailed(Exception):
+    """Nothing was started, or all of it has been stopped again."""
+
+    def __init__(self, error: Exception, *, prefix: str = "") -> None:
+        self.error, self.prefix = error, prefix
+        super().__init__(f"{prefix}{error}")
+
+
 def run(wanted: Wanted) -> int:
     """Start brokers and keep them until a signal; the exit code."""
     if wanted.port is not None and not 0 <= wanted.port <= 65535:
         refuse(f"--port {wanted.port}: a port is between 0 and 65535")
-    data_dir = wanted.data_dir.resolve()
-    found = [one for one in brokers_of(data_dir) if one.settings_file.exists()]
-    place = Place(data_dir, found)
-    count = _count(wanted, place)
-    directories = [BrokerDirectory(data_dir, number + 1) for number in range(count)]
-    if not _is_prepared(wanted, directories, cluster_size=count):
-        return EXIT_FAILED
-    if place.has_servers:
-        return _keep(directories, Supervisor(data_dir, complain))
-    was_cluster = place.is_cluster
-    code = _keep_with_keeper(place, directories)
-    if code != EXIT_STAYS_ALONE or was_cluster:
-        return code
-    shutil.rmtree(place.keeper, ignore_errors=True)
-    if count > 1:
-        return EXIT_FAILED
-    complain(f"{wanted.data_dir} stays one broker's alone")
-    if not _is_prepared(wanted, directories, cluster_size=None):
-        return EXIT_FAILED
-    return _keep(directories, Supervisor(data_dir, complain))
-
-
-def _is_prepared(
-    wanted: Wanted, directories: Sequence[BrokerDirectory], *, cluster_size: int | None
-) -> bool:
-    """Write the settings of all; says what hinders it."""
     try:
+        return _run(wanted)
+    except UpFailed as failed:
+        # Only here, and last of all: what is written while brokers stop must not bury the cause.
+        from millstream.cli.up_failure import explanation
+
+        for line in explanation(failed.error, prefix=failed.prefix):
+            complain(line)
+        return EXIT_FAILED
+
+
+def _run(wanted: Wanted) -> int:
+    data_dir = wanted.data_dir.resolve()
+    with _failing(wanted.data_dir):
+        found = [one for one in brokers_of(data_dir) if one.settings_file.exists()]
+        place = Place(data_dir, found)
+        has_servers = place.has_servers
+    count = _count(wanted, place)
+    try:
+        overrides = parse_overrides(wanted.configs, brokers=count)
+    except BadOverride as error:
+        refuse(str(error))
+    directories = [BrokerDirectory(data_dir, number + 1) for number in range(count)]
+    _prepare(wanted, directories, cluster_size=count)
+    with _failing(wanted.data_dir):
+        start = Start(
+            place, directories, launches(directories, overrides, os.environ, is_quiet=_is_quiet())
+        )
+    if has_servers:
+        return _keep(start, Supervisor(data_dir, complain))
+    return _keep_as_cluster(wanted, start)
+
+
+def _keep_as_cluster(wanted: Wanted, start: Start) -> int:
+    """With a keeper; one broker that cannot be in a cluster is kept alone, as it was."""
+    place, directories = start.place, start.directories
+    was_cluster = place.is_cluster
+    try:
+        return _keep_with_keeper(start)
+    except UpFailed as failed:
+        if was_cluster or not _stays_alone(failed.error):
+            raise
+        shutil.rmtree(place.keeper, ignore_errors=True)
+        if len(directories) > 1:
+            raise
+        complain(str(failed))
+    complain(f"{wanted.data_dir} stays one broker's alone")
+    _prepare(wanted, directories, cluster_size=None)
+    return _keep(start, Supervisor(place.path, complain))
+
+
+def _stays_alone(error: Exception) -> bool:
+    return isinstance(error, StartFailed) and error.exit_code == EXIT_STAYS_ALONE
+
+
+@contextmanager
+def _failing(data_dir: Path) -> Iterator[None]:
+    """What hinders a start before there is a broker that could tell it."""
+    try:
+        yield
+    except InvalidConfig as error:
+        raise UpFailed(error, prefix=f"a server.properties in {data_dir}, ") from error
+    except (BrokerRunning, OSError) as error:
+        raise UpFailed(error) from error
+
+
+def _prepare(
+    wanted: Wanted, directories: Sequence[BrokerDirectory], *, cluster_size: int | None
+) -> None:
+    """Write the settings of all."""
+    with _failing(wanted.data_dir):
         for number, one in enumerate(directories):
             port = _port_of(wanted, number, directories)
             changes = one.prepare(host=wanted.host, port=port, cluster_size=cluster_size)
@@ -108,13 +173,6 @@ def _is_prepared(
         files = {one.broker_id: one.settings for one in directories}
         for line in disagreements(files, os.environ):
             complain(line)
-    except BrokerRunning as error:
-        complain(str(error))
-    except OSError as error:
-        complain(f"{error.filename or wanted.data_dir}: {error.strerror or error}")
-    else:
-        return True
-    return False
 
 
 def _count(wanted: Wanted, place: Place) -> int:
@@ -147,25 +205,46 @@ def _port_of(wanted: Wanted, number: int, directories: Sequence[BrokerDirectory]
     return known + number if known else 0
 
 
-def _keep(
-    directories: Sequence[BrokerDirectory], supervisor: Supervisor, *, first_alone: bool = False
-) -> int:
+def _keep(start: Start, supervisor: Supervisor, *, first_alone: bool = False) -> int:
     """Serve until told to stop; with `first_alone` the others start when the first one serves."""
-    groups = [directories[:1], directories[1:]] if first_alone else [directories]
+    is_terminal = os.isatty(1)
     try:
-        places = [place for group in groups for place in supervisor.start(group)]
-        sys.stdout.write(f"ready: {','.join(places)}\n")
-        sys.stdout.flush()
+        ones = start.launches
+        groups = [ones[:1], ones[1:]] if first_alone else [ones]
+        brokers = [one for group in groups for one in supervisor.start(group)]
+        _say(_banner(start, brokers) if is_terminal else _ready_line(brokers))
         supervisor.wait()
+        if is_terminal:
+            _say("\rstopping the brokers\n")  # over the ^C
     except StartStopped:
-        _undo(directories)
+        _undo(start.directories)
     except StartFailed as error:
-        complain(str(error))
-        _undo(directories)
-        return EXIT_STAYS_ALONE if error.exit_code == EXIT_STAYS_ALONE else EXIT_FAILED
+        _undo(start.directories)
+        raise UpFailed(error) from error
     finally:
         supervisor.stop()
     return 0
+
+
+def _is_quiet() -> bool:
+    """Who looks at a terminal wants to know what is wrong; a file or a program gets every line."""
+    return os.isatty(1) and os.isatty(2)
+
+
+def _ready_line(brokers: Sequence[Ready]) -> str:
+    return f"ready: {','.join(place for one in brokers for place in one.places)}\n"
+
+
+def _banner(start: Start, brokers: Sequence[Ready]) -> str:
+    from millstream.cli.banner import banner, command_name
+
+    command = command_name(sys.argv[0])
+    return banner(brokers, start.place.path, command=command, is_new=not start.place.brokers)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _undo(directories: Sequence[BrokerDirectory]) -> None:
@@ -173,10 +252,11 @@ def _undo(directories: Sequence[BrokerDirectory]) -> None:
         one.undo()
 
 
-def _keep_with_keeper(place: Place, directories: Sequence[BrokerDirectory]) -> int:
+def _keep_with_keeper(start: Start) -> int:
     # Only here: a broker with servers of its own needs none of it.
     from millstream.cli.keeper_thread import HOST, KeeperThread
 
+    place, directories = start.place, start.directories
     # A broker that was alone founds the cluster: nobody else may come first.
     first_alone = not place.is_cluster and bool(place.brokers)
     supervisor = Supervisor(place.path, complain)
@@ -191,14 +271,13 @@ def _keep_with_keeper(place: Place, directories: Sequence[BrokerDirectory]) -> i
         former = directories[0].keeper_place.rpartition(":")[2]
         port = keeper.start(int(former) if former.isdigit() else 0, on_failure=failed)
     except (OperatingError, OSError) as error:
-        complain(f"the keeper cannot start: {error}")
         _undo(directories)
         supervisor.stop()
-        return EXIT_FAILED
+        raise UpFailed(error, prefix="the keeper cannot start: ") from error
     for one in directories:
         one.set_keeper(f"{HOST}:{port}")
     try:
-        code = _keep(directories, supervisor, first_alone=first_alone)
+        code = _keep(start, supervisor, first_alone=first_alone)
     finally:
         _stop_keeper(keeper)
     for failure in failures:

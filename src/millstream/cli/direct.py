@@ -11,40 +11,59 @@ from pathlib import Path
 from typing import Final
 
 _OPTIONS: Final = {
-    "broker": frozenset({"--config", "--lifeline", "--zookeeper"}),
+    "broker": frozenset({"--config", "--lifeline", "--metrics-port", "--zookeeper"}),
     "up": frozenset({"--brokers", "--port", "--data-dir", "--host"}),
 }
+_REPEATED: Final = {"broker": "", "up": "--config"}
 _NUMBER_DIGITS_MAX: Final = 9
+_PORT_MAX: Final = 65535
 
 
 def command_of(arguments: Sequence[str]) -> Callable[[], int] | None:
     """What the command line asks for, if it is one of these; calling it gives the exit code."""
     if not arguments or arguments[0] not in _OPTIONS:
         return None
-    given = _options(arguments[1:], _OPTIONS[arguments[0]])
-    if given is None:
+    found = _options(arguments[1:], _OPTIONS[arguments[0]], _REPEATED[arguments[0]])
+    if found is None:
         return None
-    return _broker(given) if arguments[0] == "broker" else _up(given)
+    given, repeated = found
+    return _broker(given) if arguments[0] == "broker" else _up(given, repeated)
 
 
-def _options(arguments: Sequence[str], known: frozenset[str]) -> dict[str, str] | None:
-    """Options with their values, each once; None for anything that is not as plain as that."""
+def _options(
+    arguments: Sequence[str], known: frozenset[str], repeated: str
+) -> tuple[dict[str, str], list[str]] | None:
+    """Options with their values, each once, and the values of the one that may be repeated.
+
+    None for anything that is not as plain as that.
+    """
     given: dict[str, str] = {}
+    values: list[str] = []
     words = iter(arguments)
     for word in words:
         name, has_value, value = word.partition("=")
         if not has_value:
             value = next(words, "")
-        if name not in known or name in given or not value or value.startswith("-"):
+        if not value or value.startswith("-"):
+            return None
+        if name == repeated:
+            values.append(value)
+            continue
+        if name not in known or name in given:
             return None
         given[name] = value
-    return given
+    return given, values
 
 
 def _broker(given: dict[str, str]) -> Callable[[], int] | None:
-    lifeline = given.get("--lifeline", "0")
-    if "--config" not in given or not _is_number(lifeline):
+    numbers = {name: given.get(name, "0") for name in ("--lifeline", "--metrics-port")}
+    if "--config" not in given or not all(map(_is_number, numbers.values())):
         return None
+    if int(numbers["--metrics-port"]) > _PORT_MAX:
+        return None
+
+    def number(name: str) -> int | None:
+        return int(numbers[name]) if name in given else None
 
     def run_broker() -> int:
         # Loading makes many objects and no garbage; `run` turns it on when the broker is ready.
@@ -54,7 +73,8 @@ def _broker(given: dict[str, str]) -> Callable[[], int] | None:
         return run(
             Path(given["--config"]),
             zookeeper=given.get("--zookeeper"),
-            lifeline=int(lifeline) if "--lifeline" in given else None,
+            lifeline=number("--lifeline"),
+            metrics_port=number("--metrics-port"),
         )
 
     return run_broker
@@ -64,7 +84,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX
 
 
-def _up(given: dict[str, str]) -> Callable[[], int] | None:
+def _up(given: dict[str, str], configs: Sequence[str]) -> Callable[[], int] | None:
     numbers: dict[str, int] = {}
     for name in ("--brokers", "--port"):
         text = given.get(name, "1")
@@ -81,6 +101,7 @@ def _up(given: dict[str, str]) -> Callable[[], int] | None:
                 port=numbers["--port"] if "--port" in given else None,
                 data_dir=Path(given.get("--data-dir", brokers_up.DATA_DIR_DEFAULT)),
                 host=given.get("--host"),
+                configs=tuple(configs),
             )
         )
 

@@ -14,30 +14,58 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.cli.brokers_on_disk import BrokerDirectory, brokers_of
 from millstream.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from millstream.broker.start_failure import StartFailure
 
 START_TIMEOUT_S: Final = 120.0
 """Recovery of a large log after a crash takes its time."""
 STOP_TIMEOUT_S: Final = 30.0
 EXIT_WAIT_S: Final = 1.0
 POLL_S: Final = 0.05
-_READY: Final = b"ready: "
+_READY: Final = "ready: "
+_METRICS: Final = "metrics: "
+_FAILED: Final = "failed: "
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
-class StartFailed(Exception):
-    """A broker did not become ready; it has said why on standard error."""
+class Launch(NamedTuple):
+    """A broker to start."""
 
-    def __init__(self, broker_id: int, exit_code: int | None) -> None:
+    directory: BrokerDirectory
+    environment: Mapping[str, str]
+    """Settings of this start, over those of the file."""
+    metrics_port: int | None
+    """Where metrics are served if it is free; None: the settings say."""
+
+
+class Ready(NamedTuple):
+    """Where a broker is found."""
+
+    places: list[str]
+    metrics: str | None
+    """host:port; None where they are not served."""
+
+
+class StartFailed(Exception):
+    """A broker did not become ready."""
+
+    def __init__(
+        self, broker_id: int, exit_code: int | None, failure: "StartFailure | None" = None
+    ) -> None:
         self.exit_code = exit_code
         """None: it did not end in time."""
-        how = "it is not ready yet" if exit_code is None else _how_ended(exit_code)
+        self.failure = failure
+        """As the broker told it; None: it could not, what it wrote to standard error says why."""
+        how = f"not ready after {START_TIMEOUT_S:.0f} s" if exit_code is None else ""
+        how = failure.reason if failure is not None else how or _how_ended(exit_code or 0)
         super().__init__(f"broker {broker_id} did not start: {how}")
 
 
@@ -64,20 +92,24 @@ class Supervisor:
         self._lifeline, self._alive = os.pipe()
         """The brokers' end, and ours, which nobody inherits."""
 
-    def start(self, directories: Sequence[BrokerDirectory]) -> list[str]:
-        """Start the brokers and wait for all; where clients find them. Raises StartFailed."""
-        for one in directories:
-            self._children[one.broker_id] = subprocess.Popen(  # noqa: S603 - our own module
+    def start(self, launches: Sequence[Launch]) -> list[Ready]:
+        """Start the brokers and wait for all; where they are found. Raises StartFailed."""
+        for one in launches:
+            directory = one.directory
+            port = () if one.metrics_port is None else ("--metrics-port", str(one.metrics_port))
+            self._children[directory.broker_id] = subprocess.Popen(  # noqa: S603 - our own module
                 [
-                    *(sys.executable, "-m", "millstream", "broker"),
-                    *("--lifeline", "0", "--config", str(one.settings_file)),
+                    *(sys.executable, "-m", "millstream", "broker", "--lifeline", "0", *port),
+                    # Last: a broker that runs is known by its settings file.
+                    *("--config", str(directory.settings_file)),
                 ],
                 stdin=self._lifeline,
                 stdout=subprocess.PIPE,
+                env={**os.environ, **one.environment},
                 # Ctrl-C reaches the whole group of a terminal: the brokers are ours to stop.
                 start_new_session=True,
             )
-        return [place for one in directories for place in self._await_ready(one)]
+        return self._await_ready([one.directory for one in launches])
 
     def wait(self) -> None:
         """Until somebody tells us to stop; says which brokers die meanwhile."""
@@ -114,38 +146,60 @@ class Supervisor:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _await_ready(self, directory: BrokerDirectory) -> list[str]:
-        child = self._children[directory.broker_id]
-        line = self._first_line(child)
-        if not line.startswith(_READY):
-            if self._is_told:
-                raise StartStopped
-            self._is_told = True  # all are stopped now: that others end is no news
-            raise StartFailed(directory.broker_id, self._ended(directory.broker_id))
-        places = line.removeprefix(_READY).decode().strip().split(",")
-        directory.keep_port(places[0])
-        return places
+    def _await_ready(self, directories: Sequence[BrokerDirectory]) -> list[Ready]:
+        """All at once: the first that fails ends the wait for the others."""
+        texts = {one.broker_id: "" for one in directories}
+        found: dict[int, Ready] = {}
+        for broker_id, piece in self._outputs(list(texts)):
+            if broker_id in found:
+                continue  # if it has died meanwhile, `wait` tells it
+            texts[broker_id] += piece
+            ready = _ready_in(texts[broker_id])
+            if ready is not None:
+                found[broker_id] = ready
+            elif not piece:
+                raise self._failed(broker_id, texts[broker_id])
+            if len(found) == len(texts):
+                break
+        for one in directories:
+            if one.broker_id not in found:
+                raise self._failed(one.broker_id, "")
+            one.keep_port(found[one.broker_id].places[0])
+        return [found[one.broker_id] for one in directories]
 
-    def _first_line(self, child: subprocess.Popen[bytes]) -> bytes:
-        if child.stdout is None:
-            return b""
-        text = b""
+    def _outputs(self, broker_ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+        """What brokers write, "" for the end of it, until the time for a start is over.
+
+        Raises StartStopped when a signal comes.
+        """
         deadline_s = self._clock.monotonic_s() + START_TIMEOUT_S
         with selectors.DefaultSelector() as selector:
-            selector.register(child.stdout, selectors.EVENT_READ)
             selector.register(self._reader, selectors.EVENT_READ)
-            while not text.endswith(b"\n"):
-                for key, _ in selector.select(deadline_s - self._clock.monotonic_s()):
-                    if key.fileobj is self._reader:
-                        self._take_signals()
-                        continue
-                    piece = os.read(child.stdout.fileno(), 4096)
-                    if not piece:
-                        return text
-                    text += piece
-                if self._is_told or self._clock.monotonic_s() > deadline_s:
-                    return text
-        return text
+            for number in broker_ids:
+                output = self._children[number].stdout
+                if output is not None:
+                    selector.register(output, selectors.EVENT_READ, number)
+            while (left_s := deadline_s - self._clock.monotonic_s()) > 0:
+                ready = [key for key, _ in selector.select(left_s)]
+                if any(key.fileobj is self._reader for key in ready):
+                    self._take_signals()
+                if self._is_told:
+                    raise StartStopped
+                for key in ready:
+                    if key.fileobj is not self._reader:
+                        piece = os.read(key.fd, 4096)
+                        if not piece:
+                            selector.unregister(key.fileobj)
+                        yield key.data, piece.decode(errors="replace")
+
+    def _failed(self, broker_id: int, text: str) -> StartFailed:
+        self._is_told = True  # all are stopped now: that others end is no news
+        told = [line for line in text.splitlines() if line.startswith(_FAILED)]
+        if not told:
+            return StartFailed(broker_id, self._ended(broker_id))
+        from millstream.broker.start_failure import parse
+
+        return StartFailed(broker_id, self._ended(broker_id), parse(told[0]))
 
     def _await_signal(self, timeout_s: float | None) -> None:
         with selectors.DefaultSelector() as selector:
@@ -201,6 +255,17 @@ class Supervisor:
         self._writer.close()
         for descriptor in (self._lifeline, self._alive):
             os.close(descriptor)
+
+
+def _ready_in(text: str) -> Ready | None:
+    """What a broker has written so far, if it is ready."""
+    metrics = None
+    for line in text.splitlines(keepends=True):
+        if line.startswith(_METRICS):
+            metrics = line.removeprefix(_METRICS).strip()
+        elif line.startswith(_READY) and line.endswith("\n"):
+            return Ready(line.removeprefix(_READY).strip().split(","), metrics)
+    return None
 
 
 def _how_ended(code: int) -> str:

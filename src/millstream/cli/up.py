@@ -31,6 +31,15 @@ def up(
             help="Address to listen on; 0.0.0.0 lets other machines in. Loopback at first."
         ),
     ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="KEY=VALUE",
+            help="A setting of all brokers, for this start; wins over the environment and over"
+            " their server.properties. May be repeated.",
+        ),
+    ] = None,
     *,
     racks: Annotated[
         bool,
@@ -39,6 +48,11 @@ def up(
 ) -> None:
     """Start brokers and keep them until Ctrl-C; prints `ready: host:port,...` for clients."""
     wanted = brokers_up.Wanted(
-        brokers=brokers, port=port, data_dir=data_dir, host=host, racks=racks
+        brokers=brokers,
+        port=port,
+        data_dir=data_dir,
+        host=host,
+        racks=racks,
+        configs=tuple(config or ()),
     )
     sys.exit(brokers_up.run(wanted))

@@ -81,6 +81,19 @@ class ObserveServer:
         log.info("metrics are served", host=host, port=self._listener.port)
         return self._listener.port
 
+    async def start_somewhere(self, *, host: str, port: int) -> int | None:
+        """Listen on this port if it is free, else on another; None where that fails as well.
+
+        For a port that nobody asked for: a broker starts without it.
+        """
+        for wanted in (port, 0):
+            try:
+                return await self.start(host=host, port=wanted)
+            except OSError as error:
+                reason = error.strerror or str(error)
+        log.warning("metrics cannot be served", host=host, reason=reason)
+        return None
+
     async def close(self) -> None:
         """Stop listening and drop every connection: a scraper comes again anyway."""
         if self._listener is not None:

@@ -23,6 +23,8 @@ PLAIN = [
     ["up", "--data-dir=/tmp/x y", "--host", "0.0.0.0", "--port=19092", "--brokers", "1"],
     ["up", "--brokers", "3"],
     ["up", "--port", "99999"],
+    ["broker", "--lifeline", "0", "--metrics-port", "9404", "--config", "server.properties"],
+    ["up", "--config", "a=b", "--port", "0", "--config=c=d=e", "--config", "words"],
 ]
 LEFT_TO_THE_LIBRARY = [
     [],
@@ -45,6 +47,9 @@ LEFT_TO_THE_LIBRARY = [
     ["up", "--port", " 9092"],
     ["up", "--port", "٣"],
     ["up", "--brokers="],
+    ["up", "--config="],
+    ["up", "--config", "--port"],
+    ["broker", "--config", "a", "--metrics-port", "99999"],
     ["up", "extra"],
 ]
 WORDS = st.one_of(
@@ -127,4 +132,4 @@ def test_what_is_taken_means_the_same_in_the_library(command: str, words: list[s
 
 def test_a_settings_path_is_a_path(calls: Calls) -> None:
     found = calls.directly(["broker", "--config", "a/b"])
-    assert found == [(Path("a/b"), {"zookeeper": None, "lifeline": None})]
+    assert found == [(Path("a/b"), {"zookeeper": None, "lifeline": None, "metrics_port": None})]

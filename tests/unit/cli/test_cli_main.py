@@ -36,6 +36,28 @@ def test_help_names_every_command() -> None:
         assert f" {command} " in done.out
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *([], ["up"], ["broker"], ["keeper"], ["version"], ["produce"], ["consume"]),
+        *(["topics"], ["topics", "create"], ["log"], ["log", "dump"]),
+    ],
+    ids=" ".join,
+)
+def test_h_is_help_everywhere(command: list[str]) -> None:
+    short, long = millstream(*command, "-h"), millstream(*command, "--help")
+    assert (short.code, long.code) == (0, 0)
+    assert short.out == long.out
+    assert "Usage: " in short.out
+
+
+def test_help_is_silent_about_what_is_for_our_own_use() -> None:
+    told = millstream("broker", "--help").out
+    assert "--zookeeper" in told
+    assert "--lifeline" not in told
+    assert "--metrics-port" not in told
+
+
 @pytest.mark.parametrize("command", ["produce", "consume"])
 def test_a_client_without_its_columns_says_what_to_install(command: str) -> None:
     program = (

@@ -1,0 +1,125 @@
+"""`millstream up --config KEY=VALUE`, and what a start adds to the settings of its brokers.
+
+In force are, the first that says something: `--config`, the environment, the broker's
+server.properties, and then what `up` chooses: a port for metrics, and a quiet log on a terminal.
+They reach a broker through its environment and are not kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from millstream.cli.brokers_on_disk import BrokerDirectory
+from millstream.cli.supervisor import Launch
+from millstream.model.config.broker_keys import BROKER_KEYS
+from millstream.model.config.errors import InvalidConfig
+from millstream.model.config.later_keys import LATER_KEYS
+from millstream.model.config.properties import check_settings, parse_properties, variable_of
+from millstream.model.config.refused import refused_broker_reason
+
+METRICS_PORT_DEFAULT: Final = 9404
+"""Of the first broker, the others follow: Prometheus' JMX exporter is usually found there."""
+_METRICS_PORT: Final = "metrics.port"
+_LOG_LEVEL: Final = "log.level"
+_QUIET: Final = "WARN"
+
+_NOT_HERE: Final = {
+    "broker.id": "up numbers its brokers",
+    "node.id": "up numbers its brokers",
+    "listeners": "use --host and --port",
+    "log.dirs": "use --data-dir",
+    "log.dir": "use --data-dir",
+    "pid.file": "up finds its brokers by it",
+    "zookeeper.connect": "up runs the keeper of its brokers",
+}
+"""What a start must not change for all brokers, with what to do instead."""
+
+_OF_ONE: Final = "advertised.listeners"
+
+
+class BadOverride(Exception):
+    """A `--config` that cannot be; the text says which and why."""
+
+
+def parse_overrides(given: Sequence[str], *, brokers: int) -> dict[str, str]:
+    """Settings by name; raises BadOverride."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, has_value, value = text.partition("=")
+        name, value = name.strip(), value.strip()
+        if not has_value or not name:
+            raise BadOverride(f"--config {text}: it is KEY=VALUE")
+        if name in found:
+            raise BadOverride(f"--config {name} is given twice")
+        _check(name, value, brokers)
+        found[name] = value
+    return found
+
+
+def _check(name: str, value: str, brokers: int) -> None:
+    if name in _NOT_HERE:
+        raise BadOverride(f"--config {name} is not for all brokers: {_NOT_HERE[name]}")
+    if name == _OF_ONE and brokers > 1:
+        raise BadOverride(
+            f"--config {name} is not for {brokers} brokers: set it in the server.properties of each"
+        )
+    reason = refused_broker_reason(name)
+    if reason is not None:
+        raise BadOverride(f"--config {name} has no effect here: {reason}")
+    if name in LATER_KEYS:
+        raise BadOverride(f"--config {name} has no effect yet")
+    if name not in BROKER_KEYS:
+        raise BadOverride(f"--config {name}: there is no such setting of a broker{_like(name)}")
+    try:
+        check_settings({name: value}, "--config")
+    except InvalidConfig as error:
+        raise BadOverride(str(error)) from None
+
+
+def _like(name: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, BROKER_KEYS, n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def launches(
+    directories: Sequence[BrokerDirectory],
+    overrides: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    is_quiet: bool,
+) -> list[Launch]:
+    """How each broker is started; `environment` is this process's own."""
+    return [
+        _launch(one, number, overrides, environment, is_quiet=is_quiet)
+        for number, one in enumerate(directories)
+    ]
+
+
+def _launch(
+    directory: BrokerDirectory,
+    number: int,
+    overrides: Mapping[str, str],
+    environment: Mapping[str, str],
+    *,
+    is_quiet: bool,
+) -> Launch:
+    in_file = parse_properties(directory.settings_file.read_text())
+    for_all = {
+        name: environment[variable_of(name)]
+        for name in (_METRICS_PORT, _LOG_LEVEL)
+        if variable_of(name) in environment
+    } | dict(overrides)
+    chosen = dict(overrides)
+    port = for_all.get(_METRICS_PORT, "")
+    if port.isascii() and port.isdigit() and port != "0":
+        # One port for all cannot be: the others follow, as with --port.
+        chosen[_METRICS_PORT] = str(int(port) + number)
+    if is_quiet and _LOG_LEVEL not in for_all and _LOG_LEVEL not in in_file:
+        chosen[_LOG_LEVEL] = _QUIET
+    is_port_chosen = _METRICS_PORT in for_all or _METRICS_PORT in in_file
+    return Launch(
+        directory,
+        {variable_of(name): value for name, value in chosen.items()},
+        None if is_port_chosen else METRICS_PORT_DEFAULT + number,
+    )
