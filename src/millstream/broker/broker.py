@@ -59,7 +59,7 @@ from millstream.storage.manager.log_manager import LogManager, Seams, StartRepor
 
 if TYPE_CHECKING:
     from millstream.broker.cluster.runtime import ClusterPart
-    from millstream.observe.http import ObserveServer
+    from millstream.observe.server import ObserveServer
 
 log = get_logger("millstream.broker")
 
@@ -364,12 +364,14 @@ class Broker:
         port, preferred = self._configs.get_int("metrics.port"), self._seams.metrics_port
         if port < 0 and preferred is None:
             return
-        from millstream.broker.groups import gauges as group_gauges
-        from millstream.observe.http import ObserveServer
+        from millstream.observe.server import ObserveServer
 
-        group_gauges.register(self.services)
-        network = self._seams.network or LoopNetwork()
-        self._observe = ObserveServer(network, self.metrics, why_not_ready=lambda: self._not_ready)
+        self._observe = ObserveServer(
+            self._seams.network or LoopNetwork(),
+            self.metrics,
+            why_not_ready=lambda: self._not_ready,
+            prepare=self._register_gauges,
+        )
         host = self.endpoints[0].host
         if port < 0 and preferred is not None:
             self.metrics_port = await self._observe.start_somewhere(host=host, port=preferred)
@@ -379,6 +381,12 @@ class Broker:
         except OSError as error:
             reason = f"metrics.port {port} on {host or 'all addresses'}: {error.strerror or error}"
             raise OSError(error.errno, reason) from error
+
+    def _register_gauges(self) -> None:
+        """Those that only a scrape loads the modules of."""
+        from millstream.broker.groups import gauges as group_gauges
+
+        group_gauges.register(self.services)
 
     def _on_change(self, change: ImageChange) -> Steps[None]:
         """Follow the controller: called after a change is durable, before its author hears.

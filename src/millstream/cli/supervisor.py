@@ -150,7 +150,7 @@ class Supervisor:
         """All at once: the first that fails ends the wait for the others."""
         texts = {one.broker_id: "" for one in directories}
         found: dict[int, Ready] = {}
-        for broker_id, piece in self._outputs(list(texts)):
+        for broker_id, piece in self._outputs(list(texts)) if texts else ():
             if broker_id in found:
                 continue  # if it has died meanwhile, `wait` tells it
             texts[broker_id] += piece

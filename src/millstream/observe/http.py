@@ -7,18 +7,14 @@ the peer takes it, and the loop serves Kafka clients between two pieces.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from millstream.observe.broker_metrics import BrokerMetrics
+from millstream.observe.exposition import choose_format
 from millstream.observe.http_request import BadRequest, Request, take_request
-from millstream.observe.logs import get_logger
-from millstream.runtime.network import Listener, Network
 
-log = get_logger("millstream.observe.http")
-
-CONNECTIONS_MAX: Final = 32
-"""A few scrapers and probes; what comes above is told to come later."""
+if TYPE_CHECKING:
+    from millstream.observe.server import ObserveServer
 
 IDLE_S: Final = 120.0
 """An open connection without a request; longer than the usual scrape interval of 15 to 60 s."""
@@ -54,77 +50,26 @@ class Answer(NamedTuple):
     allow: str = ""
 
 
-class ObserveServer:
-    """The HTTP side of one broker."""
-
-    def __init__(
-        self,
-        network: Network,
-        metrics: BrokerMetrics,
-        *,
-        why_not_ready: Callable[[], str | None],
-        connections_max: int = CONNECTIONS_MAX,
-    ) -> None:
-        """`why_not_ready` gives None when clients are served, else the reason."""
-        self._network = network
-        self._metrics = metrics
-        self._why_not_ready = why_not_ready
-        self.connections_max = connections_max
-        self.connections: set[HttpConnection] = set()
-        self._listener: Listener | None = None
-
-    async def start(self, *, host: str, port: int) -> int:
-        """Listen; the port, which the system chose when 0 was asked for."""
-        self._listener = await self._network.listen(
-            lambda: HttpConnection(self), host=host, port=port
-        )
-        log.info("metrics are served", host=host, port=self._listener.port)
-        return self._listener.port
-
-    async def start_somewhere(self, *, host: str, port: int) -> int | None:
-        """Listen on this port if it is free, else on another; None where that fails as well.
-
-        For a port that nobody asked for: a broker starts without it.
-        """
-        for wanted in (port, 0):
-            try:
-                return await self.start(host=host, port=wanted)
-            except OSError as error:
-                reason = error.strerror or str(error)
-        log.warning("metrics cannot be served", host=host, reason=reason)
-        return None
-
-    async def close(self) -> None:
-        """Stop listening and drop every connection: a scraper comes again anyway."""
-        if self._listener is not None:
-            self._listener.close()
-            for connection in list(self.connections):
-                connection.abort()
-            await self._listener.wait_closed()
-            self._listener = None
-
-    def answer(self, request: Request) -> Answer:
-        """What a request gets."""
-        if request.path not in ("/metrics", "/health", "/ready"):
-            return Answer(404, b"there is /metrics, /health and /ready\n")
-        if request.method not in ("GET", "HEAD"):
-            return Answer(405, b"only GET and HEAD\n", allow="GET, HEAD")
-        if request.path == "/health":
-            return Answer(200, b"ok\n")
-        if request.path == "/ready":
-            reason = self._why_not_ready()
-            told = "ready" if reason is None else f"not ready: {reason}"
-            return Answer(200 if reason is None else 503, f"{told}\n".encode(errors="replace"))
-        from millstream.observe.exposition import choose_format  # nothing that a start needs
-
-        text_format = choose_format(request.accept)
-        return Answer(200, self._metrics.exposition(text_format), text_format.value)
+def answer_to(server: "ObserveServer", request: Request) -> Answer:
+    """What a request gets."""
+    if request.path not in ("/metrics", "/health", "/ready"):
+        return Answer(404, b"there is /metrics, /health and /ready\n")
+    if request.method not in ("GET", "HEAD"):
+        return Answer(405, b"only GET and HEAD\n", allow="GET, HEAD")
+    if request.path == "/health":
+        return Answer(200, b"ok\n")
+    if request.path == "/ready":
+        reason = server.why_not_ready()
+        told = "ready" if reason is None else f"not ready: {reason}"
+        return Answer(200 if reason is None else 503, f"{told}\n".encode(errors="replace"))
+    text_format = choose_format(request.accept)
+    return Answer(200, server.metrics.exposition(text_format), text_format.value)
 
 
 class HttpConnection(asyncio.Protocol):
     """One connection; answers leave in the order of their requests."""
 
-    def __init__(self, server: ObserveServer) -> None:
+    def __init__(self, server: "ObserveServer") -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
@@ -219,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(request, BadRequest):
             self._begin_answer(Answer(request.status, f"{request}\n".encode()), None)
         else:
-            self._begin_answer(self._server.answer(request), request)
+            self._begin_answer(answer_to(self._server, request), request)
 
     # -- answers
 

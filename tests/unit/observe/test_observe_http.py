@@ -1,6 +1,7 @@
 """The HTTP side: what it answers, what it refuses, and that no peer can hold it up."""
 
 import asyncio
+import errno
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,7 +12,7 @@ from prometheus_client import parser
 
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.exposition import TextFormat
-from millstream.observe.http import IDLE_S, REQUEST_S, ObserveServer
+from millstream.observe.http import IDLE_S, REQUEST_S
 from millstream.observe.http_request import (
     HEAD_BYTES_MAX,
     HEADERS_MAX,
@@ -19,6 +20,7 @@ from millstream.observe.http_request import (
     Request,
     take_request,
 )
+from millstream.observe.server import ObserveServer
 from millstream.runtime.network import LoopNetwork
 from millstream.testing.sim.world import SimWorld
 
@@ -413,3 +415,56 @@ def test_on_real_sockets() -> None:
             await asyncio.open_connection("127.0.0.1", port)
 
     asyncio.run(main())
+
+
+class Occupied(LoopNetwork):
+    """A machine on which some ports cannot be had; 0 is whatever the system would choose."""
+
+    __slots__ = ("ports",)
+
+    def __init__(self, *ports: int) -> None:
+        self.ports = ports
+
+    async def listen(self, make_protocol: Any, *, port: int, **options: Any) -> Any:
+        if port in self.ports:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return await super().listen(make_protocol, port=port, **options)
+
+
+def test_a_port_that_nobody_asked_for_is_another_one_or_none() -> None:
+    async def started(*occupied: int) -> int | None:
+        server = ObserveServer(Occupied(*occupied), BrokerMetrics(), why_not_ready=lambda: None)
+        try:
+            return await server.start_somewhere(host="127.0.0.1", port=9404)
+        finally:
+            await server.close()
+
+    found = asyncio.run(started(9404))
+    assert found is not None
+    assert found != 9404
+    assert asyncio.run(started(9404, 0)) is None
+
+
+def test_what_only_scrapes_need_is_prepared_once_with_the_first() -> None:
+    prepared: list[str] = []
+
+    async def main() -> None:
+        server = ObserveServer(
+            LoopNetwork(),
+            BrokerMetrics(),
+            why_not_ready=lambda: None,
+            prepare=lambda: prepared.append("now"),
+        )
+        port = await server.start(host="127.0.0.1", port=0)
+        assert prepared == []
+        async with asyncio.timeout(20):
+            for _ in range(2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(request())
+                assert one(await reader.read())[0] == 200
+                writer.close()
+                await writer.wait_closed()
+            await server.close()
+
+    asyncio.run(main())
+    assert prepared == ["now"]
