@@ -33,4 +33,6 @@ def test_every_metric_is_listed_with_its_type() -> None:
     assert {name for name in listed.keys() - shown.keys() if name.startswith("millstream_")} <= {
         "millstream_connections_refused_total",  # by reason: there is none before the first
         "millstream_groups",  # by state, as well
+        "millstream_group_committed_offset",  # by group
+        "millstream_group_lag",
     }

@@ -23,7 +23,7 @@ take one group of the request and reply with one group of the response.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from typing_extensions import Buffer
@@ -39,6 +39,7 @@ from millstream.groups.expiry import Expiring
 from millstream.groups.offset_commit import is_gatherable
 from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.groups.offsets.loader import LogReader
+from millstream.groups.offsets.packed import offset_of
 from millstream.groups.parts import Group, NewMemberId, Parts
 from millstream.groups.records.entries import Entry, Producer
 from millstream.groups.records.keys import OffsetKey
@@ -367,6 +368,11 @@ class Shard:
     def offset_count(self) -> int:
         """NumOffsets"""
         return self._parts.offsets.count
+
+    def committed_offsets(self, size: int) -> Iterator[list[tuple[OffsetKey, int]]]:
+        """All of them, so many at once; commits may come between two batches."""
+        for batch in self._parts.offsets.in_batches(size):
+            yield [(key, offset_of(packed)) for key, packed in batch]
 
     def groups_by_state(self) -> Counter[tuple[str, str]]:
         """How many groups there are, by type and state (`classic`, `Stable`)."""

@@ -56,6 +56,10 @@ CONFIG_KEYS_PER_RESOURCE_MAX: Final = 1_000
 """Keys that one change of a topic's or broker's settings may name: several times those there are,
 and checked without giving others their turn."""
 
+METRIC_SERIES_MAX: Final = 100_000
+"""Of one metric with a label per partition or group: clients choose how many groups there are, and
+whoever scrapes must be able to take the answer."""
+
 PRODUCER_ID_BLOCK: Final = 1_000
 """Kafka's size of a block of producer ids: a kill wastes at most as many, and a write serves as
 many producers."""

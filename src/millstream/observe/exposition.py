@@ -50,18 +50,23 @@ def _wish(part: str) -> tuple[str, str, float]:
 
 
 def render(registry: Registry, text_format: TextFormat) -> Iterator[bytes]:
-    """The whole exposition, in pieces that each take the loop a short time only."""
+    """The whole exposition, in pieces that each take the loop a short time only.
+
+    A piece may be empty: something was searched and nothing found.
+    """
     registry.begin_scrape()
     for family in registry.families():
-        values = registry.read(family)  # at once: what is read may change between two pieces
-        lines = _header(family, text_format)
-        for labels, value in values:
-            lines += _sample_lines(family, labels, value)
-            if len(lines) >= _LINES_PER_PIECE:
+        header = _header(family, text_format)
+        for batch in registry.read(family):
+            lines = header if batch else []
+            header = [] if batch else header
+            for labels, value in batch:
+                lines += _sample_lines(family, labels, value)
+                if len(lines) >= _LINES_PER_PIECE:
+                    yield "".join(lines).encode(errors="replace")
+                    lines = []
+            if lines or family.read_stepwise is not None:
                 yield "".join(lines).encode(errors="replace")
-                lines = []
-        if lines and values:
-            yield "".join(lines).encode(errors="replace")
     if text_format is TextFormat.OPENMETRICS:
         yield b"# EOF\n"
 

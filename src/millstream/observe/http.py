@@ -214,9 +214,10 @@ class HttpConnection(asyncio.Protocol):
         if piece is None:
             self._end_answer()
             return
-        if self._is_chunked:
+        if self._is_chunked and piece:  # a chunk without bytes would be the end
             piece = b"%x\r\n%b\r\n" % (len(piece), piece)
-        self._transport.write(piece)
+        if piece:
+            self._transport.write(piece)
         self._go_on_soon()
 
     def _end_answer(self) -> None:

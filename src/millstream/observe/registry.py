@@ -5,7 +5,7 @@ own family out and is counted; the others are still told.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple, TypeVar
 
@@ -41,6 +41,8 @@ class Distribution(NamedTuple):
 Value = float | Distribution
 Labels = tuple[str, ...]
 Readings = Iterable[tuple[Labels, Value]]
+Batch = Sequence[tuple[Labels, Value]]
+"""What is read without giving others their turn; empty where it was only searched."""
 
 
 class Family(NamedTuple):
@@ -51,6 +53,8 @@ class Family(NamedTuple):
     help_text: str
     label_names: Labels
     read: Callable[[], Readings]
+    read_stepwise: Callable[[], Iterable[Batch]] | None = None
+    """Instead of `read`, for what is too much to be read at once."""
 
 
 class Registry:
@@ -86,6 +90,21 @@ class Registry:
         """Many values under one name; `read` gives (label values, value) pairs."""
         self._add(Family(name, kind, help_text, tuple(label_names), read))
 
+    def register_stepwise(
+        self,
+        name: str,
+        help_text: str,
+        read: Callable[[], Iterable[Batch]],
+        *,
+        label_names: Sequence[str],
+    ) -> None:
+        """A gauge with more values than can be read at once.
+
+        `read` gives them in batches of a few hundred; others have their turn between two, and may
+        change what is read.
+        """
+        self._add(Family(name, Kind.GAUGE, help_text, tuple(label_names), tuple, read))
+
     def _add(self, family: Family) -> None:
         name = family.name
         if not name.startswith((PREFIX, _STANDARD_PREFIX)):
@@ -115,9 +134,20 @@ class Registry:
         """Every family, sorted by name."""
         return [self._families[name] for name in self.names()]
 
-    def read(self, family: Family) -> list[tuple[Labels, Value]]:
-        """The family's values now; empty when its callback fails."""
-        return self._guarded(lambda: list(family.read()), [], name=family.name)
+    def read(self, family: Family) -> Iterator[Batch]:
+        """The family's values in one batch or in several; they end when its callback fails."""
+        stepwise = family.read_stepwise
+        if stepwise is None:
+            # At once: what is read may change between two pieces of the text.
+            yield self._guarded(lambda: list(family.read()), [], name=family.name)
+            return
+        nothing: Iterator[Batch] = iter(())
+        batches = self._guarded(lambda: iter(stepwise()), nothing, name=family.name)
+        while True:
+            batch = self._guarded(lambda: next(batches, None), None, name=family.name)
+            if batch is None:
+                return
+            yield batch
 
     def _guarded(self, work: Callable[[], T], instead: T, *, name: str) -> T:
         try:

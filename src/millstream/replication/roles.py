@@ -17,7 +17,7 @@ from millstream.model.errors import (
     UnknownPartition,
     UnknownTopicId,
 )
-from millstream.model.ids import BrokerId, TopicId, TopicPartition
+from millstream.model.ids import BrokerId, Offset, TopicId, TopicPartition
 from millstream.replication.cluster import ClusterSeams
 from millstream.replication.errors import NotLeader
 from millstream.replication.follower import (
@@ -179,6 +179,11 @@ class Roles(Waking):
     def readable(self, partition: Name) -> ReadableReplica:
         """What a consumer may read: the leader, or else the replica that follows it (KIP-392)."""
         return self._leaders.get(partition) or self._followers.get(partition) or self.get(partition)
+
+    def high_watermark_of(self, partition: Name) -> Offset | None:
+        """As far as this broker knows, which leads or follows it; None where it does neither."""
+        replica = self._leaders.get(partition) or self._followers.get(partition)
+        return None if replica is None else replica.log.high_watermark
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(list(self._leaders.values()))

@@ -149,6 +149,10 @@ class LedShard(Generic[Machine]):
         return True
 
     @property
+    def is_active(self) -> bool:
+        return self.phase is _ACTIVE
+
+    @property
     def has_gathered(self) -> bool:
         return bool(self._gathered)
 

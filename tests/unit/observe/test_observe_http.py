@@ -468,3 +468,26 @@ def test_what_only_scrapes_need_is_prepared_once_with_the_first() -> None:
 
     asyncio.run(main())
     assert prepared == ["now"]
+
+
+def test_a_step_that_found_nothing_does_not_end_the_answer() -> None:
+    """In a chunked body a chunk without bytes is the end."""
+    metrics = BrokerMetrics()
+    steps: list[list[tuple[tuple[str, ...], float]]] = [[], [(("1",), 1)], [], [(("2",), 2)], []]
+    metrics.register_stepwise("steps", "Steps", lambda: steps, label_names=["n"])
+
+    async def main() -> None:
+        server = ObserveServer(LoopNetwork(), metrics, why_not_ready=lambda: None)
+        port = await server.start(host="127.0.0.1", port=0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request())
+        async with asyncio.timeout(20):
+            _, _, body = one(await reader.read())
+            writer.close()
+            await writer.wait_closed()
+            await server.close()
+        for number in (b"1", b"2"):
+            assert b'millstream_steps{n="%b"} %b\n' % (number, number) in body
+        assert body.count(b"# TYPE millstream_steps gauge\n") == 1
+
+    asyncio.run(main())

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from millstream.broker.groups import lag
 from millstream.broker.requests.services import Services
 from millstream.observe.registry import Kind, Readings
 
@@ -26,7 +27,7 @@ _GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "group_offsets",
         "Committed offsets of the groups here",
-        lambda one: sum(led.machine.offset_count for led in one.shards.active),
+        lag.offset_count,
     ),
     (
         "group_load_last_seconds",
@@ -119,6 +120,7 @@ def register(services: Services) -> None:
         kind=Kind.GAUGE,
         label_names=["type", "state"],
     )
+    lag.register(services, lambda: _loaded(services))
 
 
 def _reading(services: Services, read: Read) -> Callable[[], float]:

@@ -161,6 +161,10 @@ class Offsets:
         unseen = (one.key.group_id for one in self._unseen_puts())
         return {*self._store.group_ids(), *self._pending.group_ids(), *unseen}
 
+    def in_batches(self, size: int) -> Iterator[list[tuple[OffsetKey, Packed]]]:
+        """Everything that counts, so many at once; it may be changed between two batches."""
+        return self._store.in_batches(size)
+
     # -- what was written, whether it counts or not: for decisions about the next record ---------
 
     def is_unstable(self, key: OffsetKey) -> bool:

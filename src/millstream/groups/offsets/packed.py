@@ -16,6 +16,7 @@ from millstream.wire.values import uuid_of
 Packed = NewType("Packed", bytes)
 
 _HEAD: Final = Struct(">qqqi")  # record offset, committed offset, commit time, leader epoch
+_OFFSET_AT: Final = 8
 _TIMESTAMP_AT: Final = 16
 _TOPIC_ID_AT: Final = _HEAD.size
 _EXPIRY_AT: Final = _TOPIC_ID_AT + 16
@@ -106,3 +107,9 @@ def record_offset_of(packed: Packed) -> int:
     """Where in the log it was committed."""
     (record_offset,) = _INT64.unpack_from(packed)
     return int(record_offset)
+
+
+def offset_of(packed: Packed) -> int:
+    """What was committed."""
+    (offset,) = _INT64.unpack_from(packed, _OFFSET_AT)
+    return int(offset)

@@ -62,3 +62,16 @@ class OffsetStore:
     def group_ids(self) -> Iterator[GroupId]:
         """Groups that have offsets."""
         return iter(self._groups)
+
+    def in_batches(self, size: int) -> Iterator[list[tuple[OffsetKey, Packed]]]:
+        """Everything, so many at once; it may be changed between two batches."""
+        batch: list[tuple[OffsetKey, Packed]] = []
+        for group_id in list(self._groups):
+            for topic, partitions in list(self.topics_of(group_id).items()):
+                for partition, packed in list(partitions.items()):
+                    batch.append((OffsetKey(group_id, topic, partition), packed))
+                    if len(batch) >= size:
+                        yield batch
+                        batch = []
+        if batch:
+            yield batch
