@@ -51,10 +51,12 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(*arguments: str, **files: int) -> Iterator[Terminal]:
+def on_terminal(*arguments: str, stderr: int | None = None) -> Iterator[Terminal]:
     screen, inside = pty.openpty()
     process = subprocess.Popen(
-        [*MILLSTREAM, "up", *arguments], **({"stdout": inside, "stderr": inside} | files)
+        [*MILLSTREAM, "up", *arguments],
+        stdout=inside,
+        stderr=inside if stderr is None else stderr,
     )
     os.close(inside)
     try:

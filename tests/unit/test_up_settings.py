@@ -81,6 +81,12 @@ def test_metrics_have_ports_in_a_row_unless_a_setting_says(tmp_path: Path) -> No
     assert ports(launched(tmp_path, environment={"MILLSTREAM_METRICS_PORT": "0"})) == [None] * 3
 
 
+def test_metrics_keep_clear_of_the_ports_of_all_brokers(tmp_path: Path) -> None:
+    """Whichever is faster: a broker that finds its port taken does not start."""
+    listeners = "listeners=A://127.0.0.1:9403, B://[::1]:9404,C://:9406\n"
+    assert ports(launched(tmp_path, in_file=listeners)) == [9405, 9407, 9408]
+
+
 @pytest.mark.parametrize("way", ["option", "environment"])
 def test_one_metrics_port_for_several_brokers_is_the_first_ones(tmp_path: Path, way: str) -> None:
     found = (

@@ -6,6 +6,7 @@ They reach a broker through its environment and are not kept.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import Final
 
 from millstream.cli.brokers_on_disk import BrokerDirectory
@@ -90,36 +91,35 @@ def launches(
     is_quiet: bool,
 ) -> list[Launch]:
     """How each broker is started; `environment` is this process's own."""
-    return [
-        _launch(one, number, overrides, environment, is_quiet=is_quiet)
-        for number, one in enumerate(directories)
-    ]
-
-
-def _launch(
-    directory: BrokerDirectory,
-    number: int,
-    overrides: Mapping[str, str],
-    environment: Mapping[str, str],
-    *,
-    is_quiet: bool,
-) -> Launch:
-    in_file = parse_properties(directory.settings_file.read_text())
+    in_files = [parse_properties(one.settings_file.read_text()) for one in directories]
     for_all = {
         name: environment[variable_of(name)]
         for name in (_METRICS_PORT, _LOG_LEVEL)
         if variable_of(name) in environment
     } | dict(overrides)
-    chosen = dict(overrides)
-    port = for_all.get(_METRICS_PORT, "")
-    if port.isascii() and port.isdigit() and port != "0":
-        # One port for all cannot be: the others follow, as with --port.
-        chosen[_METRICS_PORT] = str(int(port) + number)
-    if is_quiet and _LOG_LEVEL not in for_all and _LOG_LEVEL not in in_file:
-        chosen[_LOG_LEVEL] = _QUIET
-    is_port_chosen = _METRICS_PORT in for_all or _METRICS_PORT in in_file
-    return Launch(
-        directory,
-        {variable_of(name): value for name, value in chosen.items()},
-        None if is_port_chosen else METRICS_PORT_DEFAULT + number,
-    )
+    # A broker must not find its own port taken by the metrics of one that was faster.
+    listening = {port for one in in_files for port in _ports(one.get("listeners", ""))}
+    free = (port for port in count(METRICS_PORT_DEFAULT) if port not in listening)
+    found = []
+    for number, (directory, in_file, port) in enumerate(zip(directories, in_files, free)):  # noqa: B905 - endless
+        chosen = dict(overrides) | _first_and_following(for_all.get(_METRICS_PORT, ""), number)
+        if is_quiet and _LOG_LEVEL not in for_all and _LOG_LEVEL not in in_file:
+            chosen[_LOG_LEVEL] = _QUIET
+        is_port_chosen = _METRICS_PORT in for_all or _METRICS_PORT in in_file
+        variables = {variable_of(name): value for name, value in chosen.items()}
+        found.append(Launch(directory, variables, None if is_port_chosen else port))
+    return found
+
+
+def _ports(listeners: str) -> list[int]:
+    texts = [one.rpartition(":")[2].strip() for one in listeners.split(",")]
+    return [int(text) for text in texts if _is_number(text)]
+
+
+def _first_and_following(port: str, number: int) -> dict[str, str]:
+    """One port of metrics for all brokers cannot be: it is the first one's, as with --port."""
+    return {_METRICS_PORT: str(int(port) + number)} if _is_number(port) and int(port) else {}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
