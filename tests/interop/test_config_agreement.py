@@ -13,8 +13,8 @@ from kits.controller.controller_kit import run
 from kits.process.wire_client import WireClient
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.group_keys import GROUP_KEYS
+from millstream.model.config.inert_reasons import INERT_TOPIC_REASONS, inert_broker_reason
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import INERT_TOPIC_REASONS, inert_broker_reason
 from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import TOPIC_KEYS
 from millstream.testing.peers.kafka import ApacheKafka

@@ -14,8 +14,8 @@ from kits.interop.waiting import wait_for
 from kits.process.wire_client import WireClient
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.inert_keys import INERT_BROKER_KEYS
+from millstream.model.config.inert_reasons import INERT_TOPIC_REASONS
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.testing.peers.kafka import ApacheKafka
 from millstream.wire.messages import incremental_alter_configs as single
 from millstream.wire.messages.create_topics import (

@@ -13,9 +13,10 @@ from millstream.cli.brokers_on_disk import BrokerDirectory
 from millstream.cli.supervisor import Launch
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.errors import InvalidConfig
+from millstream.model.config.inert_reasons import inert_broker_reason
 from millstream.model.config.later_keys import LATER_KEYS
+from millstream.model.config.nearest import hint
 from millstream.model.config.properties import check_settings, parse_properties, variable_of
-from millstream.model.config.refused import refused_broker_reason
 
 METRICS_PORT_DEFAULT: Final = 9404
 """Of the first broker, the others follow: Prometheus' JMX exporter is usually found there."""
@@ -63,24 +64,19 @@ def _check(name: str, value: str, brokers: int) -> None:
         raise BadOverride(
             f"--config {name} is not for {brokers} brokers: set it in the server.properties of each"
         )
-    reason = refused_broker_reason(name)
+    reason = inert_broker_reason(name)
     if reason is not None:
         raise BadOverride(f"--config {name} has no effect here: {reason}")
     if name in LATER_KEYS:
         raise BadOverride(f"--config {name} has no effect yet")
     if name not in BROKER_KEYS:
-        raise BadOverride(f"--config {name}: there is no such setting of a broker{_like(name)}")
+        raise BadOverride(
+            f"--config {name}: there is no such setting of a broker{hint(name, BROKER_KEYS)}"
+        )
     try:
         check_settings({name: value}, "--config")
     except InvalidConfig as error:
         raise BadOverride(str(error)) from None
-
-
-def _like(name: str) -> str:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, BROKER_KEYS, n=1, cutoff=0.75)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def launches(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.definition import ConfigKey, Mode
-from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import (
+from millstream.model.config.inert_reasons import (
     INERT_BROKER_PREFIXES,
     INERT_BROKER_REASONS,
     INERT_TOPIC_REASONS,
 )
+from millstream.model.config.later_keys import LATER_KEYS
 from millstream.model.config.topic_keys import TOPIC_KEYS
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"

@@ -36,8 +36,8 @@ from millstream.model.config.group_keys import (
     check_group_values,
     group_key,
 )
+from millstream.model.config.inert_reasons import INERT_TOPIC_REASONS
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.model.config.topic_keys import (
     GZIP_DEFAULT_LEVEL,
     LONG_MAX,

@@ -21,8 +21,8 @@ from millstream.model.config.definition import (
     one_of,
 )
 from millstream.model.config.errors import InvalidConfigRequest
+from millstream.model.config.inert_reasons import INERT_TOPIC_REASONS, inert_broker_reason
 from millstream.model.config.nearest import hint
-from millstream.model.config.refused import INERT_TOPIC_REASONS, inert_broker_reason
 from millstream.model.config.topic_keys import LONG_MAX
 
 _BOOLEAN, _INT, _LONG = ConfigType.BOOLEAN, ConfigType.INT, ConfigType.LONG

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.errors import InvalidConfig, InvalidValue
+from millstream.model.config.inert_reasons import INERT_BROKER_REASONS, inert_broker_reason
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import INERT_BROKER_REASONS, inert_broker_reason
 
 ENVIRONMENT_PREFIX: Final = "MILLSTREAM_"
 NOT_SETTINGS: Final = frozenset({"MILLSTREAM_KERNELS", "MILLSTREAM_REQUIRE_KERNELS"})

@@ -18,7 +18,7 @@ from millstream.model.config.definition import (
     one_of,
 )
 from millstream.model.config.errors import InvalidConfig, UnknownConfig
-from millstream.model.config.refused import INERT_TOPIC_REASONS
+from millstream.model.config.inert_reasons import INERT_TOPIC_REASONS
 from millstream.model.limits import MIB
 
 LONG_MAX: Final = "9223372036854775807"

@@ -9,8 +9,8 @@ from millstream.broker.configs.entries import ConfigEntry, ConfigSource
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.definition import Mode
 from millstream.model.config.errors import InvalidConfig, InvalidConfigRequest
+from millstream.model.config.inert_reasons import inert_broker_reason
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import inert_broker_reason
 from millstream.model.config.topic_keys import TOPIC_KEYS
 from millstream.model.ids import BrokerId
 from millstream.observe.log_format import FIELDS_ATTRIBUTE

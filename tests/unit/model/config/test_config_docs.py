@@ -8,8 +8,8 @@ import pytest
 import millstream
 from kits.broker.config_docs import PAGE, with_tables
 from millstream.model.config.broker_keys import BROKER_KEYS, FALLBACKS
+from millstream.model.config.inert_reasons import INERT_TOPIC_REASONS
 from millstream.model.config.later_keys import LATER_KEYS
-from millstream.model.config.refused import INERT_TOPIC_REASONS
 from millstream.model.config.topic_keys import TOPIC_KEYS
 
 SRC = Path(millstream.__file__).parent

@@ -10,7 +10,7 @@ from millstream.kernels.compression import Codec
 from millstream.model.config import validate_topic_configs
 from millstream.model.config.errors import InvalidConfig, InvalidValue, UnknownConfig
 from millstream.model.config.inert_keys import INERT_TOPIC_KEYS
-from millstream.model.config.refused import INERT_TOPIC_REASONS
+from millstream.model.config.inert_reasons import INERT_TOPIC_REASONS
 from millstream.model.config.topic_keys import TOPIC_KEYS
 from millstream.observe.log_format import FIELDS_ATTRIBUTE
 from millstream.storage.config import LogConfig, TimestampType
