@@ -190,6 +190,7 @@ class Broker:
             broker_id=self.broker_id,
             check_configs=configs.check_topic_configs,
             turns=self._turns,
+            on_full=self.logs.note_full,
         )
 
     def _make_cluster(self, dispatch: Dispatch, requests: Turns) -> "ClusterPart":

@@ -7,6 +7,7 @@ from millstream.broker.requests.services import Services
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import NO_LEADER
 from millstream.observe.broker_metrics import TopicTotals
+from millstream.observe.registry import Kind
 
 if TYPE_CHECKING:
     from millstream.replication.partition import Partition
@@ -26,6 +27,19 @@ def register(services: Services) -> None:
         "offline_log_directories",
         "Log directories that failed or are missing",
         lambda: sum(one.failure is not None for one in logs.directories),
+    )
+    metrics.register_labelled(
+        "log_directory_full",
+        "1 while the log directory refuses writes because its disk is full",
+        lambda: [((one.path,), int(one.is_full)) for one in logs.directories],
+        label_names=["directory"],
+    )
+    metrics.register_labelled(
+        "log_directory_refused_writes_total",
+        "Writes refused because the disk was full",
+        lambda: [((one.path,), one.room.refused_writes) for one in logs.directories],
+        kind=Kind.COUNTER,
+        label_names=["directory"],
     )
     metrics.register_gauge(
         "open_segment_files", "Segment files held open", lambda: logs.files.open_count

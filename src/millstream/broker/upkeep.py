@@ -1,7 +1,7 @@
 """What a broker does on its own, by the clock: retention, flushes, checkpoints, cleaning."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
 from millstream.runtime.scheduler import Steps, Turns
+from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.manager.log_manager import LogManager
 from millstream.storage.moves.directory_move import MoveEnd, MoveReport
 from millstream.wire.errors import ErrorCode
@@ -27,6 +28,8 @@ FLUSH_LOOK_S: Final = 1.0
 PRODUCER_LOOK_S: Final = 600.0
 RUBBISH_LOOK_S: Final = 0.5
 """`file.delete.delay.ms` is kept to within this."""
+FULL_CHECK_S: Final = 1.0
+"""Until a full disk is reported, and, in twice that, that it has room again."""
 DIRECTORY_LOOK_S: Final = 1.0
 """Until a log directory that was removed or unmounted is noticed, at the latest. Kafka notices with
 its next checkpoint, within five seconds."""
@@ -67,6 +70,7 @@ class Upkeep:
         self._garbage = garbage
         self._told: set[str] = set()
         self._told_partitions: set[tuple[str, TopicPartition]] = set()
+        self._reported_full: set[str] = set()
         self._logs = logs
         self._make_missing_logs = make_missing_logs
         self._configs = configs
@@ -96,6 +100,7 @@ class Upkeep:
         self._every("log lines", lambda: 1.0, logs.flush)
         self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.looking)
         self._every("failures", lambda: 1.0, self._tell_failures)
+        self._every("full disks", lambda: FULL_CHECK_S, self._watch_full)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
         self._every("garbage", lambda: GARBAGE_LOOK_S, self._garbage.look)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
@@ -196,6 +201,31 @@ class Upkeep:
             log.error(
                 "a partition failed", partition=str(partition), directory=path, cause=failed[key]
             )
+
+    def _watch_full(self) -> Steps[None] | None:
+        """One line when a disk becomes full, however much it refuses, and one when that is over."""
+        full = [one for one in self._logs.directories if one.is_full]
+        return self._watching_full(full) if full else None
+
+    def _watching_full(self, full: Sequence[LogDirectory]) -> Steps[None]:
+        for one in full:
+            room = one.room
+            if one.path not in self._reported_full:
+                self._reported_full.add(one.path)
+                log.error(
+                    "a log directory is full: writes are refused",
+                    directory=one.path,
+                    free_bytes=room.free_bytes,
+                )
+            yield one.check_room
+            if not room.is_full:
+                self._reported_full.discard(one.path)
+                log.info(
+                    "a log directory has room again: writes are accepted",
+                    directory=one.path,
+                    free_bytes=room.free_bytes,
+                    refused_writes=room.refused_in_episode,
+                )
 
     def _expire_waiting(self) -> None:
         """Requests of the connection core whose own time limit has passed."""

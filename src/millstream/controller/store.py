@@ -108,9 +108,13 @@ def directory_file(directory: KnownDirectory) -> str:
 class MetadataStore:
     """Blocking; one caller at a time. After a failure in doubt it refuses until the next start."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, *, on_full: Callable[[str], None] | None = None
+    ) -> None:
+        """`on_full` is called with the directory when there was no room for a change."""
         self._disk = disk
         self.directory = directory
+        self._on_full = on_full
         self.failure: str | None = None
         self._lock: DirectoryLock | None = None
 
@@ -282,6 +286,8 @@ class MetadataStore:
 
     def _refused(self, error: OSError) -> DiskFull | TooManyOpenFiles | StorageFailed:
         if error.errno == errno.ENOSPC:
+            if self._on_full is not None:
+                self._on_full(self.directory)
             return DiskFull(self.directory)
         if error.errno in (errno.EMFILE, errno.ENFILE):
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.directory})")

@@ -20,6 +20,10 @@ SEGMENT_OFFSET_SPAN_MAX: Final = 2**31 - 1
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB
 """Output bound for one batch, against decompression bombs; producers cap requests far below."""
 
+ROOM_PROBE_BYTES: Final = MIB
+"""What must fit into a log directory that was full before it counts as usable again: about the
+largest batch that a topic takes by default. Twice that must be free."""
+
 OPEN_FILES_MAX: Final = 512
 """Segment files held open at once by one process, whatever the number of segments."""
 

@@ -290,6 +290,8 @@ class GroupCommit:
     def _reason(self, error: BaseException) -> OperatingError:
         if isinstance(error, OSError):
             return self._directory.flush_failed(error)
+        if isinstance(error, DiskFull):  # for the leader epochs; the job does not know whose it was
+            return self._directory.full()
         if isinstance(error, OperatingError):
             return error
         raise error

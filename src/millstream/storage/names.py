@@ -41,6 +41,9 @@ MOVING_AWAY: Final = "moving-away"
 """In the directory a partition moves out of: a finished copy elsewhere counts instead of it."""
 MOVE_MARKS: Final = (MOVED_HERE, MOVING_AWAY)
 
+ROOM_PROBE: Final = ".room-probe"
+"""In a log directory for a moment, to find out whether a full disk takes writes again."""
+
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's own Raft log: found in its directories, never ours to serve."""
 

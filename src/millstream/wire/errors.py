@@ -100,7 +100,7 @@ class ErrorCode(IntEnum):
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, "not allowed on this transactional id"
     SECURITY_DISABLED = 54, "the cluster runs without security"
     OPERATION_NOT_ATTEMPTED = 55, "left undone, because another part of the request failed"
-    KAFKA_STORAGE_ERROR = 56, "the log directory of the partition failed", RETRIABLE
+    KAFKA_STORAGE_ERROR = 56, "the log directory of the partition failed or is full", RETRIABLE
     LOG_DIR_NOT_FOUND = 57, "the broker has no such log directory"
     SASL_AUTHENTICATION_FAILED = 58, "the login failed"
     UNKNOWN_PRODUCER_ID = 59, "the partition does not remember this producer"

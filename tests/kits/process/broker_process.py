@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +41,11 @@ class BrokerProcess(NamedTuple):
 
 @contextmanager
 def broker_process(
-    directory: Path, settings: Mapping[str, str] | None = None, *, port: int = 0
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    port: int = 0,
+    inside: Sequence[str] = (),
 ) -> Iterator[BrokerProcess]:
     """Its log lines are in `directory/stderr`; a broker that ended by itself fails the test."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -57,5 +61,5 @@ def broker_process(
         )
     )
     command = ["millstream.broker.process", "--config", str(config)]
-    with server_process(command, directory) as (process, place):
+    with server_process(command, directory, inside=inside) as (process, place):
         yield BrokerProcess(process, place, directory)

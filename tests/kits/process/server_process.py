@@ -18,14 +18,24 @@ class ServerProcess(NamedTuple):
 
 @contextmanager
 def server_process(
-    module: Sequence[str], directory: Path, *, good_ends: Collection[int] = ()
+    module: Sequence[str],
+    directory: Path,
+    *,
+    good_ends: Collection[int] = (),
+    inside: Sequence[str] = (),
 ) -> Iterator[ServerProcess]:
-    """Its log lines are in `directory/stderr`; one that ended by itself fails the test."""
+    """Its log lines are in `directory/stderr`; one that ended by itself fails the test.
+
+    `inside`: a command that runs it, under its own process id, in a world of its own.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "stderr"
     with log.open("a") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", *module], stdout=subprocess.PIPE, stderr=errors, text=True
+            [*inside, sys.executable, "-m", *module],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     assert process.stdout is not None
     try:

@@ -81,19 +81,21 @@ class LocalController:
         randomness: Randomness,
         directories: Sequence[str],
         broker_id: BrokerId,
-        metadata_directory: str | None = None,
         check_configs: CheckConfigs | None = None,
         turns: Turns | None = None,
+        on_full: Callable[[str], None] | None = None,
     ) -> None:
-        """With `turns` the work of changes takes turns with that of large requests."""
+        """With `turns` the work of changes takes turns with that of large requests. `on_full` is
+        called, on any thread, with the directory that had no room for a change.
+        """
         self._disk = disk
         self._randomness = randomness
         self._directories = list(directories)
         self.broker_id = broker_id
-        home = metadata_directory or _metadata_home(disk, self._directories)
+        home = _metadata_home(disk, self._directories)
         self._home_directory = home.removesuffix(f"/{METADATA_DIRECTORY}")
-        """The log directory with the metadata, unless that is kept apart."""
-        self._store = MetadataStore(disk, home)
+        """The log directory with the metadata."""
+        self._store = MetadataStore(disk, home, on_full=on_full)
         self._check_configs = check_configs or _check_topic_configs
         self._found: dict[str, identity.MetaProperties] = {}
         self._known: set[KnownDirectory] = set()

@@ -238,6 +238,7 @@ class Cleaning:
         if name in ("map keys", "write") and error.errno == errno.ENOENT and is_outdated:
             self._stop(End.VOID)
         elif name == "write" and error.errno == errno.ENOSPC:
+            self._log.owner.full()
             self._stop(End.DISK_FULL, str(error))
         elif name in ("map keys", "write") and error.errno in OUT_OF_DESCRIPTORS:
             self._stop(End.NO_DESCRIPTORS, str(error))

@@ -31,6 +31,7 @@ from millstream.storage.directories.checkpoints import (
     read_offsets,
     replace_offsets,
 )
+from millstream.storage.room import Room
 
 OffsetsByPartition = dict[TopicPartition, Offset]
 
@@ -78,6 +79,7 @@ class LogDirectory:
         self.path = path
         self.disk = disk
         self.failure: str | None = None
+        self.room = Room(disk, path)
         self.has_leftovers = False
         """What is no partition any more may be here, or come back, at the next start."""
         self.absent_from: str | None = None
@@ -147,12 +149,31 @@ class LogDirectory:
         free descriptors, is no failure of the directory. Never for a failed sync.
         """
         if error.errno == errno.ENOSPC:
-            return DiskFull(self.path)
+            return self.full()
         if is_descriptor_shortage(error):
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")
         if isinstance(error, NotAFile):  # it concerns one partition, or nothing of ours
             return StorageFailed(self.path, f"{error.strerror} ({error.filename})")
         return self.failed(error)
+
+    def full(self) -> DiskFull:
+        """Note that there was no room for a write and say it as the error to raise."""
+        self.room.refuse()
+        return DiskFull(self.path)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it refuses writes for want of room, and would accept them with some."""
+        return self.room.is_full and self.failure is None
+
+    def check_room(self) -> None:
+        """After a write was refused: whether there is room again. Blocks; any thread."""
+        if self._lock is None or self.failure is not None:
+            return
+        try:
+            self.room.check()
+        except OSError as error:
+            self.refused(error)
 
     def flush_failed(self, error: OSError) -> OperatingError:
         """The error to raise for a flush. A file that could not be opened was not synced and may
@@ -337,6 +358,8 @@ class LogDirectory:
             if names.is_deleted_directory(name) and self.disk.is_directory(path):
                 remove_tree(self.disk, path)
                 continue
+            if name == names.ROOM_PROBE:  # a crash came between
+                self.disk.remove(path)
             partition = names.parse_partition_directory(name)
             if partition is not None and self.disk.is_directory(path):
                 found.append(partition)

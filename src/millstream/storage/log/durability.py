@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import islice
 
-from millstream.model.errors import OperatingError, StorageFailed
+from millstream.model.errors import DiskFull, OperatingError, StorageFailed
 from millstream.storage.config import FOREVER
 from millstream.storage.flush import (
     SEGMENTS_PER_FLUSH_MAX,
@@ -114,6 +114,8 @@ class DurableLog(LogBase):
                 self.abandon_flush(job)
                 if isinstance(error, OSError):
                     raise self._home.owner.flush_failed(error) from error
+                if isinstance(error, DiskFull):
+                    raise self._home.owner.full() from error
                 raise
             finally:
                 job.release()

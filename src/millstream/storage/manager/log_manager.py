@@ -41,7 +41,6 @@ from millstream.storage.log.durability import close_together
 from millstream.storage.log.log import Log
 from millstream.storage.manager.changes import ChangingLogs, NewPartition, Seams
 from millstream.storage.manager.log_steps import as_now
-from millstream.storage.manager.retention_pass import running_retention_in
 from millstream.storage.moves.duplicate_copies import settle_copies
 from millstream.storage.moves.marks import settle_moves
 from millstream.storage.moves.queue import DirectoryMoves
@@ -316,6 +315,12 @@ class LogManager(ChangingLogs):
             else:
                 log.refused(error)
 
+    def note_full(self, path: str) -> None:
+        """There was no room for what others keep at the path, inside of a log directory."""
+        for directory in self._directories:
+            if f"{path}/".startswith(f"{directory.path}/"):
+                directory.full()
+
     def expect(self, *names: str) -> None:
         """What every directory in use has; one that loses it is not the same any more."""
         for directory in self._directories:
@@ -362,6 +367,9 @@ class LogManager(ChangingLogs):
 
     def running_retention(self) -> Steps[int]:
         """The same in steps."""
+        # Minutes after a start, which is spared the module.
+        from millstream.storage.manager.retention_pass import running_retention_in
+
         now_ms = TimestampMs(self._seams.clock.wall_ms())
         removed = 0
         self._remove_doomed()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from millstream.kernels.errors import Reason
 from millstream.model.errors import (
     CorruptRecords,
-    DiskFull,
     OperatingError,
     TooManyOpenFiles,
 )
@@ -97,7 +96,7 @@ def load_log(
 def _trouble_of_one(error: OSError, home: LogHome) -> OperatingError | None:
     """The error for this partition, where it says nothing against the whole directory."""
     if error.errno == errno.ENOSPC:
-        return DiskFull(home.owner.path)
+        return home.owner.full()
     if is_descriptor_shortage(error):
         return TooManyOpenFiles(f"{error.strerror} ({error.filename or home.directory})")
     if isinstance(error, NotAFile | IsADirectoryError):
