@@ -65,6 +65,12 @@ class CompactionMachine(RuleBasedStateMachine):
     def seal(self) -> None:
         self.bench.seal()
 
+    @rule()
+    def roll(self) -> None:
+        """Without a flush: that is the cleaner's to ask for."""
+        self.bench.log.roll()
+        self.bench.log.set_high_watermark(self.bench.log.log_end)
+
     @rule(by_ms=st.sampled_from([1, RETENTION_MS // 2, RETENTION_MS]))
     def wait(self, by_ms: int) -> None:
         self.bench.clock.advance(by_ms)

@@ -14,6 +14,7 @@ from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.compaction.log_cleaning import CleaningReport, End
 from millstream.storage.config import LogConfig
+from millstream.storage.flush import FlushDone, GroupCommit
 from millstream.storage.log.log import Appended, Log
 from millstream.storage.log.reader import Isolation
 from millstream.storage.producers.machine import Origin
@@ -117,6 +118,7 @@ class Bench:
             clock=self.clock,
             randomness=SeededRandomness(7),
             background=self.background,
+            flush=GroupCommit(self.opened.owner, self.background).request,
             limits=CleanerLimits(key_map_bytes=key_map_bytes),
             pause=lambda _, seconds: self.clock.advance(int(seconds * 1000) + 1),
         )
@@ -252,6 +254,12 @@ def state_of(records: Iterable[PlainRecord]) -> dict[bytes, bytes]:
         else:
             newest[record.key] = record.value
     return newest
+
+
+def flush_now(log: Log, done: FlushDone) -> None:
+    """For a cleaner over logs that are flushed already."""
+    log.flush()
+    done(None)
 
 
 def sim_disk(bench: Bench) -> SimDisk:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from millstream.model.errors import StorageFailed
+from millstream.model.errors import OperatingError, StorageFailed
 from millstream.model.ids import TimestampMs, TopicPartition
 from millstream.model.limits import CLEANER_KEY_MAP_BYTES_MAX
 from millstream.runtime.background import Background
@@ -19,11 +19,12 @@ from millstream.storage.log.log import Log
 from millstream.storage.throttle import CancelFlag, Pause, Throttle
 
 if TYPE_CHECKING:
+    from millstream.storage.compaction.checkpointing import Checkpointing, Flush
     from millstream.storage.compaction.log_cleaning import Cleaning, CleaningReport
     from millstream.storage.compaction.plan import DirtyRange
 
 POSTPONED_S: Final = 60.0
-"""A log that found no room or no descriptor waits this long, so that others get their turn."""
+"""What found no room or no descriptor waits this long, so that others get their turn."""
 
 _HASH_KEY_BYTES: Final = 16
 
@@ -47,19 +48,26 @@ class Cleaner:
         clock: Clock,
         randomness: Randomness,
         background: Background,
+        flush: "Flush",
         limits: CleanerLimits = CleanerLimits(),
         pause: Pause = CancelFlag.wait,
     ) -> None:
+        """`flush` makes a log durable and calls back, as `LogManager.flush` does."""
         self._logs = logs
+        self._flush = flush
         self._clock = clock
         self._randomness = randomness
         self._background = background
         self._limits = limits
         self.throttle = Throttle(clock, bytes_per_s=limits.bytes_per_s, pause=pause)
+        self._checkpointing: Checkpointing | None = None
+        """Of the log that is cleaned next."""
         self._cleaning: Cleaning | None = None
         self._is_stopped = False
         self._uncleanable: dict[TopicPartition, tuple[Log, str]] = {}
-        self._postponed_until_s: dict[TopicPartition, float] = {}
+        self._postponed_until_s: dict[TopicPartition | str, float] = {}
+        """Logs; and directories that refused a checkpoint, where only what is trusted is cleaned
+        meanwhile."""
         self.on_report: Callable[[CleaningReport], None] | None = None
         """Told of every end; for metrics and the operator's log."""
 
@@ -75,8 +83,9 @@ class Cleaner:
 
     def run_once(self) -> TopicPartition | None:
         """Begin with the dirtiest log unless one is being cleaned; the one begun now."""
-        if self._cleaning is not None:
-            self._cleaning.resume()
+        busy = self._cleaning or self._checkpointing
+        if busy is not None:
+            busy.resume()
             return None
         if self._is_stopped:
             return None
@@ -84,6 +93,25 @@ class Cleaner:
         if found is None:
             return None
         log, dirty = found
+        if dirty.end_offset > log.trusted_end:
+            self._checkpoint(log, dirty)
+        else:
+            self._clean(log, dirty)
+        return log.partition
+
+    def _checkpoint(self, log: Log, dirty: "DirtyRange") -> None:
+        from millstream.storage.compaction.checkpointing import Checkpointing
+
+        self._checkpointing = Checkpointing(
+            log,
+            self._logs,
+            flush=self._flush,
+            background=self._background,
+            on_end=self._checkpointed,
+        )
+        self._checkpointing.start(dirty.end_offset)
+
+    def _clean(self, log: Log, dirty: "DirtyRange") -> None:
         from millstream.storage.compaction import work
 
         means = work.Means(
@@ -96,7 +124,6 @@ class Cleaner:
         cleaning = work.cleaning_of(log, dirty, means, self._ended)
         self._cleaning = cleaning
         cleaning.start()
-        return log.partition
 
     def stop(self) -> None:
         """Begin nothing more and let go of what is being cleaned; before the logs are closed.
@@ -104,8 +131,9 @@ class Cleaner:
         A swap that has begun is finished, blocking.
         """
         self._is_stopped = True
-        if self._cleaning is not None:
-            self._cleaning.stop()
+        for busy in (self._cleaning, self._checkpointing):
+            if busy is not None:
+                busy.stop()
 
     # -- choosing --------------------------------------------------------------------------
 
@@ -115,17 +143,20 @@ class Cleaner:
         for log in self._logs:
             if not log.config.cleanup_compact or self._is_excluded(log):
                 continue
-            dirty = self._weighed(log, now_ms)
+            is_trusted_only = self._is_postponed(log.owner.path)
+            dirty = self._weighed(log, now_ms, is_trusted_only=is_trusted_only)
             if dirty is not None and (best is None or dirty.ratio > best[1].ratio):
                 best = log, dirty
         return best
 
-    def _weighed(self, log: Log, now_ms: TimestampMs) -> "DirtyRange | None":
+    def _weighed(
+        self, log: Log, now_ms: TimestampMs, *, is_trusted_only: bool
+    ) -> "DirtyRange | None":
         """What of the log is worth cleaning; an error costs this log its turn, no other."""
         from millstream.storage.compaction import work
 
         try:
-            return work.dirty_enough(log, now_ms)
+            return work.dirty_enough(log, now_ms, is_trusted_only=is_trusted_only)
         except OSError as error:
             if not isinstance(log.refused(error), StorageFailed):
                 self._postpone(log.partition)
@@ -136,20 +167,43 @@ class Cleaner:
             return None
 
     def _is_excluded(self, log: Log) -> bool:
-        if log.cleaning is not None:  # it moves to another directory
+        if log.cleaning is not None or log.failure is not None:  # it moves to another directory
             return True
         known = self._uncleanable.get(log.partition)
         if known is not None:
             if known[0] is log:
                 return True
             del self._uncleanable[log.partition]  # the topic was created anew
-        until_s = self._postponed_until_s.get(log.partition)
+        return self._is_postponed(log.partition)
+
+    def _is_postponed(self, what: TopicPartition | str) -> bool:
+        until_s = self._postponed_until_s.get(what)
         if until_s is not None and self._clock.monotonic_s() >= until_s:
-            del self._postponed_until_s[log.partition]
+            del self._postponed_until_s[what]
             until_s = None
         return until_s is not None
 
     # -- after -----------------------------------------------------------------------------
+
+    def _checkpointed(self, error: OperatingError | None) -> None:
+        checkpointing, self._checkpointing = self._checkpointing, None
+        if checkpointing is None or self._is_stopped:
+            return
+        log = checkpointing.log
+        if error is not None:
+            self._postpone(log.owner.path)
+            self.run_once()
+            return
+        dirty = None
+        if not log.is_released and not self._is_excluded(log):
+            # No further than the file says, or a log that rolls all the time would never be clean.
+            now_ms = TimestampMs(self._clock.wall_ms())
+            dirty = self._weighed(log, now_ms, is_trusted_only=True)
+        if dirty is not None:
+            self._clean(log, dirty)
+        else:  # truncated or deleted meanwhile
+            self._postpone(log.partition)
+            self.run_once()
 
     def _ended(self, report: "CleaningReport") -> None:
         from millstream.storage.compaction.log_cleaning import End
@@ -163,8 +217,8 @@ class Cleaner:
         if report.end in (End.CLEANED, End.CORRUPT, End.DISK_FULL):
             self.run_once()
 
-    def _postpone(self, partition: TopicPartition) -> None:
-        self._postponed_until_s[partition] = self._clock.monotonic_s() + POSTPONED_S
+    def _postpone(self, what: TopicPartition | str) -> None:
+        self._postponed_until_s[what] = self._clock.monotonic_s() + POSTPONED_S
 
     def _tell(self, report: "CleaningReport") -> None:
         if self.on_report is not None:

@@ -2,9 +2,10 @@
 
 Kafka's rules: never the active segment, nothing at or above the last stable offset (so no record
 whose transaction is undecided or that a new leader may lack), nothing younger than
-`min.compaction.lag.ms`. Ours in addition: nothing above the stored recovery point. A cleaned
-segment is trusted after a crash, so what it replaces must have been trusted too; and a recovery
-that replayed thinned-out segments would not find all producers and epochs in them any more.
+`min.compaction.lag.ms`. Ours in addition: nothing above the stored recovery point, which the
+cleaner has moved up first where that is all that is missing (`checkpointing`). A cleaned segment is
+trusted after a crash, so what it replaces must have been trusted too; and a recovery that replayed
+thinned-out segments would not find all producers and epochs in them any more.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class LogFacts(NamedTuple):
     active_base: Offset
     log_start: Offset
     limit: Offset
-    """The last stable offset or the stored recovery point, whichever is lower."""
+    """The last stable offset or, to clean now, the stored recovery point if that is lower."""
     first_dirty: Offset
     """Where the last cleaning ended; everything below it was compared with everything below it."""
 
@@ -63,8 +64,11 @@ class DirtyRange(NamedTuple):
         return self.dirty_bytes / total if total else 0.0
 
 
-def facts_of(log: Log) -> LogFacts:
-    """Gather the facts; timestamps only where a rule asks for them, they cost a read."""
+def facts_of(log: Log, *, is_trusted_only: bool) -> LogFacts:
+    """Gather the facts; timestamps only where a rule asks for them, they cost a read.
+
+    With `is_trusted_only` of what can be cleaned at once, else also of what needs a flush first.
+    """
     config = log.config
     first_dirty = max(log.first_dirty, log.log_start)
     wants_first = config.max_compaction_lag_ms < FOREVER
@@ -81,7 +85,9 @@ def facts_of(log: Log) -> LogFacts:
                 largest = segment.largest_timestamp().timestamp_ms
                 facts = facts._replace(largest_timestamp_ms=largest)
         closed.append(facts)
-    limit = min(log.last_stable_offset, log.trusted_end)
+    limit = log.last_stable_offset
+    if is_trusted_only:
+        limit = min(limit, log.trusted_end)
     return LogFacts(closed, log.segments.active.base_offset, log.log_start, limit, first_dirty)
 
 
@@ -121,10 +127,13 @@ def find_dirty(log: LogFacts, rules: CleaningRules, now_ms: TimestampMs) -> Dirt
 
 
 def is_worth_cleaning(dirty: DirtyRange, rules: CleaningRules) -> bool:
-    """Whether there is something to do and enough of it, or it has waited too long."""
+    """Whether there is something to do and enough of it, or it has waited too long.
+
+    As in Kafka the ratio must be passed: with 1.0 a log is cleaned for its age alone, or never.
+    """
     if not dirty.dirty_bytes:
         return False
-    return dirty.is_overdue or dirty.ratio >= rules.dirty_ratio_min
+    return dirty.is_overdue or dirty.ratio > rules.dirty_ratio_min
 
 
 def _is_young(segment: SegmentFacts, rules: CleaningRules, now_ms: TimestampMs) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from millstream.model.ids import Offset, ProducerId, TimestampMs, TopicPartition
+from millstream.model.invariant import invariant
 from millstream.runtime.background import Background
 from millstream.storage import names
 from millstream.storage.compaction.batch_filter import LastRecord
@@ -36,10 +37,15 @@ class Means(NamedTuple):
     now_ms: TimestampMs
 
 
-def dirty_enough(log: Log, now_ms: TimestampMs) -> DirtyRange | None:
-    """What of the log is worth cleaning; raises OSError or one of CORRUPT_ERRORS."""
+def dirty_enough(
+    log: Log, now_ms: TimestampMs, *, is_trusted_only: bool = True
+) -> DirtyRange | None:
+    """What of the log is worth cleaning; raises OSError or one of CORRUPT_ERRORS.
+
+    What is not trusted has to be flushed and checkpointed before it is cleaned.
+    """
     rules = rules_of(log)
-    dirty = find_dirty(facts_of(log), rules, now_ms)
+    dirty = find_dirty(facts_of(log, is_trusted_only=is_trusted_only), rules, now_ms)
     return dirty if is_worth_cleaning(dirty, rules) else None
 
 
@@ -52,6 +58,13 @@ def cleaning_of(
     log: Log, dirty: DirtyRange, means: Means, ended: Callable[[CleaningReport], None]
 ) -> Cleaning:
     """The cleaning, not begun."""
+    invariant(
+        dirty.end_offset <= max(dirty.first_dirty, log.trusted_end),
+        "I-11 a cleaning of what a start after a crash would not trust",
+        partition=log.partition,
+        end_offset=dirty.end_offset,
+        trusted_end=log.trusted_end,
+    )
     cancel = CancelFlag()
     job = CleaningJob(_input(log, dirty, means), Pacing(means.throttle, cancel))
     return Cleaning(log, job, cancel, means.background, ended)

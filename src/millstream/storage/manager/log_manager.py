@@ -112,6 +112,7 @@ class LogManager(ChangingLogs):
             clock=seams.clock,
             randomness=seams.randomness,
             background=seams.background,
+            flush=self.flush,
             limits=cleaner_limits,
         )
 

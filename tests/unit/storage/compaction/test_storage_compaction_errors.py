@@ -15,6 +15,7 @@ from kits.storage.compaction_kit import (
     Bench,
     StepBackground,
     filled,
+    flush_now,
     full_clean_result,
     sim_disk,
     state_of,
@@ -61,6 +62,7 @@ def test_a_corrupt_batch_makes_one_log_uncleanable_and_the_others_go_on() -> Non
         clock=clock,
         randomness=SeededRandomness(1),
         background=background,
+        flush=flush_now,
     )
     reports: list[CleaningReport] = []
     cleaner.on_report = reports.append

@@ -13,6 +13,7 @@ from kits.storage.compaction_kit import (
     Bench,
     StepBackground,
     filled,
+    flush_now,
     full_clean_result,
     sim_disk,
 )
@@ -258,6 +259,7 @@ def test_a_log_too_damaged_to_be_weighed_does_not_keep_others_from_their_turn() 
         clock=clock,
         randomness=SeededRandomness(1),
         background=background,
+        flush=flush_now,
     )
     cleaner.on_report = reports.append
     assert cleaner.run_once() == other

@@ -13,6 +13,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
+from millstream.storage.flush import GroupCommit
 from millstream.storage.log.reader import Isolation
 from millstream.storage.scan.partition_scan import scan_partition
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS, OpenedLog, open_log, read_all
@@ -323,6 +324,7 @@ class LogDriver:
             clock=self.clock,
             randomness=self.randomness,
             background=InlineBackground(),
+            flush=GroupCommit(self.opened.owner, InlineBackground()).request,
             limits=CleanerLimits(key_map_bytes=self.randomness.choice([96, 240, 24_000])),
         )
         self.cleanings += cleaner.run_once() is not None
