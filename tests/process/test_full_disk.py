@@ -11,6 +11,7 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,9 @@ class Machine(NamedTuple):
         found = [json.loads(one) for one in lines if one.startswith("{")]
         return [one for one in found if one["message"] == message]
 
+    def has_lines(self, message: str, count: int) -> bool:
+        return len(self.lines(message)) >= count
+
     def metric(self, name: str) -> dict[str, int]:
         """By log directory."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
@@ -121,7 +125,7 @@ def test_a_full_disk_is_one_line_and_a_metric_until_there_is_room_again(tmp_path
             stored += fill(client, full)
             refused = [put(client, full) for _ in range(30)]
             assert set(refused) == {ErrorCode.KAFKA_STORAGE_ERROR}
-            until(lambda count=episode: len(here.lines(FULL)) >= count, "the full disk is logged")
+            until(partial(here.has_lines, FULL, episode), "the full disk is logged")
             line = here.lines(FULL)[-1]
             assert (line["level"], line["directory"]) == ("ERROR", small)
             assert 0 <= int(str(line["free_bytes"])) < len(VALUE) + 4096
@@ -131,7 +135,7 @@ def test_a_full_disk_is_one_line_and_a_metric_until_there_is_room_again(tmp_path
             assert put(client, 1 - full) == ErrorCode.NONE, "the other disk has room"
             assert len(here.lines(ROOM_AGAIN)) == episode - 1
             here.ballast.unlink()
-            until(lambda count=episode: len(here.lines(ROOM_AGAIN)) >= count, "its end is logged")
+            until(partial(here.has_lines, ROOM_AGAIN, episode), "its end is logged")
             assert here.metric("log_directory_full") == {small: 0, large: 0}
             assert put(client, full) == ErrorCode.NONE
             stored += 1
@@ -142,4 +146,4 @@ def test_a_full_disk_is_one_line_and_a_metric_until_there_is_room_again(tmp_path
         assert int(str(end["refused_writes"])) >= 31
         found = client.fetch(TOPIC, stored - 1, partition=full).responses[0].partitions[0]
         assert found.high_watermark == stored, "what was acknowledged, and nothing else"
-        assert [one.value for one in read_records(bytes(found.records))] == [VALUE]
+        assert [one.value for one in read_records(bytes(found.records or b""))] == [VALUE]

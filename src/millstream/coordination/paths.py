@@ -44,8 +44,3 @@ def parent_of(path: str) -> str:
 def name_of(path: str) -> str:
     """The last name of the path."""
     return path.rpartition("/")[2]
-
-
-def child_of(path: str, name: str) -> str:
-    """The path of the node's child."""
-    return f"/{name}" if path == ROOT else f"{path}/{name}"

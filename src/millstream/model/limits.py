@@ -39,9 +39,6 @@ PRODUCER_BATCHES_KEPT: Final = 5
 TOPIC_NAME_LENGTH_MAX: Final = 249
 """Kafka's limit: with `-partition` and a suffix it still fits a 255-byte file name."""
 
-HEADERS_PER_RECORD_MAX: Final = 10_000
-"""A record with more headers is an attack or a bug."""
-
 LOGS_PER_SYNC_MAX: Final = 256
 """Logs flushed or created together: each holds a descriptor or two until the sync is through."""
 

@@ -7,7 +7,6 @@ answer with records of the current epoch is also the reconciliation in that epoc
 
 from collections.abc import Callable
 from enum import Enum, auto
-from functools import partial
 from typing import Final, NamedTuple
 
 from millstream.model.errors import OperatingError, StorageFailed
@@ -234,10 +233,10 @@ class Follower(ReadableReplica):
         if log.unflushed_records < log.config.flush_messages:
             return Next.ASK
         self._flushes += 1
-        self._home.flush(log, partial(self._flushed, log.truncations))
+        self._home.flush(log, self._flushed)
         return Next.WAIT if self._flushes else Next.ASK
 
-    def _flushed(self, _truncations: int, error: OperatingError | None) -> None:
+    def _flushed(self, error: OperatingError | None) -> None:
         self._flushes -= 1
         self.last_error = error
         if not self._is_closed:

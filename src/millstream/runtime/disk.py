@@ -8,7 +8,7 @@ Rules both implementations keep (the simulated one checks that they suffice):
 """
 
 import errno
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol, Self
@@ -179,9 +179,3 @@ def remove_tree(disk: Disk, path: str) -> None:
     for name in disk.list_directory(path):
         remove_tree(disk, f"{path}/{name}")
     disk.remove_directory(path)
-
-
-def close_all(files: Iterable[File]) -> None:
-    """Close every file, also when one of them fails to."""
-    for file in files:
-        file.close()

@@ -124,10 +124,6 @@ def read_compact_length(view: memoryview, at: int) -> tuple[int, int]:
     return value - 1, at
 
 
-def write_int16(out: bytearray, value: int) -> None:
-    out += INT16.pack(value)
-
-
 def write_int32(out: bytearray, value: int) -> None:
     out += INT32.pack(value)
 

@@ -87,10 +87,6 @@ class LiveSessions:
     def of(self, connection: ConnectionId) -> SessionId | None:
         return self._by_connection.get(connection)
 
-    def connection_of(self, session_id: SessionId) -> ConnectionId | None:
-        live = self._live.get(session_id)
-        return None if live is None else live.connection
-
     def expired(self, now_ms: int) -> list[SessionId]:
         """Those whose time is up, oldest deadline first."""
         late = [one for one, live in self._live.items() if live.deadline_ms <= now_ms]

@@ -9,7 +9,7 @@ import binascii
 from typing import Final
 from uuid import UUID
 
-from millstream.model.errors import InconsistentTopicId, OperatingError
+from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
 from millstream.model.invariant import invariant
 from millstream.runtime.disk import Disk, read_whole, write_atomically
@@ -60,14 +60,6 @@ def encode_topic_id(topic_id: TopicId) -> bytes:
     invariant(topic_id != _ZERO, "I-19 a partition directory without a topic id")
     text = f"{_VERSION_KEY}: {_VERSION}\n{_TOPIC_ID_KEY}: {format_topic_id(topic_id)}"
     return text.encode("ascii")
-
-
-def verify_topic_id(disk: Disk, path: str, expected: TopicId) -> None:
-    """Raise InconsistentTopicId unless the file is missing or names the expected topic."""
-    found = read_topic_id(disk, path)
-    if found is not None and found != expected:
-        theirs, ours = format_topic_id(found), format_topic_id(expected)
-        raise InconsistentTopicId(f"{path} belongs to topic id {theirs}, not {ours}")
 
 
 def format_topic_id(topic_id: TopicId) -> str:

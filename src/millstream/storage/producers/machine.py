@@ -45,7 +45,6 @@ from millstream.storage.producers.undecided import UndecidedTransactions
 SEQUENCE_MAX: Final = 2**31 - 1
 """The sequence after this one is 0."""
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
-NO_COORDINATOR_EPOCH: Final = -1
 EPOCH_BUMP_VERSION: Final = 2
 """From this transaction version on every commit and abort raises the producer's epoch."""
 
@@ -328,17 +327,6 @@ class ProducerStates:
         self._undecided.release_below(high_watermark)
 
     # The log's ends
-
-    def on_log_start(self, log_start: Offset) -> None:
-        """Follow the log start. Producers stay: their retries may still come."""
-        self._undecided.release_below(log_start)
-
-    def survives_truncation(self) -> bool:
-        """Whether a truncation leaves the state right; if not, `clear`, load a snapshot, replay.
-
-        Only the newest batches are known, not what was before them, so nothing can be undone.
-        """
-        return not self._producers and self._undecided.is_marked_empty
 
     def clear(self) -> None:
         """Forget everything, before a reload."""

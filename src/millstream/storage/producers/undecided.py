@@ -38,10 +38,6 @@ class UndecidedTransactions:
             return self._marked_firsts[0]
         return min(self._open_firsts[0], self._marked_firsts[0])
 
-    @property
-    def is_marked_empty(self) -> bool:
-        return not self._marked
-
     def begin(self, first_offset: Offset) -> None:
         """A transaction began at the end of the log."""
         invariant(

@@ -5,7 +5,6 @@ from uuid import UUID
 
 import pytest
 
-from millstream.model.errors import InconsistentTopicId
 from millstream.model.ids import TopicId
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.os_disk import OsDisk
@@ -14,7 +13,6 @@ from millstream.storage.directories.partition_metadata import (
     format_topic_id,
     parse_topic_id,
     read_topic_id,
-    verify_topic_id,
     write_topic_id,
 )
 
@@ -33,15 +31,6 @@ def test_bytes_are_those_that_kafka_writes(tmp_path: Path) -> None:
 def test_missing_file_names_no_topic(tmp_path: Path) -> None:
     path = str(tmp_path / "partition.metadata")
     assert read_topic_id(OsDisk(), path) is None
-    verify_topic_id(OsDisk(), path, TOPIC_ID)
-
-
-def test_directory_of_another_incarnation_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "partition.metadata"
-    path.write_bytes(KAFKA_BYTES)
-    verify_topic_id(OsDisk(), str(path), TOPIC_ID)
-    with pytest.raises(InconsistentTopicId, match="3Db5QLSqSZieL3rJBUUegA"):
-        verify_topic_id(OsDisk(), str(path), TopicId(UUID(int=5)))
 
 
 def test_every_cut_of_the_file_is_refused(tmp_path: Path) -> None:

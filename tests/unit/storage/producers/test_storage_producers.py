@@ -406,8 +406,6 @@ def test_stable_offset_is_never_below_the_log_start() -> None:
     log.send(P, 0, 0, count=5, txn=True)
     assert log.stable(5, log_start=3) == 3
     log.end_txn(P, 0)
-    log.states.on_log_start(Offset(6))
-    assert log.states.first_unstable_offset is None
     with pytest.raises(InvariantViolated, match="I-05"):
         log.stable(5, log_start=6)
 
@@ -433,19 +431,6 @@ def test_a_marker_renews_its_producer() -> None:
     log.end_txn(P, 0)  # at 1500
     assert log.states.expire(TimestampMs(1900), 500) == 0
     assert log.states.expire(TimestampMs(2000), 500) == 1
-
-
-def test_truncation_needs_a_reload_unless_nothing_is_known() -> None:
-    log = Partition()
-    assert log.states.survives_truncation()
-    log.send(P, 0, 0, txn=True)
-    log.end_txn(P, 0)
-    assert not log.states.survives_truncation()
-    log.states.expire(TimestampMs(10**9), 1)
-    assert not log.states.survives_truncation()  # the unreplicated marker may be cut off
-    log.states.clear()
-    assert log.states.survives_truncation()
-    assert (len(log.states), log.states.first_unstable_offset) == (0, None)
 
 
 def test_a_batch_is_read_from_the_kernels_row() -> None:

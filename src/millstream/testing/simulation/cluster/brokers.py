@@ -25,9 +25,6 @@ from millstream.testing.simulation.cluster.scene import SESSION_MS, ClusterScene
 
 DIRECTORY: Final = "/data"
 SECOND_DIRECTORY: Final = "/more"
-START_WAIT_S: Final = 60.0
-"""A start that cannot reach the keeper is tried again, as a supervisor would."""
-
 SETTINGS: Final = {
     "zookeeper.connect": f"{KEEPER}:{KEEPER_PORT}",
     "zookeeper.session.timeout.ms": str(SESSION_MS),
