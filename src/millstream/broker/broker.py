@@ -287,7 +287,6 @@ class Broker:
         protocols = _protocol_map(configs)
         check_protocols(wanted, protocols)
         report = self._load_alone() if cluster is None else cluster.load()
-        self.logs.expect(META_PROPERTIES)
         bound = await self.server.bind(wanted)
         given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
         chosen = advertised(bound, given)
@@ -319,8 +318,9 @@ class Broker:
         deleted = {topic.topic_id for topic in self.controller.deleted_topics}
         self.logs.prepare(self.controller.directory_plan.withheld, deleted)
         report = self.logs.start(self._config_of)
-        self.controller.leave_out(report.failed_directories)
+        self.controller.leave_out(self.logs.unusable_directories())
         self.controller.open()
+        self.logs.expect(META_PROPERTIES)
         if self.controller.is_first_start:
             # The one line by which a disk that is not mounted can be told from a new broker.
             log.info(

@@ -104,7 +104,10 @@ class ClusterIdentity:
     def leave_out(self, directories: Container[str]) -> None:
         """Log directories that turned out to be unusable are not ours to mark."""
         self._found = {path: one for path, one in self._found.items() if path not in directories}
-        self._directory_ids = identity.directory_ids_of(self._found, self._randomness)
+        ids = identity.directory_ids_of(self._found, self._randomness)
+        self._directory_ids = {
+            path: self._directory_ids.get(path, one) for path, one in ids.items()
+        }
 
     @property
     def directory_id(self) -> UUID | None:

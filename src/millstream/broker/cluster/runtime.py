@@ -27,6 +27,7 @@ from millstream.broker.upkeep import Duty
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.registration import ClusterIds
 from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster
+from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import Endpoint, ImageChange
 from millstream.coordination.port import Coordination
 from millstream.model.config.cluster_keys import RACK_AWARE
@@ -258,13 +259,22 @@ class ClusterPart:
             raise NotOfThisCluster(first, reason) from error
         finally:
             await session.close()
-        with _told_as_storage():
-            self._identity.complete(state.cluster_id)
+        self._mark_directories(state.cluster_id)
         log.info(
             "a broker that was alone founds a cluster",
             topics=len(state.topics),
             cluster=state.cluster_id,
         )
+
+    def _mark_directories(self, cluster_id: str) -> None:
+        """Those that are still in place: the coordination service may have kept us waiting."""
+        logs = self._seams.logs
+        self._identity.leave_out(logs.unusable_directories())
+        if logs.has_failed:
+            raise AllDirectoriesFailed({one.path: str(one.failure) for one in logs.directories})
+        with _told_as_storage():
+            self._identity.complete(cluster_id)
+        logs.expect(META_PROPERTIES)
 
     def listener_among(self, bound: list[ListenerAddress], protocols: dict[str, str]) -> str:
         """The one that other brokers come to; raises InvalidConfig without one."""
@@ -309,8 +319,7 @@ class ClusterPart:
         )
         member.begin(registration, ids, listener=listener)
         await member.registered_once()
-        with _told_as_storage():
-            identity.complete(member.cluster_id)
+        self._mark_directories(member.cluster_id)
         await member.ready()
         with _told_as_storage():
             identity.keep_epoch(member.seen_epoch)

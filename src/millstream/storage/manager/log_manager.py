@@ -294,6 +294,16 @@ class LogManager(ChangingLogs):
 
     # -- upkeep ----------------------------------------------------------------------------
 
+    def unusable_directories(self) -> set[str]:
+        """Those that failed, after a look whether each is still what was opened.
+
+        For whoever is about to mark them as this broker's: a start may take minutes, and the mark
+        in an empty mount point would make the next start take that for the directory.
+        """
+        for directory in self._usable():
+            directory.look()
+        return {one.path for one in self._directories if one.failure is not None}
+
     def looking(self) -> Steps[None]:
         """Whether every directory is still what was opened, and the files that were written to
         since are whole, in steps; what is not fails.

@@ -1,6 +1,6 @@
 """A broker that was alone founds a cluster: nothing that it knew or held is lost on the way."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -9,14 +9,17 @@ from kits.controller.membership_kit import happens, played
 from kits.coordination.coordination_kit import KEEPER, PORT, SimulatedWorld
 from kits.storage.log_stories import batch_of
 from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.cluster.member import ClusterMember
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.controller.cluster import nodes
 from millstream.controller.cluster.standalone_bootstrap import LONE_EPOCH, LoneState, found_cluster
 from millstream.controller.errors import NotOfThisCluster, OfACluster
 from millstream.controller.topics import NewTopic
 from millstream.coordination.port import Coordination
+from millstream.model.errors import AllDirectoriesFailed
 from millstream.model.ids import BrokerId, TopicPartition
 from millstream.runtime.randomness import SeededRandomness
+from millstream.storage.manager.log_manager import LogManager
 from millstream.testing.log_kit import read_all
 from millstream.testing.sim.keeper_session import WireCoordination
 from millstream.testing.sim.unsure_session import Losses, UnsureCoordination
@@ -286,3 +289,84 @@ def test_what_an_attempt_left_that_was_cut_off_is_not_kept() -> None:
         assert nodes.decode_known_broker(BrokerId(1), told.data).epoch == LONE_EPOCH
 
     played(26, story)
+
+
+# -- marks in directories ----------------------------------------------------------------------
+#
+# The mark in an empty mount point would make the next start take that for the directory: nothing
+# would be missing, and its partitions would begin empty.
+
+LOST = "/more"
+
+
+def unmount(machine: Machine, *paths: str) -> None:
+    """As if it had happened while the start was at work."""
+    for path in paths or (LOST,):
+        machine.node.disk.rename(path, f"{path}.away")
+        machine.node.disk.make_directories(path)
+
+
+def start_loses_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While logs are recovered."""
+    start: Callable[..., Any] = LogManager.start
+
+    def starting(logs: LogManager, *arguments: Any) -> Any:
+        report = start(logs, *arguments)
+        unmount(machine)
+        return report
+
+    monkeypatch.setattr(LogManager, "start", starting)
+
+
+def waiting_loses_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the coordination service is waited for."""
+    registered_once: Callable[..., Any] = ClusterMember.registered_once
+
+    async def waiting(member: ClusterMember) -> None:
+        await registered_once(member)
+        unmount(machine)
+
+    monkeypatch.setattr(ClusterMember, "registered_once", waiting)
+
+
+@pytest.mark.parametrize(
+    ("is_alone", "lose"),
+    [(True, start_loses_it), (False, start_loses_it), (False, waiting_loses_it)],
+)
+def test_nothing_is_written_to_an_empty_mount_point(
+    monkeypatch: pytest.MonkeyPatch,
+    is_alone: bool,
+    lose: Callable[[Machine, pytest.MonkeyPatch], None],
+) -> None:
+    async def story(world: SimulatedWorld) -> None:
+        machine = Machine(world)
+        disk = machine.node.disk
+        lose(machine, monkeypatch)
+        broker = await (machine.alone() if is_alone else machine.member())
+        assert disk.list_directory(LOST) == []
+        assert disk.exists("/data/meta.properties")
+        offline = [one.path for one in broker.logs.directories if one.failure is not None]
+        assert offline == [LOST]
+        await broker.stop()
+        assert disk.list_directory(LOST) == []
+
+    played(1, story)
+
+
+def test_a_member_that_has_lost_every_directory_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: SimulatedWorld) -> None:
+        machine = Machine(world)
+        registered_once: Callable[..., Any] = ClusterMember.registered_once
+
+        async def waiting(member: ClusterMember) -> None:
+            await registered_once(member)
+            unmount(machine, *DIRECTORIES)
+
+        monkeypatch.setattr(ClusterMember, "registered_once", waiting)
+        with pytest.raises(AllDirectoriesFailed):
+            await machine.member()
+        assert [machine.node.disk.list_directory(one) for one in DIRECTORIES] == [[], []]
+
+    played(2, story)
