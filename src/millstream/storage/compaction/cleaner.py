@@ -19,9 +19,9 @@ from millstream.storage.log.log import Log
 from millstream.storage.throttle import CancelFlag, Pause, Throttle
 
 if TYPE_CHECKING:
-    from millstream.storage.compaction.checkpointing import Checkpointing, Flush
     from millstream.storage.compaction.log_cleaning import Cleaning, CleaningReport
     from millstream.storage.compaction.plan import DirtyRange
+    from millstream.storage.compaction.recovery_points import Checkpointing, Flush
 
 POSTPONED_S: Final = 60.0
 """What found no room or no descriptor waits this long, so that others get their turn."""
@@ -100,7 +100,7 @@ class Cleaner:
         return log.partition
 
     def _checkpoint(self, log: Log, dirty: "DirtyRange") -> None:
-        from millstream.storage.compaction.checkpointing import Checkpointing
+        from millstream.storage.compaction.recovery_points import Checkpointing
 
         self._checkpointing = Checkpointing(
             log,

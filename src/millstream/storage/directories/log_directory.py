@@ -31,7 +31,7 @@ from millstream.storage.directories.checkpoints import (
     read_offsets,
     replace_offsets,
 )
-from millstream.storage.room import Room
+from millstream.storage.directories.free_space import Room
 
 OffsetsByPartition = dict[TopicPartition, Offset]
 

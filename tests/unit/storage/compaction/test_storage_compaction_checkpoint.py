@@ -17,9 +17,9 @@ from kits.storage.manager_stories import ONE, TWO, Broker
 from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.storage import names
-from millstream.storage.compaction.checkpointing import Checkpointing
 from millstream.storage.compaction.cleaner import POSTPONED_S
 from millstream.storage.compaction.log_cleaning import End
+from millstream.storage.compaction.recovery_points import Checkpointing
 from millstream.storage.directories.checkpoints import read_offsets
 from millstream.storage.flush import FlushJob
 from millstream.storage.log.base import LogBase
