@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kits.kernels.kernel_twins import compiled, needs_compiled, twins
-from millstream.broker.cluster.leader_hints import LeaderHint
 from millstream.broker.fetch import request as fetch_request
 from millstream.broker.fetch import response as fetch_response
 from millstream.broker.fetch.request import FetchAsk, decode
 from millstream.broker.fetch.response import Hints, encode, encode_frame
 from millstream.broker.fetch.sessions import Cursor, Found, RoundAnswer
+from millstream.broker.requests.advertised_brokers import LeaderHint
 from millstream.model.ids import Offset, ProducerId
 from millstream.storage.log.reader import ReadSlice
 from millstream.storage.segments.txn_index import AbortedTransaction

@@ -11,13 +11,13 @@ from millstream.model.ids import Offset
 from millstream.runtime.disk import Disk
 from millstream.storage import names
 from millstream.storage.scan.report import describe_damage
-from millstream.storage.segments.file_walk import FileWalk, WalkStep
-from millstream.storage.validation import (
+from millstream.storage.segments.batch_attributes import (
     CODEC_MASK,
     CONTROL_BIT,
     LOG_APPEND_TIME_BIT,
     TRANSACTIONAL_BIT,
 )
+from millstream.storage.segments.file_walk import FileWalk, WalkStep
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -25,8 +25,8 @@ from millstream.replication.throttle import (
 )
 from millstream.runtime.scheduler import Steps, in_parts, run_whole
 from millstream.storage.log.log import Log
+from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager.log_manager import LogManager, NewPartition
-from millstream.storage.manager.log_steps import LOGS_PER_TURN
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 

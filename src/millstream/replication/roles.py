@@ -32,8 +32,8 @@ from millstream.replication.readable import ReadableReplica
 from millstream.replication.waiters import Waking
 from millstream.runtime.scheduler import Steps, in_parts
 from millstream.storage.log.log import Log
+from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager.log_manager import LogManager, NewPartition
-from millstream.storage.manager.log_steps import LOGS_PER_TURN
 from millstream.storage.ports import LeadershipListener
 
 INTERNAL_PREFIX: Final = "__"

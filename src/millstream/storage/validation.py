@@ -38,16 +38,15 @@ from millstream.model.ids import NO_TIMESTAMP
 from millstream.model.limits import BATCH_BYTES_MAX
 from millstream.storage.config import FOREVER, LogConfig, TimestampType
 from millstream.storage.producers.machine import Origin
-
-CODEC_MASK: Final = 0b111
-LOG_APPEND_TIME_BIT: Final = 0b1000
-TRANSACTIONAL_BIT: Final = 0b1_0000
-CONTROL_BIT: Final = 0b10_0000
-DELETE_HORIZON_BIT: Final = 0b100_0000
-"""Set by compaction: the base timestamp is the time from which tombstones may go."""
-
-INT64_MAX: Final = 2**63 - 1
-INT64_MIN: Final = -(2**63)
+from millstream.storage.segments.batch_attributes import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    INT64_MAX,
+    INT64_MIN,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+)
 
 _RARE_BITS: Final = LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 # A look-up in an enumeration's class costs as much as four comparisons.

@@ -24,10 +24,10 @@ from millstream.storage.log.base import LogHome
 from millstream.storage.log.log import Log
 from millstream.storage.log.reader import Isolation
 from millstream.storage.recovery.loader import LoadReport, load_log
+from millstream.storage.segments.batch_attributes import CONTROL_BIT, TRANSACTIONAL_BIT
 from millstream.storage.segments.files import OpenFiles
 from millstream.storage.segments.sparse_index import IndexCache
 from millstream.storage.segments.txn_index import AbortedTransaction
-from millstream.storage.validation import CONTROL_BIT, TRANSACTIONAL_BIT
 from millstream.testing.record_batches import PlainRecord, read_records
 
 PARTITION = TopicPartition("events", 0)

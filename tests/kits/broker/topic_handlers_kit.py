@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
+from kits.broker.versions import versions_of
 from kits.controller.controller_kit import METADATA, ROOT
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.requests.context import Context, RequestFacts
@@ -140,7 +141,7 @@ class Desk:
             received_us=0,
             bytes_in=0,
         )
-        assert version in handler.VERSIONS
+        assert version in versions_of(handler)
         context = Context(self.services, cast("Any", _Peer(listener)), facts)
         received = type(request).decode(memoryview(request.encode(version)), version)
         answer = handler.handle(context, received)

@@ -3,6 +3,7 @@
 import pytest
 
 from kits.broker.topic_handlers_kit import Desk
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import (
     alter_partition,
     alter_partition_reassignments,
@@ -55,7 +56,7 @@ def desk() -> Desk:
     return made
 
 
-@pytest.mark.parametrize("version", elect_leaders.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(elect_leaders))
 def test_only_replica_leads_already(desk: Desk, version: int) -> None:
     asked = [TopicPartitions(topic="t", partitions=[0, 9])]
     request = ElectLeadersRequest(topic_partitions=asked)
@@ -72,7 +73,7 @@ def test_all_partitions_tell_only_those_that_changed(desk: Desk) -> None:
     assert (answer.error_code, answer.replica_election_results) == (0, [])
 
 
-@pytest.mark.parametrize("version", elect_leaders.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(elect_leaders))
 def test_failure_can_be_told_in_every_version(version: int) -> None:
     request = ElectLeadersRequest(topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
     answer = elect_leaders.failed(request, ErrorCode.NOT_CONTROLLER, version)
@@ -104,7 +105,7 @@ def test_reassignment_has_nowhere_to_go(
         topics=[ReassignableTopic(name="t", partitions=[one])]
     )
     handler = alter_partition_reassignments
-    for version in handler.VERSIONS:
+    for version in versions_of(handler):
         answer = desk.send(handler, request, AlterPartitionReassignmentsResponse, version)
         (topic,) = answer.responses
         assert (answer.error_code, topic.partitions[0].error_code) == (0, code)
@@ -128,7 +129,7 @@ def test_broker_that_is_alive_is_not_forgotten(desk: Desk, broker_id: int, code:
     assert answer.error_message
 
 
-@pytest.mark.parametrize("version", describe_quorum.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(describe_quorum))
 def test_the_broker_itself_decides_about_metadata(desk: Desk, version: int) -> None:
     asked = [
         quorum.RequestTopicData(

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from kits.broker.topic_handlers_kit import Desk
+from kits.broker.versions import versions_of
 from millstream.broker.configs.changes import check_broker_name
 from millstream.broker.handlers import (
     alter_partition,
@@ -152,7 +153,7 @@ def alteration(version: int) -> AlterPartitionRequest:
     return AlterPartitionRequest(broker_id=2, broker_epoch=EPOCH, topics=[topic])
 
 
-@pytest.mark.parametrize("version", alter_partition.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(alter_partition))
 def test_leader_gets_the_new_state_or_a_refusal_for_each_partition(version: int) -> None:
     controller = Controller()
     answer = desk(controller).send(

@@ -15,12 +15,12 @@ from functools import partial
 from struct import Struct
 from typing import Any, Final, NamedTuple, TypeVar
 
-from millstream.broker.cluster.response_collector import CollectingPeer, RequestRefused
 from millstream.broker.configs.split import split
 from millstream.broker.requests import registry
 from millstream.broker.requests.context import Context, Peer, RequestFacts
 from millstream.broker.requests.dispatch import SMALL_BODY_BYTES, Dispatch, Spawn
 from millstream.broker.requests.registry import Handler
+from millstream.broker.requests.response_collector import CollectingPeer, RequestRefused
 from millstream.broker.requests.services import Services
 from millstream.controller.cluster.errors import NotController
 from millstream.observe.logs import get_logger

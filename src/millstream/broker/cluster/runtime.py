@@ -22,7 +22,6 @@ from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.net.listeners import ListenerAddress
 from millstream.broker.requests.dispatch import Dispatch, Spawn
 from millstream.broker.requests.services import Services
-from millstream.broker.requests.topic_changes import configured_defaults
 from millstream.broker.upkeep import Duty
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.registration import ClusterIds
@@ -127,7 +126,7 @@ class ClusterPart:
                 partitions=seams.partitions,
             )
         )
-        self.metadata = ClusterMetadata(self.member, lambda: configured_defaults(configs))
+        self.metadata = ClusterMetadata(self.member, configs.topic_defaults)
         self._past: LonePast | None = None
         """Of a broker that was alone until now."""
         self._forward(dispatch)

@@ -20,6 +20,7 @@ from millstream.broker.configs.entries import (
     shown_topic_keys,
     topic_entry,
 )
+from millstream.controller.topics import TopicDefaults
 from millstream.kernels.compression import Codec
 from millstream.model.config.broker_keys import (
     BROKER_ID,
@@ -167,6 +168,12 @@ class BrokerConfigs:
     def is_set(self, name: str) -> bool:
         """Whether anybody set it; otherwise its value is the default."""
         return any(name in one for one in self._sources)
+
+    def topic_defaults(self) -> TopicDefaults:
+        """For topics that are created without saying how large."""
+        return TopicDefaults(
+            self.get_int("num.partitions"), self.get_int("default.replication.factor")
+        )
 
     def cleaner_limits(self) -> CleanerLimits:
         """For the log cleaner; the rate can change while the broker runs."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from millstream.broker.groups import configs as group_configs
+from millstream.broker.configs import group_configs
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.controller.cluster.errors import NotController

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-from millstream.broker.cluster.leader_hints import LeaderHint
 from millstream.broker.fetch.request import FIRST_FLEXIBLE, FIRST_WITH_SESSIONS, TopicKey
 from millstream.broker.fetch.sessions import Found, RoundAnswer
+from millstream.broker.requests.advertised_brokers import LeaderHint
 from millstream.broker.requests.context import AnswerPart
 from millstream.kernels.fetch import answer_frame
 from millstream.storage.segments.txn_index import AbortedTransaction

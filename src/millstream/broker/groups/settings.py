@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from millstream.broker.groups.configs import configs_of
+from millstream.broker.configs.group_configs import configs_of
 from millstream.broker.requests.services import Services
 from millstream.groups.settings import MigrationPolicy
 from millstream.model.config.group_keys import (

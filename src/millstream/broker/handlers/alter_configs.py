@@ -6,8 +6,6 @@ v2 flexible
 Differs from Kafka: as IncrementalAlterConfigs.
 """
 
-from typing import Final
-
 from millstream.broker.configs.changes import KeyChange, Operation
 from millstream.broker.configs.requests import all_failed, alter, changing
 from millstream.broker.requests.context import Context
@@ -18,8 +16,6 @@ from millstream.wire.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-
-VERSIONS: Final = range(3)
 
 
 async def handle(context: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:

@@ -34,8 +34,6 @@ from millstream.wire.messages.alter_partition import (
     ResponseTopicData,
 )
 
-VERSIONS: Final = range(2, 4)
-
 _FIRST_WITH_EPOCHS: Final = 3
 
 

@@ -12,7 +12,6 @@ Where it differs from Kafka: a `timeout_ms` below a second counts as one second.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from millstream.broker.cluster.membership import administration_of
 from millstream.broker.requests.context import Context
@@ -27,8 +26,6 @@ from millstream.wire.messages.alter_partition_reassignments import (
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
-
-VERSIONS: Final = range(2)
 
 
 async def handle(

@@ -32,8 +32,6 @@ from millstream.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 
-VERSIONS: Final = range(1, 3)
-
 MOVES_PER_TURN: Final = 20
 """Moves begun between two turns of others: each makes a directory."""
 

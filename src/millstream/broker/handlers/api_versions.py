@@ -17,20 +17,17 @@ of the cluster's metadata.
 import re
 from typing import Final
 
+from millstream.broker.requests.announced import announced_range
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.features import FEATURES
-from millstream.broker.requests.registry import PRODUCE_ADVERTISED_FROM, SERVED
-from millstream.wire.api_keys import ApiKey
+from millstream.broker.requests.registry import SERVED
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.api_versions import (
-    ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
-
-VERSIONS: Final = range(5)
 
 _FIRST_WITH_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -41,7 +38,7 @@ def handle(context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse
     if context.version >= _FIRST_WITH_SOFTWARE and not _is_named(request):
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     return ApiVersionsResponse(
-        api_keys=[_range_of(key) for key in sorted(SERVED)],
+        api_keys=[announced_range(key) for key in sorted(SERVED)],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=level, max_version=level)
             for name, level in FEATURES.items()
@@ -54,13 +51,6 @@ def handle(context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse
     )
 
 
-def unsupported() -> ApiVersionsResponse:
-    """For a version that is not served; to be encoded as version 0."""
-    return ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_range_of(ApiKey.API_VERSIONS)]
-    )
-
-
 def failed(request: ApiVersionsRequest, error: ErrorCode, version: int) -> ApiVersionsResponse:
     """The whole request's failure."""
     del request, version
@@ -70,9 +60,3 @@ def failed(request: ApiVersionsRequest, error: ErrorCode, version: int) -> ApiVe
 def _is_named(request: ApiVersionsRequest) -> bool:
     names = (request.client_software_name, request.client_software_version)
     return all(_SOFTWARE.fullmatch(name) for name in names)
-
-
-def _range_of(key: ApiKey) -> ApiVersion:
-    versions = SERVED[key].versions
-    first = PRODUCE_ADVERTISED_FROM if key is ApiKey.PRODUCE else versions[0]
-    return ApiVersion(api_key=key, min_version=first, max_version=versions[-1])

@@ -14,7 +14,6 @@ Invariants: I-14, I-16, I-17.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
@@ -32,8 +31,6 @@ from millstream.wire.messages.assign_replicas_to_dirs import (
     ResponsePartitionData,
     ResponseTopicData,
 )
-
-VERSIONS: Final = range(1)
 
 Outcomes = Mapping[LostReplica, OperatingError | None]
 

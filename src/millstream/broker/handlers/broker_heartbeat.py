@@ -10,8 +10,6 @@ v1 offline log directories, which do not count here: which replicas a broker has
 AssignReplicasToDirs.
 """
 
-from typing import Final
-
 from millstream.broker.requests.context import Context
 from millstream.controller.cluster.errors import NotController, StaleBrokerEpoch
 from millstream.model.ids import BrokerEpoch, BrokerId
@@ -20,8 +18,6 @@ from millstream.wire.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
 )
-
-VERSIONS: Final = range(2)
 
 
 async def handle(context: Context, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:

@@ -8,7 +8,6 @@ v1 member types (KIP-1099)
 """
 
 import asyncio
-from typing import Final
 
 from millstream.broker.groups.calls import (
     coordinator_of,
@@ -29,8 +28,6 @@ from millstream.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
-
-VERSIONS: Final = range(2)
 
 
 async def handle(

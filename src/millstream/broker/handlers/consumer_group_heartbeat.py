@@ -7,8 +7,6 @@ v1 the member makes its own id (KIP-1082), regular expressions
 Invariants: I-27, I-31.
 """
 
-from typing import Final
-
 from millstream.broker.groups.calls import GroupCall, coordinator_of, is_consumer_protocol_on
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
@@ -16,8 +14,6 @@ from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-
-VERSIONS: Final = range(2)
 
 
 def handle(

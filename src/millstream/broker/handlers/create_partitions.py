@@ -13,7 +13,6 @@ Where it differs from Kafka: a `timeout_ms` below a second counts as one second;
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of, text_of
@@ -30,8 +29,6 @@ from millstream.wire.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-
-VERSIONS: Final = range(4)
 
 
 async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:

@@ -36,8 +36,6 @@ from millstream.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 
-VERSIONS: Final = range(2, 8)
-
 RESULTS_PER_TURN: Final = 20
 """Topics told between two turns of others; each may have settings of its own to describe."""
 

@@ -23,8 +23,6 @@ from millstream.wire.messages.delete_groups import (
     DeleteGroupsResponse,
 )
 
-VERSIONS: Final = range(3)
-
 GROUPS_PER_TURN: Final = 20
 """Each is a batch of the log."""
 GROUPS_AT_ONCE_MAX: Final = 200

@@ -32,8 +32,6 @@ from millstream.wire.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 
-VERSIONS: Final = range(3)
-
 _HIGH_WATERMARK: Final = -1
 _NO_LOW_WATERMARK: Final = -1
 _UNANSWERED: Final = DeleteRecordsPartitionResult()

@@ -32,8 +32,6 @@ from millstream.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 
-VERSIONS: Final = range(1, 7)
-
 DELETE_ENABLED: Final = "delete.topic.enable"
 
 _FIRST_WITH_IDS: Final = 6

@@ -11,7 +11,7 @@ Where it differs from Kafka: the controller is named and not any broker, since h
 
 from typing import Final
 
-from millstream.broker.cluster.advertised_brokers import told_nodes
+from millstream.broker.requests.advertised_brokers import advertised_brokers
 from millstream.broker.requests.context import Context
 from millstream.controller.views import (
     CLUSTER_OPERATIONS_ALL,
@@ -25,8 +25,6 @@ from millstream.wire.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 
-VERSIONS: Final = range(3)
-
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2
 
@@ -38,7 +36,7 @@ def handle(context: Context, request: DescribeClusterRequest) -> DescribeCluster
     if request.endpoint_type != _BROKERS:
         return failed(request, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, context.version)
     image = context.services.image
-    nodes = told_nodes(context, with_fenced=request.include_fenced_brokers)
+    nodes = advertised_brokers(context, with_fenced=request.include_fenced_brokers)
     is_asked = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,

@@ -15,7 +15,7 @@ from typing import Final
 
 from millstream.broker.configs.changes import check_broker_name
 from millstream.broker.configs.entries import ConfigEntry, ConfigSource
-from millstream.broker.groups.configs import configs_of
+from millstream.broker.configs.group_configs import configs_of
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.controller.errors import UnknownTopic
@@ -34,8 +34,6 @@ from millstream.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-
-VERSIONS: Final = range(1, 5)
 
 ENTRIES_PER_TURN: Final = 200
 """Settings described between two turns of others."""

@@ -8,7 +8,6 @@ v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_
 """
 
 import asyncio
-from typing import Final
 
 from millstream.broker.groups.calls import coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
@@ -22,8 +21,6 @@ from millstream.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-
-VERSIONS: Final = range(7)
 
 
 async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:

@@ -12,7 +12,6 @@ Where it differs from Kafka: directories cannot be cordoned, so none is.
 
 import os
 from collections.abc import Container
-from typing import Final
 
 from millstream.broker.requests.context import Context
 from millstream.model.ids import TopicPartition
@@ -26,8 +25,6 @@ from millstream.wire.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-
-VERSIONS: Final = range(1, 6)
 
 
 def handle(context: Context, request: DescribeLogDirsRequest) -> Steps[DescribeLogDirsResponse]:

@@ -11,8 +11,6 @@ that only a marker is known of has sequence -1; one whose batches retention took
 Where it differs from Kafka: a partition that is named several times is answered once.
 """
 
-from typing import Final
-
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
@@ -27,8 +25,6 @@ from millstream.wire.messages.describe_producers import (
     TopicRequest,
     TopicResponse,
 )
-
-VERSIONS: Final = range(1)
 
 
 def handle(context: Context, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:

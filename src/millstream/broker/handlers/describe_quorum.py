@@ -26,8 +26,6 @@ from millstream.wire.messages.describe_quorum import (
     ResponseTopicData,
 )
 
-VERSIONS: Final = range(3)
-
 _FIRST_WITH_NODES: Final = 2
 
 

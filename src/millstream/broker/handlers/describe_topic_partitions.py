@@ -28,8 +28,6 @@ from millstream.wire.messages.describe_topic_partitions import (
     ResponseCursor,
 )
 
-VERSIONS: Final = range(1)
-
 PARTITION_LIMIT: Final = "max.request.partition.size.limit"
 
 _AS_NEWEST_METADATA: Final = 13

@@ -29,8 +29,6 @@ from millstream.wire.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 
-VERSIONS: Final = range(3)
-
 _FIRST_WITH_ERROR: Final = 1
 _KINDS: Final = frozenset(ElectionKind)
 

@@ -10,15 +10,13 @@ controller's. The principal is not looked at while clients do not log in.
 from typing import Final
 
 from millstream.broker.cluster.forwarding import FORWARDED
-from millstream.broker.cluster.response_collector import CollectingPeer, RequestRefused
 from millstream.broker.requests.context import Context, RequestFacts
+from millstream.broker.requests.response_collector import CollectingPeer, RequestRefused
 from millstream.observe.logs import get_logger
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import RequestHeader, decode_request_header
 from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.primitives import MalformedFrame
-
-VERSIONS: Final = range(1)
 
 ADDRESS_BYTES_MAX: Final = 64
 """An IPv6 address as text, and some room."""

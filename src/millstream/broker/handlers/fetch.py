@@ -26,7 +26,6 @@ Invariants: I-07, I-09, I-15, I-23, I-36, I-37.
 import math
 from typing import Final
 
-from millstream.broker.cluster.leader_hints import leader_hint
 from millstream.broker.fetch.closest_replica import selection
 from millstream.broker.fetch.delayed import DelayedFetch, is_start_news
 from millstream.broker.fetch.read import FetchReader
@@ -35,11 +34,10 @@ from millstream.broker.fetch.request import decode as decode
 from millstream.broker.fetch.response import NO_HINTS, Hints, encode, encode_frame
 from millstream.broker.fetch.sessions import Found, RoundAnswer
 from millstream.broker.fetch.tail import SIZE_BYTES, TailFetch, leader_of
+from millstream.broker.requests.advertised_brokers import leader_hint
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-
-VERSIONS: Final = range(4, 19)
 
 FETCH_MAX_BYTES: Final = "fetch.max.bytes"
 

@@ -15,7 +15,7 @@ Kafka tells it to ask again. There are no share groups.
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.broker.cluster.advertised_brokers import told_nodes
+from millstream.broker.requests.advertised_brokers import advertised_brokers
 from millstream.broker.requests.context import Context
 from millstream.controller.views import Node
 from millstream.runtime.scheduler import Pace, Steps, on_the_loop
@@ -29,7 +29,6 @@ from millstream.wire.messages.find_coordinator import (
 if TYPE_CHECKING:
     from millstream.broker.groups.service import GroupsPart
 
-VERSIONS: Final = range(7)
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -79,7 +78,7 @@ def _finding(
     context: Context, request: FindCoordinatorRequest, groups: "GroupsPart"
 ) -> Steps[FindCoordinatorResponse]:
     topic = context.services.image.topics.get(_TOPIC)
-    nodes = told_nodes(context)
+    nodes = advertised_brokers(context)
     by_id = {int(node.broker_id): node for node in nodes}
     found = []
     pace = Pace()

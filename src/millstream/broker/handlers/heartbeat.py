@@ -7,14 +7,10 @@ v3 static members · v4 flexible
 Invariants: I-27.
 """
 
-from typing import Final
-
 from millstream.broker.groups.calls import GroupCall, coordinator_of
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-
-VERSIONS: Final = range(5)
 
 
 def handle(context: Context, request: HeartbeatRequest) -> HeartbeatResponse | None:

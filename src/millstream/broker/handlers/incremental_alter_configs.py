@@ -13,8 +13,6 @@ Differs from Kafka: `cordoned.log.dirs` takes no directory; an unknown operation
 not UNKNOWN_SERVER_ERROR; settings of client metrics are refused.
 """
 
-from typing import Final
-
 from millstream.broker.configs.changes import KeyChange, Operation
 from millstream.broker.configs.requests import all_failed, alter, changing
 from millstream.broker.requests.context import Context
@@ -26,8 +24,6 @@ from millstream.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-
-VERSIONS: Final = range(2)
 
 
 async def handle(

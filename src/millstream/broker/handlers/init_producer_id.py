@@ -16,7 +16,7 @@ Invariants: I-20.
 """
 
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any
 
 from millstream.broker.requests.context import Context
 from millstream.model.errors import OperatingError
@@ -26,8 +26,6 @@ from millstream.wire.messages.init_producer_id import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-
-VERSIONS: Final = range(6)
 
 
 def handle(

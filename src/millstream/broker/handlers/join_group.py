@@ -16,7 +16,6 @@ from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
-VERSIONS: Final = range(10)
 _FIRST_WITH_NULL_NAME: Final = 7
 
 

@@ -23,7 +23,6 @@ from millstream.wire.messages.leave_group import (
     MemberResponse,
 )
 
-VERSIONS: Final = range(6)
 _FIRST_WITH_MANY: Final = 3
 
 MEMBERS_AT_ONCE_MAX: Final = 200

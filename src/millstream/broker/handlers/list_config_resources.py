@@ -8,9 +8,8 @@ Differs from Kafka: client metrics have no settings here and none are listed.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
-from millstream.broker.groups.configs import groups_in
+from millstream.broker.configs.group_configs import groups_in
 from millstream.broker.requests.context import Context
 from millstream.model.config.resources import ResourceType
 from millstream.runtime.scheduler import Pace, Steps
@@ -20,8 +19,6 @@ from millstream.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-
-VERSIONS: Final = range(2)
 
 
 def handle(

@@ -8,7 +8,6 @@ v3 flexible · v4 states · v5 types (KIP-848)
 
 import asyncio
 from functools import partial
-from typing import Final
 
 from millstream.broker.groups.calls import group_code, groups_of, response_of
 from millstream.broker.requests.context import Context
@@ -16,8 +15,6 @@ from millstream.model.errors import OperatingError
 from millstream.shards.errors import NotCoordinator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
-
-VERSIONS: Final = range(6)
 
 
 async def handle(context: Context, request: ListGroupsRequest) -> ListGroupsResponse:

@@ -39,8 +39,6 @@ from millstream.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-VERSIONS: Final = range(1, 12)
-
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -48,6 +46,8 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
+_NEVER: Final = 2**15
+"""No version is so high."""
 _FIRST_VERSIONS: Final = {
     LATEST: 1,
     EARLIEST: 1,
@@ -130,7 +130,7 @@ class _Asking:
         self, topic: str, asked: ListOffsetsPartition
     ) -> Steps[ListOffsetsPartitionResponse]:
         index, timestamp_ms = asked.partition_index, asked.timestamp
-        if timestamp_ms < 0 and self._version < _FIRST_VERSIONS.get(timestamp_ms, VERSIONS.stop):
+        if timestamp_ms < 0 and self._version < _FIRST_VERSIONS.get(timestamp_ms, _NEVER):
             return _nothing(index, ErrorCode.UNSUPPORTED_VERSION)
         try:
             leader = self._partitions.get((topic, index))

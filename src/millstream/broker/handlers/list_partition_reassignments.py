@@ -5,8 +5,6 @@ replicas of the moment, those that come and those that will go. A partition that
 not being reassigned, is not told. The controller knows; other brokers pass the question on.
 """
 
-from typing import Final
-
 from millstream.broker.cluster.membership import administration_of
 from millstream.broker.requests.context import Context
 from millstream.model.ids import TopicPartition
@@ -17,8 +15,6 @@ from millstream.wire.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-
-VERSIONS: Final = range(1)
 
 
 def handle(

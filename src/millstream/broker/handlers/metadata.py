@@ -25,7 +25,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from millstream.broker.cluster.advertised_brokers import told_nodes
+from millstream.broker.requests.advertised_brokers import advertised_brokers
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.broker.requests.services import Services
@@ -56,8 +56,6 @@ from millstream.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-
-VERSIONS: Final = range(14)
 
 AUTO_CREATE: Final = "auto.create.topics.enable"
 
@@ -223,7 +221,7 @@ def _answering(
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     services, version = context.services, context.version
     image, listener = services.image, context.peer.listener
-    nodes = told_nodes(context)
+    nodes = advertised_brokers(context)
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(

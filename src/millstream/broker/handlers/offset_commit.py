@@ -29,8 +29,6 @@ from millstream.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
-VERSIONS: Final = range(2, 11)
-
 _FIRST_WITH_TOPIC_IDS: Final = 10
 
 BODIES_KEPT: Final = 4096

@@ -8,7 +8,6 @@ Invariants: I-29.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 from millstream.broker.groups.calls import coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
@@ -23,8 +22,6 @@ from millstream.wire.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-
-VERSIONS: Final = range(1)
 
 Codes = Mapping[tuple[str, int], int]
 """By a topic's name and a partition."""

@@ -36,8 +36,6 @@ from millstream.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-VERSIONS: Final = range(1, 11)
-
 _FIRST_WITH_ERROR: Final = 2
 _FIRST_WITH_GROUPS: Final = 8
 _FIRST_WITH_TOPIC_IDS: Final = 10

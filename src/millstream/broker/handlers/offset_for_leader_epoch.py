@@ -10,8 +10,6 @@ v3 replica id · v4 flexible.
 Invariants: I-10, I-15.
 """
 
-from typing import Final
-
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
@@ -25,8 +23,6 @@ from millstream.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopicResult,
 )
-
-VERSIONS: Final = range(2, 5)
 
 
 def handle(

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from millstream.broker.cluster.leader_hints import leader_hint
 from millstream.broker.fetch.delayed import DelayedProduce
 from millstream.broker.produce.records import (
     InternalTopic,
@@ -34,6 +33,7 @@ from millstream.broker.produce.records import (
     is_transactional,
     record_errors,
 )
+from millstream.broker.requests.advertised_brokers import leader_hint
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of, text_of
 from millstream.controller.topics import INTERNAL_TOPICS
@@ -59,8 +59,6 @@ from millstream.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-
-VERSIONS: Final = range(3, 14)
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """Kafka's own exception from the rule that clients do not write to internal topics."""

@@ -7,13 +7,9 @@ answer of several pieces is asked for piece by piece; SNAPSHOT_NOT_FOUND when th
 the broker begins anew.
 """
 
-from typing import Final
-
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
-
-VERSIONS: Final = range(1)
 
 
 async def handle(context: Context, request: PullMetadataRequest) -> PullMetadataResponse:

@@ -6,14 +6,10 @@ v3 static members · v4 flexible · v5 protocol type and name (KIP-559)
 Invariants: I-27.
 """
 
-from typing import Final
-
 from millstream.broker.groups.calls import GroupCall, coordinator_of
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-
-VERSIONS: Final = range(6)
 
 
 def handle(context: Context, request: SyncGroupRequest) -> SyncGroupResponse | None:

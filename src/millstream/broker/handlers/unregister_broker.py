@@ -7,8 +7,6 @@ Where it differs from Kafka: a broker that is alive is refused with INVALID_REQU
 registration would be back at once; so is one that still has replicas.
 """
 
-from typing import Final
-
 from millstream.broker.cluster.membership import administration_of
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of, text_of
@@ -20,8 +18,6 @@ from millstream.wire.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-
-VERSIONS: Final = range(1)
 
 
 async def handle(context: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:

@@ -24,8 +24,6 @@ from millstream.wire.messages.update_features import (
     UpdateFeaturesResponse,
 )
 
-VERSIONS: Final = range(3)
-
 _FIRST_WITHOUT_RESULTS: Final = 2
 _UPGRADE_TYPES: Final = range(1, 4)
 """Upgrade, safe downgrade, unsafe downgrade."""

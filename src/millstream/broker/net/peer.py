@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from millstream.broker.requests.answer_parts import path_of, release, size_of
 from millstream.broker.requests.context import AnswerPart
 from millstream.kernels.connection import Connection
 from millstream.model.limits import CLOSING_GRACE_S
-from millstream.storage.log.reader import ReadSlice
 
 if TYPE_CHECKING:
     from millstream.broker.net.exchange import Exchange
@@ -204,20 +204,3 @@ class ClientPeer(ABC):
         if self.state == DRAINING:
             return now_s - self.closing_since_s > CLOSING_GRACE_S
         return now_s - max(self.last_active_s, self.core.last_active_s) > idle_s
-
-
-def size_of(part: AnswerPart) -> int:
-    """Bytes that a part of an answer has on the wire."""
-    return part.size_bytes if isinstance(part, ReadSlice) else len(part)
-
-
-def path_of(part: AnswerPart) -> str:
-    """Of the file that a part is read from; "" where it is bytes."""
-    return part.file.path if isinstance(part, ReadSlice) and part.file is not None else ""
-
-
-def release(parts: Sequence[object] | deque[AnswerPart]) -> None:
-    """Unpin the files of ranges that will not be sent."""
-    for part in parts:
-        if isinstance(part, ReadSlice) and part.file is not None:
-            part.file.unpin()

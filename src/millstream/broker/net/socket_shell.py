@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from millstream.broker.net.exchange import HELD_FROM_BYTES, Exchange
-from millstream.broker.net.peer import CLOSED, Cause, ClientPeer, path_of, size_of
+from millstream.broker.net.peer import CLOSED, Cause, ClientPeer
+from millstream.broker.requests.answer_parts import path_of, size_of
 from millstream.broker.requests.context import AnswerPart
 from millstream.kernels.connection import Connection
 from millstream.kernels.epoll_shell import ENDED, REQUESTS, WRITABLE, EpollShell

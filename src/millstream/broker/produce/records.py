@@ -16,7 +16,11 @@ from millstream.kernels.records import KEY_BYTES, SPAN_FIELDS, TIMESTAMP_DELTA
 from millstream.model.errors import CorruptRecords, InvalidRecords, InvalidTimestamp, OperatingError
 from millstream.model.ids import NO_TIMESTAMP
 from millstream.storage.config import LogConfig, TimestampType
-from millstream.storage.validation import CODEC_MASK, LOG_APPEND_TIME_BIT, TRANSACTIONAL_BIT
+from millstream.storage.segments.batch_attributes import (
+    CODEC_MASK,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+)
 
 Records = bytes | bytearray | memoryview
 

@@ -19,12 +19,12 @@ from struct import Struct
 from types import GeneratorType
 from typing import Any, Final
 
-from millstream.broker.cluster.response_collector import CollectingPeer
-from millstream.broker.net.peer import release, size_of
 from millstream.broker.requests import registry
+from millstream.broker.requests.answer_parts import release, size_of
 from millstream.broker.requests.context import AnswerPart, Context, Peer, RequestFacts
 from millstream.broker.requests.error_codes import code_of
 from millstream.broker.requests.registry import SERVED, Handler
+from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.services import Services
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
@@ -198,9 +198,9 @@ class Dispatch:
         """Only ApiVersions has an answer that a client of any version can read (KIP-511)."""
         facts = context.facts
         if facts.api_key == ApiKey.API_VERSIONS:
-            from millstream.broker.handlers.api_versions import unsupported
+            from millstream.broker.requests.announced import unsupported_version
 
-            self._send(context, [unsupported().encode(0)], version=0, error_count=1)
+            self._send(context, [unsupported_version().encode(0)], version=0, error_count=1)
             return
         name = ApiKey(facts.api_key).name
         context.peer.close(f"version {facts.version} of {name} is not served")

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
-from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.requests.services import Services
 from millstream.controller.image import PartitionImage, TopicImage
 from millstream.controller.topics import TopicDefaults
@@ -15,20 +14,10 @@ T = TypeVar("T")
 WAIT_MIN_MS: Final = 1_000
 """Given to a change whatever time the client allows: some send 0, and it takes milliseconds."""
 
-NUM_PARTITIONS: Final = "num.partitions"
-DEFAULT_REPLICATION_FACTOR: Final = "default.replication.factor"
-
 
 def topic_defaults(services: Services) -> TopicDefaults:
     """For topics that are created without saying how large."""
-    return configured_defaults(services.configs)
-
-
-def configured_defaults(configs: BrokerConfigs) -> TopicDefaults:
-    """The same from the settings alone."""
-    return TopicDefaults(
-        configs.get_int(NUM_PARTITIONS), configs.get_int(DEFAULT_REPLICATION_FACTOR)
-    )
+    return services.configs.topic_defaults()
 
 
 async def within(timeout_ms: int, change: Coroutine[Any, Any, T]) -> T:

@@ -25,7 +25,7 @@ from millstream.kernels.compression import Codec, compress, decompress
 from millstream.kernels.crc import crc32c
 from millstream.kernels.records import SPAN_FIELDS, START, STOP, TIMESTAMP_DELTA
 from millstream.model.ids import NO_TIMESTAMP, TimestampMs
-from millstream.storage.validation import (
+from millstream.storage.segments.batch_attributes import (
     CODEC_MASK,
     DELETE_HORIZON_BIT,
     INT64_MAX,

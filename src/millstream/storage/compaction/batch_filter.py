@@ -33,7 +33,7 @@ from millstream.storage.compaction import batch_edit
 from millstream.storage.compaction.batch_edit import OpenBatch
 from millstream.storage.compaction.transactions import TransactionTracker
 from millstream.storage.producers.producer_log import read_marker
-from millstream.storage.validation import CODEC_MASK, CONTROL_BIT, INT64_MAX
+from millstream.storage.segments.batch_attributes import CODEC_MASK, CONTROL_BIT, INT64_MAX
 
 # What `KeyMap.keep_flags` says of a record, turned into what is kept.
 _OUTDATED: Final = 0

@@ -18,8 +18,8 @@ from millstream.storage.compaction.batch_edit import OpenBatch, open_batch
 from millstream.storage.compaction.source import Pacing, Source, walk
 from millstream.storage.compaction.transactions import TransactionTracker
 from millstream.storage.producers.producer_log import read_marker
+from millstream.storage.segments.batch_attributes import CONTROL_BIT
 from millstream.storage.segments.file_walk import WalkStep
-from millstream.storage.validation import CONTROL_BIT
 
 
 class KeyPass:

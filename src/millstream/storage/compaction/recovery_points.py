@@ -15,7 +15,7 @@ from millstream.runtime.background import Background, BackgroundFullError, Outco
 from millstream.storage import names
 from millstream.storage.flush import FlushDone
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_steps import as_now
+from millstream.storage.log_steps import as_now
 
 Flush = Callable[[Log, FlushDone], None]
 

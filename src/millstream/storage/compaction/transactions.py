@@ -13,8 +13,8 @@ from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset, ProducerId
 from millstream.runtime.disk import Disk
 from millstream.storage.producers.machine import Marker
+from millstream.storage.segments.batch_attributes import TRANSACTIONAL_BIT
 from millstream.storage.segments.txn_index import AbortedTransaction, TransactionIndex
-from millstream.storage.validation import TRANSACTIONAL_BIT
 
 
 def collect_aborted(

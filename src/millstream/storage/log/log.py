@@ -46,17 +46,10 @@ from millstream.storage.log.slot import age_limit_ms
 from millstream.storage.log.time_search import RecordPlace
 from millstream.storage.producers.machine import Duplicate, Origin
 from millstream.storage.producers.producer_log import markers
+from millstream.storage.segments.batch_attributes import CONTROL_BIT, TRANSACTIONAL_BIT
 from millstream.storage.segments.segment import Segment
 from millstream.storage.segments.txn_index import AbortedTransaction
-from millstream.storage.validation import (
-    CONTROL_BIT,
-    TRANSACTIONAL_BIT,
-    Allowance,
-    Checked,
-    prepare,
-    walk_uncut,
-    walk_whole,
-)
+from millstream.storage.validation import Allowance, Checked, prepare, walk_uncut, walk_whole
 
 # A look-up in an enumeration's class costs as much as four comparisons.
 _CREATE_TIME: Final = TimestampType.CREATE_TIME

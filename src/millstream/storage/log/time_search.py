@@ -29,11 +29,12 @@ from millstream.model.errors import CorruptRecords
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.runtime.disk import File
 from millstream.runtime.scheduler import Pace, Steps
+from millstream.storage.segments.batch_attributes import CODEC_MASK, LOG_APPEND_TIME_BIT
 from millstream.storage.segments.file_walk import FileWalk
 from millstream.storage.segments.segment import BatchPlace, Segment
 from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.sparse_index import TimeIndexEntry
-from millstream.storage.validation import CODEC_MASK, LOG_APPEND_TIME_BIT, walk_whole
+from millstream.storage.validation import walk_whole
 
 T = TypeVar("T")
 

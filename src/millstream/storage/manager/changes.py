@@ -35,7 +35,7 @@ from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.directories.partition_metadata import encode_topic_id
 from millstream.storage.log.base import LogHome
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_steps import LOGS_PER_TURN, as_now, removing_segments
+from millstream.storage.log_steps import LOGS_PER_TURN, as_now, removing_segments
 from millstream.storage.moves.queue import DirectoryMoves
 from millstream.storage.recovery.loader import make_log_file, new_log
 from millstream.storage.segments.files import OpenFiles

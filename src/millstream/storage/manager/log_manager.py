@@ -39,8 +39,8 @@ from millstream.storage.flush import Flushable, FlushDone, GroupCommit
 from millstream.storage.log.base import LogHome
 from millstream.storage.log.durability import close_together
 from millstream.storage.log.log import Log
+from millstream.storage.log_steps import as_now
 from millstream.storage.manager.changes import ChangingLogs, NewPartition, Seams
-from millstream.storage.manager.log_steps import as_now
 from millstream.storage.moves.duplicate_copies import settle_copies
 from millstream.storage.moves.marks import settle_moves
 from millstream.storage.moves.queue import DirectoryMoves

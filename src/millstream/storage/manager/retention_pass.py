@@ -15,7 +15,7 @@ from millstream.runtime.scheduler import Steps, in_parts
 from millstream.storage import names
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_steps import LOGS_PER_TURN, as_now, removing_segments
+from millstream.storage.log_steps import LOGS_PER_TURN, as_now, removing_segments
 
 
 def running_retention_in(

@@ -34,10 +34,10 @@ from millstream.storage.producers.machine import (
 )
 from millstream.storage.producers.recall import recall
 from millstream.storage.producers.snapshot import CorruptSnapshot, decode, encode
+from millstream.storage.segments.batch_attributes import CONTROL_BIT
 from millstream.storage.segments.segment import Segment, believable
 from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.txn_index import AbortedTransaction
-from millstream.storage.validation import CONTROL_BIT
 
 _MARKER_KEY: Final = Struct(">hh")  # version, type
 _MARKER_VALUE: Final = Struct(">hi")  # version, coordinator epoch

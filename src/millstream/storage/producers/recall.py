@@ -24,8 +24,8 @@ from millstream.storage.producers.machine import (
     ProducerBatch,
     ProducerEntry,
 )
+from millstream.storage.segments.batch_attributes import CONTROL_BIT
 from millstream.storage.segments.segment_list import Segments
-from millstream.storage.validation import CONTROL_BIT
 
 RECALL_BYTES_MAX: Final = 8 * MIB
 """Read of the log for one producer: more than five of its requests, less than a pause."""

@@ -9,10 +9,10 @@ import pytest
 from kits.broker.topic_handlers_kit import Desk
 from kits.rpc.rpc_server import PORT, Asked, Server, Session, frame_of
 from millstream.broker.cluster.forwarding import FORWARDED, Forwarding, Route
-from millstream.broker.cluster.response_collector import CollectingPeer
 from millstream.broker.handlers import envelope
 from millstream.broker.requests.context import RequestFacts
 from millstream.broker.requests.dispatch import SMALL_BODY_BYTES, Dispatch
+from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.tasks import TaskScope
 from millstream.controller.cluster.errors import NotController
 from millstream.observe.broker_metrics import BrokerMetrics

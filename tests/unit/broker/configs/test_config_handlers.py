@@ -7,14 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from kits.broker.config_kit import APPEND, DELETE, SET, SUBTRACT, TOPIC, ConfigWorld, Keys
+from kits.broker.versions import versions_of
 from kits.controller.controller_kit import run
 from millstream.broker.handlers import (
-    alter_configs,
     describe_configs,
-    incremental_alter_configs,
-    list_config_resources,
 )
-from millstream.broker.requests.registry import SERVED
 from millstream.model.config.broker_keys import BROKER_KEYS
 from millstream.model.config.resources import ResourceType
 from millstream.model.config.topic_keys import TOPIC_KEYS
@@ -22,7 +19,6 @@ from millstream.model.limits import CONFIG_KEYS_PER_RESOURCE_MAX
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.sim.background import SimBackground
 from millstream.testing.sim.trace import Trace
-from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -46,23 +42,10 @@ def levels() -> Iterator[None]:
         logging.getLogger(name).setLevel(level)
 
 
-@pytest.mark.parametrize(
-    ("key", "module"),
-    [
-        (ApiKey.DESCRIBE_CONFIGS, describe_configs),
-        (ApiKey.ALTER_CONFIGS, alter_configs),
-        (ApiKey.INCREMENTAL_ALTER_CONFIGS, incremental_alter_configs),
-        (ApiKey.LIST_CONFIG_RESOURCES, list_config_resources),
-    ],
-)
-def test_versions_are_those_that_are_advertised(key: ApiKey, module: object) -> None:
-    assert SERVED[key].versions == module.VERSIONS  # type: ignore[attr-defined]
-
-
 # -- describe ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", describe_configs.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(describe_configs))
 def test_every_version_describes_a_topic_and_a_broker(version: int) -> None:
     async def story() -> None:
         world = await ConfigWorld().with_topic()

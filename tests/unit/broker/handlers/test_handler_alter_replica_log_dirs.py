@@ -6,6 +6,7 @@ import pytest
 
 from kits.broker.offsets_kit import TOPIC, LogDesk
 from kits.broker.topic_handlers_kit import codes
+from kits.broker.versions import versions_of
 from kits.storage.compaction_kit import StepBackground
 from millstream.broker.handlers import alter_replica_log_dirs
 from millstream.testing.log_kit import read_all
@@ -38,7 +39,7 @@ def ask(desk: LogDesk, request: AlterReplicaLogDirsRequest, version: int = 2) ->
     return [code for result in response.results for code in codes(result.partitions)]
 
 
-@pytest.mark.parametrize("version", alter_replica_log_dirs.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(alter_replica_log_dirs))
 def test_every_version_moves(desk: LogDesk, version: int) -> None:
     before = read_all(desk.leader.log)
     assert ask(desk, request_for(THERE), version) == ["NONE"]
@@ -106,7 +107,7 @@ def test_a_full_disk_is_told(desk: LogDesk) -> None:
     assert ask(desk, request_for(THERE)) == ["NONE"]
 
 
-@pytest.mark.parametrize("version", alter_replica_log_dirs.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(alter_replica_log_dirs))
 def test_failure_of_the_whole(version: int) -> None:
     error = ErrorCode.KAFKA_STORAGE_ERROR
     response = alter_replica_log_dirs.failed(request_for(THERE, TOPIC, 0, 1), error, version)

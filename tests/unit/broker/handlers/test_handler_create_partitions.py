@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kits.broker.topic_handlers_kit import Desk, codes
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import create_partitions as handler
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_partitions import (
@@ -37,7 +38,7 @@ def desk() -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_every_version_grows_a_topic(desk: Desk, version: int) -> None:
     results = ask(desk, more("a", 5), version=version)
     assert [(one.name, one.error_code, one.error_message) for one in results] == [("a", 0, None)]
@@ -96,7 +97,7 @@ def test_too_many_partitions_refuse_the_whole_request_with_the_reason(desk: Desk
     assert desk.topics == {"a": 2, "b": 1}
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_a_whole_failure_is_told_for_every_topic(version: int) -> None:
     request = CreatePartitionsRequest(topics=[more("a", 2), more("b", 2)])
     failed = handler.failed(request, ErrorCode.POLICY_VIOLATION, version)

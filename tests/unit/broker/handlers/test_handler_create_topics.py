@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from kits.broker.topic_handlers_kit import Desk, codes, make_late
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import create_topics as handler
 from millstream.model.errors import DiskFull
 from millstream.runtime.background import Outcome
@@ -56,7 +57,7 @@ def ask(
     return desk.send(handler, request, CreateTopicsResponse, version).topics
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_every_version_creates_and_tells_what_it_can(version: int) -> None:
     desk = Desk()
     result = ask(desk, topic("t", 3, 1, configs={"retention.ms": "5"}), version=version)[0]
@@ -77,7 +78,7 @@ def test_every_version_creates_and_tells_what_it_can(version: int) -> None:
     assert list(configs) == sorted(configs)
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_minus_one_is_the_brokers_default_in_every_version(version: int) -> None:
     desk = Desk({"num.partitions": "4"})
     assert codes(ask(desk, topic("t"), version=version)) == ["NONE"]
@@ -194,7 +195,7 @@ def test_no_time_at_all_is_enough_for_a_disk_that_works(timeout_ms: int) -> None
     assert codes(ask(desk, topic("t"), timeout_ms=timeout_ms)) == ["NONE"]
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_a_whole_failure_is_told_for_every_topic(version: int) -> None:
     request = CreateTopicsRequest(topics=[topic("a"), topic("b"), topic("a")])
     failed = handler.failed(request, ErrorCode.POLICY_VIOLATION, version)

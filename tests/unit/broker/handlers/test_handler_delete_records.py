@@ -6,6 +6,7 @@ import pytest
 
 from kits.broker.offsets_kit import TOPIC, LogDesk
 from kits.broker.topic_handlers_kit import codes
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import delete_records
 from millstream.model.ids import Offset
 from millstream.storage import names
@@ -44,7 +45,7 @@ def outcome(found: DeleteRecordsPartitionResult) -> tuple[str, int]:
     return ErrorCode(found.error_code).name, found.low_watermark
 
 
-@pytest.mark.parametrize("version", delete_records.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(delete_records))
 def test_every_version_moves_the_start(desk: LogDesk, version: int) -> None:
     assert outcome(delete(desk, request_for(3), version)) == ("NONE", 3)
     assert desk.leader.log_start == 3
@@ -107,7 +108,7 @@ def test_of_two_wishes_the_last_counts(desk: LogDesk) -> None:
     assert [outcome(one) for one in response.topics[0].partitions] == [("NONE", 2)]
 
 
-@pytest.mark.parametrize("version", delete_records.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(delete_records))
 def test_failure_of_the_whole(version: int) -> None:
     response = delete_records.failed(request_for(1), ErrorCode.KAFKA_STORAGE_ERROR, version)
     again = DeleteRecordsResponse.decode(memoryview(response.encode(version)), version)

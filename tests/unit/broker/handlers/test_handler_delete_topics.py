@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from kits.broker.topic_handlers_kit import Desk, codes, make_late
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import delete_topics as handler
 from millstream.controller.topics import NewTopic
 from millstream.model.ids import TopicId
@@ -47,7 +48,7 @@ def ask(desk: Desk, request: DeleteTopicsRequest, version: int = 6) -> list[Dele
     return desk.send(handler, request, DeleteTopicsResponse, version).responses
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_every_version_deletes_by_name(desk: Desk, version: int) -> None:
     topic_id = desk.controller.image.topics["a"].topic_id
     results = ask(desk, by_names("a", "nope", version=version), version)
@@ -98,7 +99,7 @@ def test_a_topic_that_is_created_again_meanwhile_is_not_touched(
     assert desk.controller.image.topics["a"].topic_id != former
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_a_name_given_twice_is_refused_once(desk: Desk, version: int) -> None:
     results = ask(desk, by_names("a", "b", "a", "x", "x", version=version), version)
     assert [one.name for one in results] == ["a", "b", "x"]
@@ -115,7 +116,7 @@ def test_contradictions_are_refused_and_nothing_of_them_is_deleted(desk: Desk) -
     assert sorted(desk.topics) == ["a", "b"]
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_where_deletion_is_disabled_nothing_is_deleted(version: int) -> None:
     desk = Desk({"delete.topic.enable": "false"})
     desk.create("a")
@@ -135,7 +136,7 @@ def test_a_topic_created_again_begins_empty_with_another_id(desk: Desk) -> None:
     }
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_a_whole_failure_is_told_for_every_topic(version: int) -> None:
     request = by_names("a", "b", version=version)
     failed = handler.failed(request, ErrorCode.REQUEST_TIMED_OUT, version)

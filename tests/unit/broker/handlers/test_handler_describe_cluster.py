@@ -3,6 +3,7 @@
 import pytest
 
 from kits.broker.topic_handlers_kit import OUTSIDE, Desk, codes
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import describe_cluster as handler
 from millstream.controller.image import BrokerImage, Endpoint
 from millstream.model.ids import BrokerId
@@ -19,7 +20,7 @@ def ask(
     return desk.send(handler, request, DescribeClusterResponse, version, **options)
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_every_version_tells_the_cluster(version: int) -> None:
     desk = Desk()
     response = ask(desk, DescribeClusterRequest(), version)
@@ -33,7 +34,7 @@ def test_every_version_tells_the_cluster(version: int) -> None:
     assert (broker.rack, broker.is_fenced) == ("r1", False)
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_allowed_operations_where_asked_for(version: int) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     assert ask(Desk(), request, version).cluster_authorized_operations == 8096
@@ -67,7 +68,7 @@ def test_addresses_are_those_of_the_clients_listener() -> None:
     assert (nowhere.brokers, nowhere.controller_id) == ([], -1)
 
 
-@pytest.mark.parametrize("version", handler.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(handler))
 def test_a_whole_failure_is_its_error(version: int) -> None:
     failed = handler.failed(DescribeClusterRequest(), ErrorCode.INVALID_REQUEST, version)
     decoded = DescribeClusterResponse.decode(memoryview(failed.encode(version)), version)

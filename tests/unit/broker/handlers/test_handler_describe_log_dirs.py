@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from kits.broker.offsets_kit import TOPIC, LogDesk
+from kits.broker.versions import versions_of
 from kits.storage.compaction_kit import StepBackground
 from millstream.broker.handlers import describe_log_dirs
 from millstream.wire.errors import ErrorCode
@@ -45,7 +46,7 @@ def partitions_in(result: DescribeLogDirsResult) -> dict[tuple[str, int], Descri
     }
 
 
-@pytest.mark.parametrize("version", describe_log_dirs.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(describe_log_dirs))
 def test_every_version_tells_what_lies_where(desk: LogDesk, version: int) -> None:
     response = ask(desk, version=version)
     assert response.error_code == 0
@@ -114,7 +115,7 @@ def test_a_volume_that_does_not_answer(desk: LogDesk) -> None:
     assert desk.logs.directories[1].failure is None
 
 
-@pytest.mark.parametrize("version", describe_log_dirs.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(describe_log_dirs))
 def test_failure_of_the_whole(version: int) -> None:
     error = ErrorCode.KAFKA_STORAGE_ERROR
     response = describe_log_dirs.failed(DescribeLogDirsRequest(topics=None), error, version)

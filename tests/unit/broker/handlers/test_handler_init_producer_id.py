@@ -3,6 +3,7 @@
 import pytest
 
 from kits.broker.offsets_kit import LogDesk
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import init_producer_id
 from millstream.model.errors import DiskFull
 from millstream.testing.sim import virtual_loop
@@ -19,7 +20,7 @@ def ask(desk: LogDesk, version: int = 5, **fields: int | str | None) -> InitProd
     return desk.send(init_producer_id, request, InitProducerIdResponse, version)
 
 
-@pytest.mark.parametrize("version", init_producer_id.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(init_producer_id))
 def test_every_version_gives_a_new_id(version: int) -> None:
     desk = LogDesk()
     answers = [ask(desk, version) for _ in range(3)]
@@ -67,7 +68,7 @@ def test_id_and_epoch_come_together(fields: dict[str, int]) -> None:
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
-@pytest.mark.parametrize("version", init_producer_id.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(init_producer_id))
 def test_transactions_have_no_coordinator_yet(version: int) -> None:
     answer = ask(LogDesk(), version, transactional_id="mine", transaction_timeout_ms=60_000)
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE

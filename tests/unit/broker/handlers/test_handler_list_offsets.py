@@ -7,6 +7,7 @@ import pytest
 
 from kits.broker.offsets_kit import TOPIC, LogDesk
 from kits.broker.topic_handlers_kit import codes
+from kits.broker.versions import versions_of
 from kits.storage.log_stories import NOW
 from millstream.broker.handlers import list_offsets
 from millstream.model.ids import Offset
@@ -56,7 +57,7 @@ def place(found: ListOffsetsPartitionResponse) -> tuple[int, int]:
     return found.offset, found.timestamp
 
 
-@pytest.mark.parametrize("version", list_offsets.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(list_offsets))
 def test_every_version_tells_first_last_and_by_time(desk: LogDesk, version: int) -> None:
     for timestamp, expected in (
         (LATEST, (5, -1)),
@@ -75,7 +76,7 @@ def test_every_version_tells_first_last_and_by_time(desk: LogDesk, version: int)
 SPECIAL = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, -4: 8, -5: 9, -6: 11}
 
 
-@pytest.mark.parametrize("version", list_offsets.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(list_offsets))
 @pytest.mark.parametrize("timestamp", [*SPECIAL, -7, -(2**63)])
 def test_special_times_begin_with_their_version(
     desk: LogDesk, version: int, timestamp: int
@@ -178,7 +179,7 @@ def test_many_partitions_are_answered_in_their_order(desk: LogDesk) -> None:
         assert [one.partition_index for one in response.topics[0].partitions] == list(range(count))
 
 
-@pytest.mark.parametrize("version", list_offsets.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(list_offsets))
 def test_failure_of_the_whole(version: int) -> None:
     response = list_offsets.failed(request_for(-1, 5), ErrorCode.KAFKA_STORAGE_ERROR, version)
     again = ListOffsetsResponse.decode(memoryview(response.encode(version)), version)

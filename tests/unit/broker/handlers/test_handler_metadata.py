@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from kits.broker.topic_handlers_kit import OUTSIDE, Desk, codes, make_late
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import metadata
 from millstream.controller.image import BrokerImage, Endpoint
 from millstream.model.ids import BrokerId, TopicId
@@ -46,7 +47,7 @@ def desk() -> Desk:
     return desk
 
 
-@pytest.mark.parametrize("version", metadata.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(metadata))
 def test_every_version_tells_what_it_can(desk: Desk, version: int) -> None:
     request = named("b", create=version < 4)
     response = ask(desk, request, version)
@@ -81,7 +82,7 @@ def test_a_broker_without_an_address_of_its_own_is_where_the_client_found_it(des
     assert (broker.host, broker.port) == ("127.0.0.1", 9092)
 
 
-@pytest.mark.parametrize("version", metadata.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(metadata))
 def test_all_topics_and_none(desk: Desk, version: int) -> None:
     if version == 0:
         assert names_of(ask(desk, MetadataRequest(topics=[]), 0)) == ["a", "b"]
@@ -155,7 +156,7 @@ def test_neither_name_nor_id_is_refused(desk: Desk) -> None:
 # -- creation ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", metadata.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(metadata))
 def test_a_missing_topic_is_created_and_is_in_the_answer(version: int) -> None:
     desk = Desk({"num.partitions": "3"})
     topic = ask(desk, named("new", create=True), version).topics[0]
@@ -326,7 +327,7 @@ def test_other_requests_are_read_as_they_are(version: int) -> None:
 # -- failure -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", metadata.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(metadata))
 def test_a_whole_failure_is_told_for_every_topic(version: int) -> None:
     response = metadata.failed(named("a", "b"), ErrorCode.INVALID_REQUEST, version)
     decoded = MetadataResponse.decode(memoryview(response.encode(version)), version)

@@ -6,6 +6,7 @@ import pytest
 
 from kits.broker.offsets_kit import TOPIC, LogDesk
 from kits.broker.topic_handlers_kit import codes
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import offset_for_leader_epoch
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_for_leader_epoch import (
@@ -51,7 +52,7 @@ def end_of(desk: LogDesk, epoch: int, version: int = 4) -> tuple[int, int]:
     return found.leader_epoch, found.end_offset
 
 
-@pytest.mark.parametrize("version", offset_for_leader_epoch.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(offset_for_leader_epoch))
 def test_every_version_tells_where_epochs_end(desk: LogDesk, version: int) -> None:
     expected = {
         -1: UNDEFINED,
@@ -98,7 +99,7 @@ def test_what_is_not_here(desk: LogDesk) -> None:
     assert ask(desk, request_for(0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@pytest.mark.parametrize("version", offset_for_leader_epoch.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(offset_for_leader_epoch))
 def test_failure_of_the_whole(version: int) -> None:
     error = ErrorCode.KAFKA_STORAGE_ERROR
     response = offset_for_leader_epoch.failed(request_for(0), error, version)

@@ -15,6 +15,7 @@ from kits.broker.feature_updates_kit import (
     requests,
 )
 from kits.broker.topic_handlers_kit import Desk
+from kits.broker.versions import versions_of
 from millstream.broker.handlers import update_features
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.update_features import (
@@ -29,7 +30,7 @@ def desk() -> Desk:
     return Desk()
 
 
-@pytest.mark.parametrize("version", update_features.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(update_features))
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_one_that_cannot_be_fails_all_in_every_version(
     desk: Desk, case: Case, version: int
@@ -59,7 +60,7 @@ def test_permission_to_downgrade_of_the_oldest_version_means_nothing(desk: Desk)
     assert outcome(answer) == (ErrorCode.INVALID_UPDATE_VERSION, True, [])
 
 
-@pytest.mark.parametrize("version", update_features.VERSIONS)
+@pytest.mark.parametrize("version", versions_of(update_features))
 def test_a_whole_failure_is_its_error(version: int) -> None:
     failed = update_features.failed(UpdateFeaturesRequest(), ErrorCode.NOT_CONTROLLER, version)
     decoded = UpdateFeaturesResponse.decode(memoryview(failed.encode(version)), version)

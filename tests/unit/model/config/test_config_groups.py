@@ -4,7 +4,7 @@ import pytest
 
 from kits.broker.config_kit import APPEND, DELETE, SET, ConfigWorld, code
 from millstream.broker.configs.broker_configs import BrokerConfigs
-from millstream.broker.groups.configs import configs_of
+from millstream.broker.configs.group_configs import configs_of
 from millstream.controller.cluster import nodes
 from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.store import broker_configs_file

@@ -11,7 +11,7 @@ from millstream.model.ids import Offset, TimestampMs
 from millstream.runtime.os_disk import OsDisk
 from millstream.storage.config import TimestampType
 from millstream.storage.log.reader import Isolation
-from millstream.storage.validation import DELETE_HORIZON_BIT
+from millstream.storage.segments.batch_attributes import DELETE_HORIZON_BIT
 from millstream.testing.record_batches import PlainRecord, read_records
 from millstream.testing.sim.disk import SimDisk
 

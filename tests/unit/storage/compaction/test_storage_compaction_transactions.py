@@ -8,7 +8,7 @@ from millstream.model.ids import LeaderEpoch, Offset, ProducerId
 from millstream.storage.compaction.log_cleaning import End
 from millstream.storage.log.reader import Isolation
 from millstream.storage.producers.machine import Origin
-from millstream.storage.validation import DELETE_HORIZON_BIT
+from millstream.storage.segments.batch_attributes import DELETE_HORIZON_BIT
 from millstream.testing.record_batches import BatchSpec, build_marker
 
 

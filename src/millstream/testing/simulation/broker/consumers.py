@@ -12,7 +12,7 @@ from typing import Final
 from uuid import UUID
 
 from millstream.broker.fetch.sessions import next_epoch
-from millstream.broker.handlers.fetch import VERSIONS as FETCH_VERSIONS
+from millstream.broker.requests.registry import SERVED
 from millstream.model.limits import KIB
 from millstream.rpc.errors import RpcError
 from millstream.runtime.randomness import SeededRandomness
@@ -21,6 +21,7 @@ from millstream.testing.record_batches import read_records
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.scene import Scene, Topic
 from millstream.testing.simulation.broker.watch import require
+from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -127,7 +128,7 @@ class Consumer(Client):
 
     def __init__(self, scene: Scene, name: str, randomness: SeededRandomness) -> None:
         super().__init__(scene, name, randomness)
-        self.version = self.any_version(FetchRequest, FETCH_VERSIONS)
+        self.version = self.any_version(FetchRequest, SERVED[ApiKey.FETCH].versions)
         self.has_session = self.version >= FIRST_WITH_SESSIONS and randomness.chance(0.6)
         self.is_fenced = self.version >= FIRST_WITH_EPOCHS
         self._diverges = self.version >= FIRST_WITH_DIVERGENCE and randomness.chance(0.4)

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from millstream.broker.handlers.init_producer_id import VERSIONS as INIT_VERSIONS
-from millstream.broker.handlers.produce import VERSIONS as PRODUCE_VERSIONS
+from millstream.broker.requests.registry import SERVED
 from millstream.kernels.compression import Codec
 from millstream.rpc.connection import Connection
 from millstream.rpc.errors import RpcError
@@ -22,6 +21,7 @@ from millstream.testing.record_batches import BatchSpec, build_batch
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.scene import Topic
 from millstream.testing.simulation.broker.watch import require
+from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -129,7 +129,9 @@ class IdempotentProducer(ProducerClient):
 
     async def new_producer_id(self) -> int:
         while True:
-            version = self.any_version(InitProducerIdRequest, INIT_VERSIONS)
+            version = self.any_version(
+                InitProducerIdRequest, SERVED[ApiKey.INIT_PRODUCER_ID].versions
+            )
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
             answer = await self.ask(request, version)
             if answer.error_code == ErrorCode.NONE:
@@ -199,7 +201,7 @@ class _Lane:
         except RpcError:
             await owner.pause(0.0, 0.2)
             return
-        version = owner.any_version(ProduceRequest, PRODUCE_VERSIONS)
+        version = owner.any_version(ProduceRequest, SERVED[ApiKey.PRODUCE].versions)
         acks = owner.randomness.choice(owner.acks)
         sent = []
         for batch in list(self._unacknowledged):

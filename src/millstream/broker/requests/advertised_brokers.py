@@ -1,11 +1,25 @@
-"""Who leads a partition, told together with an error that says "not here" (KIP-951).
+"""Brokers as the client of one request gets them: at addresses of the listener it came to.
 
-With it a client goes on at once instead of asking for metadata first.
+With an error that says that a partition is led elsewhere goes a hint of its leader (KIP-951), so
+that a client goes on at once instead of asking for metadata first.
 """
 
 from typing import NamedTuple
 
 from millstream.broker.requests.context import Context
+from millstream.controller.views import Node, nodes_on
+
+
+def advertised_brokers(context: Context, *, with_fenced: bool = False) -> list[Node]:
+    """Those on the client's listener, at addresses that it can reach."""
+    services, peer = context.services, context.peer
+    return nodes_on(
+        services.image,
+        peer.listener,
+        arrived_at=peer.local_host,
+        is_unnamed=peer.listener in services.unnamed_listeners,
+        with_fenced=with_fenced,
+    )
 
 
 class LeaderHint(NamedTuple):

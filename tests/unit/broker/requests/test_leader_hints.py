@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from kits.broker.topic_handlers_kit import INSIDE, ME, Desk
-from millstream.broker.cluster.leader_hints import LeaderHint, leader_hint
+from millstream.broker.requests.advertised_brokers import LeaderHint, leader_hint
 from millstream.controller.image import BrokerImage, Endpoint
 
 

@@ -1,1 +1,0 @@
-"""The web console: cluster, topics, messages, groups, pipelines. Not built yet."""

@@ -1,1 +1,0 @@
-"""Token buckets for bytes, requests and connections. Not built yet."""

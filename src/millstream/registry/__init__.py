@@ -1,1 +1,0 @@
-"""The schema registry and its REST interface. Not built yet."""

@@ -1,1 +1,0 @@
-"""TLS, SASL and authorisation. Not built yet."""

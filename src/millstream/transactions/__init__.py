@@ -1,1 +1,0 @@
-"""The transaction coordinator: a pure machine and a thin shell. Not built yet."""
