@@ -249,6 +249,23 @@ def test_producer_perf_tool(
     assert sum(batch.record_count for batch in stored) == 20_000
 
 
+def test_java_producer_hears_at_once_that_there_are_no_transactions(
+    java: ConnectedClient, target: Target, new_topic: Callable[..., str]
+) -> None:
+    """Without an answer that is final it asks for `max.block.ms`, which is a minute."""
+    if target.name != "millstream":
+        pytest.skip("Apache Kafka has transactions")
+    told = run_script(
+        java,
+        "kafka-producer-perf-test",
+        *("--topic", new_topic("perf"), "--num-records", "1", "--record-size", "1"),
+        *("--throughput", "-1", "--transactional-id", "mine", "--transaction-duration-ms", "9"),
+        must_work=False,
+    )
+    assert told.exit_code != 0
+    assert "transactions are not supported yet" in told.text + told.errors
+
+
 def test_transactions_tool_describes_producers(
     java: ConnectedClient, new_topic: Callable[..., str]
 ) -> None:

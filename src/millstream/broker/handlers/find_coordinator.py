@@ -3,8 +3,8 @@
 Behaviour: a group's coordinator is the leader of its partition of the offsets topic, told by its
 address on the client's listener. The topic is created when the first client asks; until it has
 leaders, and while the group's partition has none, COORDINATOR_NOT_AVAILABLE and node -1.
-Transactions have no coordinator yet and are answered so always. Key type 2 (share groups, since
-version 6) and unknown types are INVALID_REQUEST.
+There are no transactions yet: CLUSTER_AUTHORIZATION_FAILED, with a message that says so. Key type 2
+(share groups, since version 6) and unknown types are INVALID_REQUEST.
 v1 key type and messages · v3 flexible · v4 many keys at once (KIP-699) · v5 TRANSACTION_ABORTABLE
 (KIP-890) · v6 share groups (KIP-932).
 
@@ -36,6 +36,7 @@ _FIRST_WITH_MANY: Final = 4
 _NO_NODE: Final = -1
 _NO_PORT: Final = -1
 _TOPIC: Final = "__consumer_offsets"
+_NO_TRANSACTIONS: Final = "transactions are not supported yet: produce without transactional.id"
 
 
 def handle(
@@ -51,17 +52,20 @@ def handle(
 
 
 def _refusing(context: Context, request: FindCoordinatorRequest) -> Steps[FindCoordinatorResponse]:
-    """None of the type; Kafka's clients ask again and again in silence."""
-    error = ErrorCode.INVALID_REQUEST
-    if request.key_type in (_GROUP, _TRANSACTION):
+    """None of the type."""
+    error, message = ErrorCode.INVALID_REQUEST, ""
+    if request.key_type == _GROUP:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if request.key_type == _TRANSACTION:
-        told = "a client asks for a coordinator: there are no transactions yet"
+        # The one code that ends `init_transactions` at once in librdkafka (which goes on asking for
+        # ever after most others) and with which Java's producer shows the message.
+        error, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NO_TRANSACTIONS
+        told = "a client asks for a coordinator of transactions: they are not supported yet"
         context.services.repeated.warning(told, told, client=context.peer.client_host)
     found = []
     pace = Pace()
     for key in _keys(request, context.version):
-        found.append(_nobody(key, error))
+        found.append(_nobody(key, error, message))
         if pace.is_due():
             yield None
     return _response(found, context.version)
@@ -110,14 +114,14 @@ def _at(key: str, node: Node) -> Coordinator:
     )
 
 
-def _nobody(key: str, error: ErrorCode) -> Coordinator:
+def _nobody(key: str, error: ErrorCode, message: str = "") -> Coordinator:
     return Coordinator(
         key=key,
         node_id=_NO_NODE,
         host="",
         port=_NO_PORT,
         error_code=error,
-        error_message=error.text,
+        error_message=message or error.text,
     )
 
 

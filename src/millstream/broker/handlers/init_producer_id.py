@@ -5,8 +5,9 @@ brings its id and epoch (since version 3, after an error that it cannot place) g
 from Kafka: the broker does not know an idempotent producer's epoch, only its partitions do, and a
 new id cannot collide with anything. Id and epoch come together or not at all (INVALID_REQUEST).
 With a transactional id: an empty one is INVALID_REQUEST, a time-out that is not above zero or above
-`transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT, else COORDINATOR_NOT_AVAILABLE until
-there is a transaction coordinator.
+`transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT, else, while there are no transactions,
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients give up, where COORDINATOR_NOT_AVAILABLE makes them
+ask until their time is up.
 v2 flexible · v3 id and epoch (KIP-360) · v4 PRODUCER_FENCED · v5 TRANSACTION_ABORTABLE (KIP-890).
 Version 6 (two-phase commit) is not stable in Kafka 4.3 and not served.
 
@@ -73,4 +74,4 @@ def _refusal(context: Context, request: InitProducerIdRequest) -> ErrorCode | No
     timeout_max_ms = context.services.configs.get_int("transaction.max.timeout.ms")
     if not 0 < request.transaction_timeout_ms <= timeout_max_ms:
         return ErrorCode.INVALID_TRANSACTION_TIMEOUT
-    return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -71,7 +71,7 @@ def test_id_and_epoch_come_together(fields: dict[str, int]) -> None:
 @pytest.mark.parametrize("version", versions_of(init_producer_id))
 def test_transactions_have_no_coordinator_yet(version: int) -> None:
     answer = ask(LogDesk(), version, transactional_id="mine", transaction_timeout_ms=60_000)
-    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
@@ -82,7 +82,7 @@ def test_transactions_have_no_coordinator_yet(version: int) -> None:
         ("mine", 0, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ("mine", -1, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
         ("mine", 900_001, ErrorCode.INVALID_TRANSACTION_TIMEOUT),
-        ("mine", 900_000, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        ("mine", 900_000, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
     ],
 )
 def test_what_is_checked_of_transactions(
