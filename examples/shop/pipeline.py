@@ -12,7 +12,6 @@ It runs alone, against Millstream or Apache Kafka, once the four topics are ther
     python examples/shop/pipeline.py localhost:9092 build/shop
 """
 
-import os
 import sys
 from functools import reduce
 from operator import or_
@@ -23,6 +22,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from millstream.spark import session
 
 ORDERS, PRODUCTS, TOTALS, DEAD_LETTERS = "orders", "products", "totals", "dead-letters"
 QUERIES: Final = ("orders", "totals")
@@ -189,9 +190,7 @@ def dead_letters(broken: DataFrame) -> DataFrame:
 def main() -> None:
     """Both queries until one fails, or Ctrl-C."""
     servers, directory = sys.argv[1:]
-    # Otherwise Spark's workers run the `python3` of the path, which may have other packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.appName("shop").getOrCreate()
+    spark = session(app_name="shop")
     Pipeline(spark, servers, Path(directory).absolute()).start()
     spark.streams.awaitAnyTermination()
 
