@@ -53,10 +53,11 @@ def test_every_error_that_a_user_may_meet_is_listed() -> None:
 
 def test_the_commands_are_told_whole() -> None:
     from millstream.cli import consume, failure
+    from millstream.client.fetch.arrow import FIELDS
 
     part = PAGE.read_text().partition("## On the command line")[2]
     codes = {value for name, value in vars(failure).items() if name.startswith("EXIT_")}
     assert {int(one) for one in re.findall(r"^\| (\d+) \|", part, re.MULTILINE)} == codes | {0}
     assert set(re.findall(r"^\| `([a-z-]+)` \|", part, re.MULTILINE)) == set(consume.Format)
-    for name in (*consume._ALL, "keyBase64", "valueBase64"):
+    for name in (*FIELDS, "keyBase64", "valueBase64"):
         assert f"`{name}`" in part

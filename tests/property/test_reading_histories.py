@@ -14,6 +14,7 @@ from kits.client.model_log import ModelLog, Seen, random_log
 from millstream.client.fetch.chunks import Chunk, FetchLimits, ReadRange
 from millstream.client.fetch.decoder import BatchShape, Decoder
 from millstream.client.fetch.machine import FetchAsk, FetchMachine
+from millstream.client.fetch.plain import PlainDecoder
 from millstream.model.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
@@ -46,6 +47,8 @@ class History:
             BatchShape(columns=("offset", "value"), batch_bytes=rng.choice((1, 500, 10**6)),
                        batch_rows_max=rng.choice((1, 3, 1000)))
         )  # fmt: skip
+        self.is_plain = seed % 2 == 1
+        self.plain = PlainDecoder(with_headers=False, checks_crcs=True)
         self.under_way: list[FetchAsk] = []
         self.waiting: deque[Chunk] = deque()
         self.found: dict[TopicPartition, list[Seen]] = {name: [] for name in self.logs}
@@ -121,6 +124,13 @@ class History:
         return FetchResponse.decode(FetchResponse(responses=[topic]).encode(18), 18)
 
     def _use(self, chunk: Chunk) -> None:
+        """Columns, or plain rows: what is seen is the same."""
+        if self.is_plain:
+            for rows in self.plain.batches(chunk):
+                self.found[rows.partition] += map(Seen, rows.offsets(), rows.values())
+                assert rows.offsets()[-1] < rows.next_offset <= chunk.stop
+            self.machine.released(chunk.charge_bytes)
+            return
         for one in self.decoder.batches(chunk):
             offsets, values = (one.batch.column(at).to_pylist() for at in range(2))
             self.found[one.partition] += map(Seen, offsets, values)

@@ -29,15 +29,13 @@ from millstream.cli.failure import (
     interrupted_at_once,
     printing,
     refuse,
-    require_pyarrow,
     require_stdout,
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from millstream.client.blocking import BlockingClient
     from millstream.client.fetch.chunks import ReadRange
+    from millstream.client.fetch.plain import PlainRows
     from millstream.client.offsets import OffsetSpec
     from millstream.model.ids import TopicPartition
 
@@ -103,7 +101,6 @@ def consume(  # noqa: PLR0913 - every option is a parameter
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Print the records of a topic; new ones only, unless told otherwise."""
-    require_pyarrow("consume")
     start = _start(partition, from_beginning=from_beginning, offset=offset, timestamp=timestamp)
     require_stdout()
     level = {"isolation.level": "read_committed" if committed else "read_uncommitted"}
@@ -193,17 +190,19 @@ def _found(
 def _print(
     client: "BlockingClient", ranges: "list[ReadRange]", kind: Format, max_messages: int | None
 ) -> None:
-    columns, lines_of = _FORMATS[kind]
+    from millstream.client.fetch.plain import read_plain
+
+    lines_of = _FORMATS[kind]
     left = max_messages
     stdout = sys.stdout.buffer
-    with client.read_many(ranges, columns=columns) as batches:
-        for _, batch, _ in batches:
-            some = batch if left is None else batch.slice(0, left)
+    with read_plain(client, ranges, with_headers=kind in _WITH_HEADERS) as batches:
+        for batch in batches:
+            some = batch if left is None else batch.first(left)
             with printing():
                 stdout.write(b"".join(lines_of(some)))
                 stdout.flush()
             if left is not None:
-                left -= some.num_rows
+                left -= some.row_count
                 if not left:
                     return
 
@@ -211,38 +210,42 @@ def _print(
 # -- formats
 
 
-def _values(batch: "pa.RecordBatch") -> Iterator[bytes]:
-    for value in batch.column(0).to_pylist():
+def _values(rows: "PlainRows") -> Iterator[bytes]:
+    for value in rows.values():
         yield b"%b\n" % (_NULL if value is None else value)
 
 
-def _keys_and_values(batch: "pa.RecordBatch") -> Iterator[bytes]:
-    for key, value in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+def _keys_and_values(rows: "PlainRows") -> Iterator[bytes]:
+    for key, value in zip(rows.keys(), rows.values(), strict=True):
         yield b"%b\t%b\n" % (_NULL if key is None else key, _NULL if value is None else value)
 
 
-def _full(batch: "pa.RecordBatch") -> Iterator[bytes]:
-    for row in _rows(batch):
-        headers = b",".join(
-            b"%b=%b" % (one["key"].encode(), _NULL if one["value"] is None else one["value"])
-            for one in row["headers"] or ()
+def _full(rows: "PlainRows") -> Iterator[bytes]:
+    partition = rows.partition.partition
+    columns = rows.offsets(), rows.timestamps_ms(), rows.headers(), rows.keys(), rows.values()
+    for offset, time_ms, headers, key, value in zip(*columns, strict=True):
+        told = b",".join(
+            b"%b=%b" % (name.encode(), _NULL if one is None else one) for name, one in headers
         )
-        key = _NULL if row["key"] is None else row["key"]
-        value = _NULL if row["value"] is None else row["value"]
-        place = (row["partition"], row["offset"], row["timestamp"])
-        yield b"%d\t%d\t%d\t%b\t%b\t%b\n" % (*place, headers, key, value)
+        yield b"%d\t%d\t%d\t%b\t%b\t%b\n" % (
+            *(partition, offset, time_ms, told),
+            _NULL if key is None else key,
+            _NULL if value is None else value,
+        )
 
 
-def _json(batch: "pa.RecordBatch") -> Iterator[bytes]:
+def _json(rows: "PlainRows") -> Iterator[bytes]:
     import json
 
-    for row in _rows(batch):
-        told = {name: row[name] for name in ("topic", "partition", "offset", "timestamp")}
-        told["timestampType"] = "LogAppendTime" if row["timestampType"] else "CreateTime"
-        told |= _text("key", row["key"]) | _text("value", row["value"])
-        told["headers"] = [
-            {"key": one["key"]} | _text("value", one["value"]) for one in row["headers"] or ()
-        ]
+    place = {"topic": rows.partition.topic, "partition": rows.partition.partition}
+    times = zip(rows.offsets(), rows.timestamps_ms(), rows.are_append_times(), strict=True)
+    for (offset, time_ms, is_append_time), headers, key, value in zip(
+        times, rows.headers(), rows.keys(), rows.values(), strict=True
+    ):
+        told: dict[str, Any] = {**place, "offset": offset, "timestamp": time_ms}
+        told["timestampType"] = "LogAppendTime" if is_append_time else "CreateTime"
+        told |= _text("key", key) | _text("value", value)
+        told["headers"] = [{"key": name} | _text("value", one) for name, one in headers]
         yield json.dumps(told, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
 
 
@@ -257,29 +260,10 @@ def _text(name: str, data: bytes | None) -> dict[str, str | None]:
         return {f"{name}Base64": b64encode(data).decode()}
 
 
-def _rows(batch: "pa.RecordBatch") -> Iterator[dict[str, Any]]:
-    """With the time as milliseconds."""
-    import pyarrow as pa
-
-    at = batch.schema.get_field_index("timestamp")
-    micros = batch.column(at).cast(pa.int64()).to_pylist()
-    for row, time_us in zip(batch.drop_columns(["timestamp"]).to_pylist(), micros, strict=True):
-        yield row | {"timestamp": time_us // 1000}
-
-
-_ALL: Final = (
-    "topic",
-    "partition",
-    "offset",
-    "timestamp",
-    "timestampType",
-    "key",
-    "value",
-    "headers",
-)
-_FORMATS: Final[dict[Format, tuple[Sequence[str], Callable[[Any], Iterator[bytes]]]]] = {
-    Format.VALUE: (("value",), _values),
-    Format.KEY_VALUE: (("key", "value"), _keys_and_values),
-    Format.FULL: (_ALL, _full),
-    Format.JSON: (_ALL, _json),
+_FORMATS: Final[dict[Format, Callable[[Any], Iterator[bytes]]]] = {
+    Format.VALUE: _values,
+    Format.KEY_VALUE: _keys_and_values,
+    Format.FULL: _full,
+    Format.JSON: _json,
 }
+_WITH_HEADERS: Final = (Format.FULL, Format.JSON)

@@ -35,14 +35,6 @@ def refuse(reason: str) -> NoReturn:
     sys.exit(EXIT_USAGE)
 
 
-def require_pyarrow(command: str) -> None:
-    """Records travel as Arrow columns in our client; a broker does without."""
-    from importlib.util import find_spec
-
-    if find_spec("pyarrow") is None:
-        refuse(f"{command} needs pyarrow: pip install 'millstream[client]'")
-
-
 @contextmanager
 def interrupted_at_once() -> Iterator[None]:
     """Ctrl-C ends the process on the spot: for a command that has nothing to finish.

@@ -23,13 +23,7 @@ from millstream.cli.client_options import (
     milliseconds,
     partition_option,
 )
-from millstream.cli.failure import (
-    EXIT_INTERRUPTED,
-    EXIT_PROBLEMS,
-    complain,
-    refuse,
-    require_pyarrow,
-)
+from millstream.cli.failure import EXIT_INTERRUPTED, EXIT_PROBLEMS, complain, refuse
 from millstream.cli.input_lines import LineError, Lines, separator_of, split_keys, whole_lines
 
 if TYPE_CHECKING:
@@ -80,7 +74,6 @@ def produce(
     timeout: Timeout = TIMEOUT_S,
 ) -> None:
     """Write each line of stdin as a record; the topic must be there."""
-    require_pyarrow("produce")
     order = _Order(topic, partition, _separator(key_separator))
     settings = _settings(bootstrap_server, timeout, compression)
     if sys.stdin is None:
@@ -164,20 +157,14 @@ class _Run:
             self._write(writer, lines)
 
     def _write(self, writer: "ColumnWriter", lines: Lines) -> None:
-        import pyarrow as pa
+        from millstream.client.produce.plain_batch import plain_batch
 
-        columns: dict[str, Any] = {}
-        values, error = lines.texts, None
+        keys, values, error = None, lines.texts, None
         if self._order.separator is not None:
             keys, values, error = split_keys(lines, self._order.separator)
-            columns["key"] = pa.array(keys, pa.binary())
-        columns["value"] = pa.array(values, pa.binary())
-        if self._order.partition is not None:
-            here = pa.scalar(self._order.partition, pa.int32())
-            columns["partition"] = pa.repeat(here, len(values))
         if values:
             self._firsts.append(lines.first)
-            writer.write(pa.record_batch(columns))
+            writer.write(plain_batch(values, keys=keys, partition=self._order.partition))
         if error is not None:
             raise error
 

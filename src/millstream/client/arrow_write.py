@@ -6,13 +6,14 @@ copied; large and view variants are brought to 32-bit offsets, dictionaries are 
 """
 
 from array import array
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import Buffer
 
 from millstream.client.produce.errors import ColumnInvalid, RowInvalid
+from millstream.client.produce.rows import Rows, Topics
 from millstream.kernels.column_types import BinaryColumn, HeaderColumn, RecordColumns
 from millstream.kernels.partition_types import Int32Column
 
@@ -20,22 +21,6 @@ COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "timestamp")
 
 _INT64_BYTES: Final = 8
 _MS: Final = pa.timestamp("ms")
-
-
-class Topics(NamedTuple):
-    """The topics of the rows."""
-
-    names: list[str]
-    indices: Buffer | None
-    """int32, of each row; None when all rows are of the first."""
-
-
-class Rows(NamedTuple):
-    """A record batch as kernels take it."""
-
-    columns: RecordColumns
-    topics: Topics
-    partitions: Int32Column | None
 
 
 def rows_of(batch: pa.RecordBatch, *, topic: str | None, now_ms: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Arrow record batches written to topics: idempotent, in order, with back-pressure.
+"""Arrow record batches, or plain ones, written to topics: idempotent, in order, with back-pressure.
 
 `send` returns when a batch is taken in, not when it is stored; `flush` tells what was. Small
 batches are gathered until there is enough for a record batch or `linger.ms` is over; large ones are
@@ -11,9 +11,6 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-import pyarrow as pa
-
-from millstream.client.arrow_write import Rows, rows_of
 from millstream.client.cluster import Cluster, or_raise
 from millstream.client.errors import (
     BrokersUnreachable,
@@ -24,9 +21,17 @@ from millstream.client.errors import (
 from millstream.client.metadata import TopicInfo
 from millstream.client.produce.arrow_coalescer import Gatherer, Portion
 from millstream.client.produce.batches import Batch, Source
-from millstream.client.produce.errors import BufferFull, PartitionInvalid, RowInvalid, WriterBroken
+from millstream.client.produce.errors import (
+    BufferFull,
+    ColumnInvalid,
+    PartitionInvalid,
+    RowInvalid,
+    WriterBroken,
+)
 from millstream.client.produce.machine import Delivered, ProduceMachine, Rules
+from millstream.client.produce.plain_batch import PlainBatch
 from millstream.client.produce.row_partitioner import Spreader, SpreadRules
+from millstream.client.produce.rows import RowBatch, Rows
 from millstream.client.produce.sender import Sender
 from millstream.client.settings import ClientSettings
 from millstream.kernels.columns import BatchOptions
@@ -58,7 +63,7 @@ DOUBT_S: Final = CREATION_S + 1.0
 class Piece(NamedTuple):
     """Rows that are encoded together."""
 
-    batch: pa.RecordBatch
+    batch: RowBatch
     source: Source
 
 
@@ -120,7 +125,7 @@ class ColumnProducer:
 
     # -- writing
 
-    async def send(self, batch: pa.RecordBatch, *, topic: str | None = None) -> None:
+    async def send(self, batch: RowBatch, *, topic: str | None = None) -> None:
         """Take the rows in; waits for room (`buffer.memory`) up to `max.block.ms`.
 
         Raises what is wrong with the batch, and what went wrong with earlier ones.
@@ -158,10 +163,10 @@ class ColumnProducer:
         """Writes so far; errors name a row by the number of its write."""
         return self._writes
 
-    def is_small(self, batch: pa.RecordBatch) -> bool:
+    def is_small(self, batch: RowBatch) -> bool:
         return self._gatherer.takes(batch.nbytes)
 
-    def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+    def pieces(self, batch: RowBatch) -> Iterator[Piece]:
         """Slices without copies."""
         count = max(1, -(-batch.nbytes // self._piece_bytes))
         length = max(1, -(-batch.num_rows // count))
@@ -171,7 +176,7 @@ class ColumnProducer:
     def rows_of(self, piece: Piece, topic: str | None) -> Rows:
         """May be called on any thread, as may `encode`, by one at a time."""
         try:
-            return rows_of(piece.batch, topic=topic, now_ms=self._clock.wall_ms())
+            return _rows_of(piece.batch, topic=topic, now_ms=self._clock.wall_ms())
         except RowInvalid as error:
             raise error.moved(-piece.source.starts[0]) from None
 
@@ -287,8 +292,8 @@ class ColumnProducer:
 
     # -- small batches
 
-    async def _gather(self, batch: pa.RecordBatch, topic: str | None) -> None:
-        rows = rows_of(batch, topic=topic, now_ms=self._clock.wall_ms())
+    async def _gather(self, batch: RowBatch, topic: str | None) -> None:
+        rows = _rows_of(batch, topic=topic, now_ms=self._clock.wall_ms())
         try:
             self._spreader.check(rows, await self.topics_of(rows))
         except PartitionInvalid:
@@ -400,6 +405,17 @@ class ColumnProducer:
             await self.close()
         else:
             await self.abort()
+
+
+def _rows_of(batch: RowBatch, *, topic: str | None, now_ms: int) -> Rows:
+    if isinstance(batch, PlainBatch):
+        if topic is None:
+            raise ColumnInvalid("topic", "is missing, and no topic was named for all rows")
+        return batch.rows(topic=topic, now_ms=now_ms)
+    # Only here: it loads pyarrow, which who writes plain batches may not have.
+    from millstream.client.arrow_write import rows_of
+
+    return rows_of(batch, topic=topic, now_ms=now_ms)
 
 
 def batch_options(settings: ClientSettings) -> BatchOptions:

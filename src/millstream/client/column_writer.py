@@ -8,21 +8,23 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import pyarrow as pa
 
 from millstream.client.cluster import Cluster
 from millstream.client.column_producer import ColumnProducer
 from millstream.client.errors import ClientClosed
 from millstream.client.produce.errors import PartitionInvalid
 from millstream.client.produce.machine import Delivered
+from millstream.client.produce.plain_batch import PlainBatch
+from millstream.client.produce.rows import RowBatch
 from millstream.model.ids import TopicPartition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from millstream.client.blocking import BlockingClient
 
 T = TypeVar("T")
@@ -79,27 +81,25 @@ class ColumnWriter:
         with self._lock:
             self._producer.doubt_topics()
 
-    def write(self, rows: pa.RecordBatch | pa.Table, *, topic: str | None = None) -> None:
+    def write(self, rows: "RowBatch | pa.Table", *, topic: str | None = None) -> None:
         """See `ColumnProducer.send`; blocks while there is no room.
 
         The batches of a table are written one after another, each as if it was given alone.
         """
-        if not isinstance(rows, pa.RecordBatch | pa.Table):
-            kind = type(rows).__name__
-            raise TypeError(f"a pyarrow.RecordBatch or pyarrow.Table is written, not {kind}")
+        batches = [rows] if isinstance(rows, PlainBatch) else _arrow_batches(rows)
         with self._lock:
             self._check()
-            for batch in [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches():
+            for batch in batches:
                 self._write(batch, topic)
 
-    def _write(self, batch: pa.RecordBatch, topic: str | None) -> None:
+    def _write(self, batch: RowBatch, topic: str | None) -> None:
         producer = self._producer
         if producer.is_small(batch):
             self._run(lambda: producer.send(batch, topic=topic), self._block_s)
         else:
             self._write_pieces(batch, topic if topic is not None else self._topic)
 
-    def _write_pieces(self, batch: pa.RecordBatch, topic: str | None) -> None:
+    def _write_pieces(self, batch: RowBatch, topic: str | None) -> None:
         """The loop is waited for only where there is a reason to."""
         producer = self._producer
         if producer.is_clear:
@@ -170,6 +170,17 @@ class ColumnWriter:
             self.close()
         else:
             self.abort()
+
+
+def _arrow_batches(rows: "RowBatch | pa.Table") -> Sequence[RowBatch]:
+    import pyarrow as pa
+
+    if isinstance(rows, pa.RecordBatch):
+        return [rows]
+    if isinstance(rows, pa.Table):
+        return list(rows.to_batches())
+    kind = type(rows).__name__
+    raise TypeError(f"a pyarrow.RecordBatch or pyarrow.Table is written, not {kind}")
 
 
 def _warn_of_unsent(producer: ColumnProducer, pid: int) -> None:

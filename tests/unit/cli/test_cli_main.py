@@ -58,18 +58,6 @@ def test_help_is_silent_about_what_is_for_our_own_use() -> None:
     assert "--metrics-port" not in told
 
 
-@pytest.mark.parametrize("command", ["produce", "consume"])
-def test_a_client_without_its_columns_says_what_to_install(command: str) -> None:
-    program = (
-        "import sys; sys.modules['pyarrow'] = None\n"
-        f"sys.argv = ['millstream', {command!r}, 'topic']\n"
-        "from millstream.cli.main import run; run()"
-    )
-    done = run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    told = f"millstream: {command} needs pyarrow: pip install 'millstream[client]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
-
-
 @pytest.mark.parametrize("command", [["version"], ["log", "verify", "."], ["log", "dump", "."]])
 def test_an_unknown_choice_of_kernels_is_one_line(command: list[str]) -> None:
     done = run(

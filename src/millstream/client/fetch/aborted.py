@@ -6,10 +6,7 @@ any other record; so an answer is walked from its first batch to its last.
 """
 
 from collections.abc import Iterable
-from typing import Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final
 
 from millstream.client.fetch.chunks import AbortedTransaction
 from millstream.kernels.columns import (
@@ -27,7 +24,13 @@ _CONTROL: Final = 32
 _ABORT: Final = b"\0\0"
 """The type in the key of a control record, behind its version."""
 
-Mask = npt.NDArray[np.bool_]
+_SPECIAL: Final = _TRANSACTIONAL | _CONTROL
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Mask = npt.NDArray[np.bool_]
 
 
 class Visibility:
@@ -40,10 +43,13 @@ class Visibility:
         self._aborting: set[int] = set()
         """Producers whose transaction at this place of the log is one that was aborted."""
 
-    def kept(self, decoded: Decoded) -> Mask | None:
+    def kept(self, decoded: Decoded) -> "Mask | None":
         """True for each row that may be seen; None: all of them."""
+        # Only here: who reads plain rows may not have it.
+        import numpy as np
+
         batches = np.frombuffer(memoryview(decoded.batches), np.int64).reshape(-1, BATCH_FIELDS)
-        special = (batches[:, ATTRIBUTES] & (_TRANSACTIONAL | _CONTROL)).nonzero()[0]
+        special = (batches[:, ATTRIBUTES] & _SPECIAL).nonzero()[0]
         if not len(special):
             return None
         kept = np.ones(decoded.columns.rows, np.bool_)
@@ -51,6 +57,19 @@ class Visibility:
             if self._is_hidden(batch, decoded):
                 kept[batch[ROW_START] : batch[ROW_STOP]] = False
         return None if kept.all() else kept
+
+    def seen(self, decoded: Decoded) -> list[tuple[int, int]]:
+        """The same as ranges [start, stop) of rows that may be seen, without numpy."""
+        batches, seen, start = decoded.batches, [], 0
+        for at, attributes in enumerate(batches[ATTRIBUTES::BATCH_FIELDS]):
+            if not attributes & _SPECIAL:
+                continue
+            batch = batches[at * BATCH_FIELDS : (at + 1) * BATCH_FIELDS].tolist()
+            if self._is_hidden(batch, decoded):
+                seen.append((start, batch[ROW_START]))
+                start = batch[ROW_STOP]
+        seen.append((start, decoded.columns.rows))
+        return [one for one in seen if one[0] < one[1]]
 
     def _is_hidden(self, batch: list[int], decoded: Decoded) -> bool:
         producer_id, attributes = batch[PRODUCER_ID], batch[ATTRIBUTES]
@@ -68,5 +87,5 @@ def _is_abort(batch: list[int], decoded: Decoded) -> bool:
     keys, row = decoded.columns.keys, batch[ROW_START]
     if row == batch[ROW_STOP] or keys is None:
         return False
-    at = int(np.frombuffer(memoryview(keys.offsets), np.int32)[row])
+    at = memoryview(keys.offsets).cast("B").cast("i")[keys.first + row]
     return bytes(memoryview(keys.data)[at + 2 : at + 4]) == _ABORT

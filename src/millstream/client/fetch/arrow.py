@@ -10,7 +10,6 @@ that are no UTF-8 have replacement characters, as Java's strings. A time beyond 
 can hold, where the connector fails, is the last that they can.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from millstream.client.errors import ConfigInvalid
+from millstream.client.fetch.texts import MILLIS_MAX, java_text
 from millstream.kernels.columns import (
     ATTRIBUTES,
     BATCH_FIELDS,
@@ -50,11 +50,8 @@ FIELDS: Final = {
 DEFAULT_COLUMNS: Final = tuple(name for name in FIELDS if name != "headers")
 
 _MICROS_PER_MILLI: Final = 1000
-_MILLIS_MAX: Final = (2**63 - 1) // _MICROS_PER_MILLI
 _APPEND_TIME: Final = 8
 """The attribute bit of a batch whose records have the time of the append."""
-_SURROGATE: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-_REPLACEMENT: Final = "\ufffd"
 
 Make = Callable[[Decoded], pa.Array]
 
@@ -137,8 +134,8 @@ def _offsets(decoded: Decoded) -> pa.Array:
 def _timestamps(decoded: Decoded) -> pa.Array:
     millis = np.frombuffer(memoryview(decoded.columns.timestamps), np.int64)
     micros = millis * _MICROS_PER_MILLI
-    if len(millis) and (int(millis.max()) > _MILLIS_MAX or int(millis.min()) < -_MILLIS_MAX):
-        micros = millis.clip(-_MILLIS_MAX, _MILLIS_MAX) * _MICROS_PER_MILLI
+    if len(millis) and (int(millis.max()) > MILLIS_MAX or int(millis.min()) < -MILLIS_MAX):
+        micros = millis.clip(-MILLIS_MAX, MILLIS_MAX) * _MICROS_PER_MILLI
     return pa.Array.from_buffers(TIMESTAMP, len(millis), [None, pa.py_buffer(micros)])
 
 
@@ -160,9 +157,4 @@ def _header_keys(column: HeaderColumn) -> pa.Array:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([_java_text(one) for one in keys.to_pylist()], pa.string())
-
-
-def _java_text(key: bytes) -> str:
-    """As Java reads bytes: one replacement for a surrogate, else one for each part."""
-    return _SURROGATE.sub(_REPLACEMENT.encode(), key).decode("utf-8", "replace")
+        return pa.array([java_text(one) for one in keys.to_pylist()], pa.string())

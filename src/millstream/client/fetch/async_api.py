@@ -10,9 +10,10 @@ import pyarrow as pa
 from millstream.client.cluster import Cluster
 from millstream.client.errors import ClientClosed
 from millstream.client.fetch.chunks import Chunk, ReadRange
-from millstream.client.fetch.decoder import Decoder, PartitionBatch, shape_of
+from millstream.client.fetch.decoder import Decoder, shape_of
 from millstream.client.fetch.fetcher import LATE_S, Fetching
 from millstream.client.fetch.options import NO_OPTIONS, ReadOptions
+from millstream.client.fetch.parts import PartitionBatch
 from millstream.client.fetch.ranges import checked_ranges
 from millstream.model.ids import Offset, TopicPartition
 

@@ -12,22 +12,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 from millstream.client.errors import ClientClosed, ClientError, DeadlinePassed
 from millstream.client.fetch.chunks import Chunk, ReadRange
-from millstream.client.fetch.decoder import BatchShape, Decoder, PartitionBatch, shape_of
 from millstream.client.fetch.fetcher import LATE_S, Fetching
 from millstream.client.fetch.options import NO_OPTIONS, ReadOptions
+from millstream.client.fetch.parts import PartitionBatch
 from millstream.client.fetch.ranges import checked_ranges, partition_of
 from millstream.model.ids import Offset, TopicPartition
 from millstream.runtime.loop_thread import LoopEnded
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from millstream.client.blocking import BlockingClient, Running
     from millstream.client.cluster import Cluster
+    from millstream.client.fetch.decoder import BatchShape
 
 _LOOK_S: Final = 1.0
 """How often a wait looks whether its thread is still there: a forked child has none."""
@@ -74,7 +75,28 @@ class _Handover:
                 self.queue.get_nowait()
 
 
-class BatchIterator(Iterator[PartitionBatch]):
+class Placed(Protocol):
+    """Rows of one partition."""
+
+    @property
+    def partition(self) -> TopicPartition: ...
+
+    @property
+    def next_offset(self) -> Offset:
+        """Where to go on behind these rows."""
+
+
+B = TypeVar("B", bound=Placed)
+B_co = TypeVar("B_co", bound=Placed, covariant=True)
+
+
+class ChunkDecoder(Protocol[B_co]):
+    """Makes rows of chunks, when somebody wants them."""
+
+    def batches(self, chunk: Chunk) -> Iterator[B_co]: ...
+
+
+class ChunkIterator(Iterator[B]):
     """Batches of one or many partitions. One thread at a time; the fetch begins with the first one.
 
     `close`, the end, an error, or being collected as garbage stop the fetch and free its memory.
@@ -84,24 +106,24 @@ class BatchIterator(Iterator[PartitionBatch]):
         self,
         client: "BlockingClient",
         ranges: Sequence[ReadRange],
-        shape: BatchShape,
+        decoder: ChunkDecoder[B],
         options: ReadOptions,
     ) -> None:
         self._client = client
         self._is_bounded = all(one.end is not None for one in ranges)
         timeout_s = options.timeout_s
         self._timeout_s = client.settings.api_timeout_s if timeout_s is None else timeout_s
-        self._decoder = Decoder(shape)
+        self._decoder = decoder
         self._handover = _Handover(ranges, options)
         self._running: Running | None = None
         self._work: Future[None] | None = None
         self._chunk: Chunk | None = None
-        self._batches: Iterator[PartitionBatch] = iter(())
+        self._batches: Iterator[B] = iter(())
         self._is_closed = False
         self.positions: dict[TopicPartition, Offset] = {one.partition: one.start for one in ranges}
         """Where each goes on, behind what was handed out and what holds nothing to see."""
 
-    def __next__(self) -> PartitionBatch:
+    def __next__(self) -> B:
         try:
             while True:
                 found = next(self._batches, None)
@@ -202,7 +224,23 @@ class BatchIterator(Iterator[PartitionBatch]):
         self.close()
 
 
-class ColumnIterator(Iterator[pa.RecordBatch]):
+class BatchIterator(ChunkIterator[PartitionBatch]):
+    """Arrow batches."""
+
+    def __init__(
+        self,
+        client: "BlockingClient",
+        ranges: Sequence[ReadRange],
+        shape: "BatchShape",
+        options: ReadOptions,
+    ) -> None:
+        # Only here: it loads pyarrow, which who reads plain rows may not have.
+        from millstream.client.fetch.decoder import Decoder
+
+        super().__init__(client, ranges, Decoder(shape), options)
+
+
+class ColumnIterator(Iterator["pa.RecordBatch"]):
     """The batches of one partition."""
 
     def __init__(self, batches: BatchIterator, partition: TopicPartition) -> None:
@@ -214,7 +252,7 @@ class ColumnIterator(Iterator[pa.RecordBatch]):
         """Where to go on: behind what was handed out and what holds nothing to see."""
         return self._batches.positions[self._partition]
 
-    def __next__(self) -> pa.RecordBatch:
+    def __next__(self) -> "pa.RecordBatch":
         return next(self._batches).batch
 
     def close(self) -> None:
@@ -239,6 +277,8 @@ def read_many(
     options: ReadOptions | None = None,
 ) -> BatchIterator:
     """Raises at once what is wrong with columns and ranges, everything else when used."""
+    from millstream.client.fetch.decoder import shape_of
+
     options = options or NO_OPTIONS
     shape = shape_of(client.settings, columns, options)
     return BatchIterator(client, checked_ranges(ranges), shape, options)

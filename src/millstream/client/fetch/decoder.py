@@ -2,24 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from millstream.client.errors import RecordsUnreadable
-from millstream.client.fetch.aborted import Mask, Visibility
+from millstream.client.fetch.aborted import Visibility
 from millstream.client.fetch.arrow import DEFAULT_COLUMNS, BatchMaker, schema_of
 from millstream.client.fetch.chunks import Chunk
 from millstream.client.fetch.options import ReadOptions
+from millstream.client.fetch.parts import BATCH_BYTES, PartitionBatch, decoded_parts
 from millstream.client.settings import ClientSettings
-from millstream.kernels.columns import COLUMN_BYTES_MAX, Decoded, DecodeOptions, decode
-from millstream.kernels.errors import MalformedRecords
+from millstream.kernels.columns import COLUMN_BYTES_MAX, Decoded, DecodeOptions
 from millstream.model.ids import Offset, TopicPartition
-from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX, MIB
+from millstream.model.limits import DECOMPRESSED_BATCH_BYTES_MAX
 
-BATCH_BYTES: Final = 4 * MIB
-"""Of records in one Arrow batch: Spark gains nothing by more, and below 2,000 rows it loses."""
+if TYPE_CHECKING:
+    from millstream.client.fetch.aborted import Mask
+
 BATCH_ROWS_MAX: Final = 20_000
 """Small records make no longer batches: whoever takes them holds one at a time."""
 
@@ -49,15 +49,6 @@ def shape_of(
     )
 
 
-class PartitionBatch(NamedTuple):
-    """Rows of one partition."""
-
-    partition: TopicPartition
-    batch: pa.RecordBatch
-    next_offset: Offset
-    """Where to go on behind these rows."""
-
-
 class Decoder:
     """Decodes the chunks of one read."""
 
@@ -74,28 +65,13 @@ class Decoder:
             maker = BatchMaker(chunk.partition, self._shape.columns)
             self._makers[chunk.partition] = maker
         visibility = Visibility(chunk.aborted)
-        position, offset, end = 0, chunk.start, len(chunk.records)
-        malformed: MalformedRecords | None = None
-        while offset < chunk.stop and chunk.records:
-            try:
-                decoded = decode(chunk.records, position, end, self._options(offset, chunk.stop))
-            except MalformedRecords as error:
-                malformed, end = error, error.position  # what comes before it is good
-                if end > position:
-                    continue
-                break
-            if decoded.next_offset == offset:
-                break  # nothing whole is left: the batch behind it is the malformed one
-            position, offset = decoded.position, Offset(decoded.next_offset)
+        for decoded in decoded_parts(chunk, self._options):
             kept = visibility.kept(decoded)
             if decoded.columns.rows:
                 yield from self._pieces(maker, decoded, kept)
-        if offset < chunk.stop and chunk.records:
-            why = str(malformed) if malformed is not None else "not whole"
-            raise RecordsUnreadable(chunk.partition, offset=offset, why=why)
 
     def _pieces(
-        self, maker: BatchMaker, decoded: Decoded, kept: Mask | None
+        self, maker: BatchMaker, decoded: Decoded, kept: "Mask | None"
     ) -> Iterator[PartitionBatch]:
         """The rows that may be seen, in batches that are not too long."""
         whole, rows_max = maker.batch(decoded), self._shape.batch_rows_max

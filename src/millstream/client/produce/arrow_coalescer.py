@@ -1,16 +1,16 @@
-"""Small Arrow batches put together, so that each does not become a record batch of its own."""
+"""Small batches put together, so that each does not become a record batch of its own."""
 
-from typing import NamedTuple
-
-import pyarrow as pa
+from typing import Any, NamedTuple, cast
 
 from millstream.client.produce.batches import Source
+from millstream.client.produce.plain_batch import PlainBatch, PlainSchema, concat_plain
+from millstream.client.produce.rows import RowBatch
 
 
 class Portion(NamedTuple):
     """What was gathered, as one batch."""
 
-    batch: pa.RecordBatch
+    batch: RowBatch
     topic: str | None
     source: Source
 
@@ -20,7 +20,7 @@ class Gatherer:
 
     def __init__(self, *, bytes_min: int) -> None:
         self._bytes_min = bytes_min
-        self._batches: list[pa.RecordBatch] = []
+        self._batches: list[RowBatch] = []
         self._writes: list[int] = []
         self._topic: str | None = None
         self.bytes = 0
@@ -37,13 +37,15 @@ class Gatherer:
     def is_full(self) -> bool:
         return self.bytes >= self._bytes_min
 
-    def fits(self, schema: pa.Schema, topic: str | None) -> bool:
+    def fits(self, schema: Any, topic: str | None) -> bool:
         """Whether it can be put to what is there."""
         if not self._batches:
             return True
-        return topic == self._topic and bool(schema.equals(self._batches[0].schema))
+        known: Any = self._batches[0].schema
+        is_same_kind = isinstance(schema, PlainSchema) == isinstance(known, PlainSchema)
+        return topic == self._topic and is_same_kind and bool(schema.equals(known))
 
-    def add(self, batch: pa.RecordBatch, topic: str | None, write: int) -> None:
+    def add(self, batch: RowBatch, topic: str | None, write: int) -> None:
         self._batches.append(batch)
         self._writes.append(write)
         self._topic = topic
@@ -59,7 +61,7 @@ class Gatherer:
             starts.append(rows)
             rows += one.num_rows
         source = Source(tuple(self._writes), tuple(starts))
-        portion = Portion(pa.concat_batches(self._batches), self._topic, source)
+        portion = Portion(_together(self._batches), self._topic, source)
         self._batches, self._writes, self.bytes = [], [], 0
         return portion
 
@@ -69,3 +71,11 @@ class Gatherer:
         ends = [*starts[1:], portion.batch.num_rows]
         for write, start, end in zip(writes, starts, ends, strict=True):
             self.add(portion.batch.slice(start, end - start), portion.topic, write)
+
+
+def _together(batches: list[RowBatch]) -> RowBatch:
+    if isinstance(batches[0], PlainBatch):
+        return concat_plain(cast("list[PlainBatch]", batches))
+    import pyarrow as pa
+
+    return cast("RowBatch", pa.concat_batches(batches))

@@ -9,11 +9,11 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from millstream.client.arrow_write import Rows
 from millstream.client.errors import RecordTooLarge, TopicUnknown
 from millstream.client.metadata import TopicInfo
 from millstream.client.produce.batches import Batch, Origin, Source
 from millstream.client.produce.errors import ColumnInvalid, PartitionInvalid
+from millstream.client.produce.rows import Rows
 from millstream.kernels.columns import BatchOptions, RecordColumns, encode_many
 from millstream.kernels.partitioner import assign, group, stick
 from millstream.model.ids import TopicPartition
