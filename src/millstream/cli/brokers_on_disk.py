@@ -123,6 +123,9 @@ class BrokerDirectory:
             "broker.id": str(self.broker_id),
             "log.dirs": str(self.path / "data"),
             "pid.file": str(self.pid_file),
+            # As in the file that comes with Kafka: who tries it out has no ten consumers that start
+            # together, and would only see a first one that stands still for three seconds.
+            "group.initial.rebalance.delay.ms": "0",
             **replica_defaults(cluster_size),
         }
 

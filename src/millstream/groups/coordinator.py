@@ -10,6 +10,7 @@ may be decided while commits are gathered; all others find them in the log.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from millstream.groups.counts import Counts
 from millstream.groups.offsets.fetch_request import OffsetFetch
@@ -21,8 +22,12 @@ from millstream.runtime.scheduler import Steps, Turns
 from millstream.runtime.timers import Timers
 from millstream.shards.context import ShardDependencies, ShardSettings, Timestamps
 from millstream.shards.coordinator import ShardCoordinator
+from millstream.shards.early_requests import Awaited, EarlyRequests
 from millstream.shards.effects import Caller, Outbox
+from millstream.shards.errors import RequestRefused
 from millstream.shards.led_shard import LedShard
+from millstream.shards.machine import ShardCall
+from millstream.storage.ports import PartitionLog
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import JoinGroupRequest
@@ -44,6 +49,8 @@ class GroupDependencies:
     new_shard: Callable[[int, Outbox], Shard]
     partition_of: Callable[[str], int]
     """The partition of the offsets topic that a group is in."""
+    awaited: Awaited
+    """The partition whose shard a request of a group can wait for."""
     at_iteration_end: Callable[[Callable[[], None]], object]
     """Calls back once, when all requests that arrived together have been handled."""
 
@@ -53,6 +60,7 @@ class GroupCoordinator:
 
     def __init__(self, dependencies: GroupDependencies) -> None:
         self._partition_of = dependencies.partition_of
+        self._early = EarlyRequests(dependencies.timers, dependencies.awaited)
         self._dropped_counts = Counts()
         """Of shards that are not led here any more."""
         self.shards = ShardCoordinator(
@@ -66,77 +74,137 @@ class GroupCoordinator:
                 encode=encode,
                 is_gatherable=is_gatherable,
                 at_iteration_end=dependencies.at_iteration_end,
+                on_active=self._early.release,
                 on_dropped=lambda shard: self._dropped_counts.add(shard.counts),
             )
         )
-        self._submit = self.shards.submit
+
+    def _submit(
+        self,
+        group_id: str,
+        call: ShardCall,
+        caller: Caller,
+        request: Any,
+        *,
+        is_gathered: bool,
+        may_wait: bool,
+    ) -> None:
+        """Down to the shard; with `may_wait` a moment later where that does not serve yet."""
+        index = self._partition_of(group_id)
+        try:
+            self.shards.submit(index, call, caller, request, is_gathered=is_gathered)
+        except RequestRefused as error:
+
+            def again() -> None:
+                index = self._partition_of(group_id)
+                self.shards.submit(index, call, caller, request, is_gathered=is_gathered)
+
+            if not may_wait or not self._early.wait(group_id, caller, again, error):
+                raise
+
+    # -- leadership and metadata -------------------------------------------------------------
+
+    def leadership_lost(self, log: PartitionLog) -> None:
+        """Requests that wait for the partition are refused, those of its groups too."""
+        self.shards.leadership_lost(log)
+        self._early.release(log.partition.partition)
+
+    def metadata_changed(self) -> None:
+        """Before groups hear of topics: other brokers may lead their partitions now."""
+        self._early.release_all()
 
     # -- members -----------------------------------------------------------------------------
 
     def join_group(self, caller: Caller, request: JoinGroupRequest) -> None:
         """Replies JoinGroupResponse, when the group has gathered."""
-        index = self._partition_of(request.group_id)
-        self._submit(index, Shard.join_group, caller, request, is_gathered=False)
+        self._submit(
+            request.group_id, Shard.join_group, caller, request, is_gathered=False, may_wait=True
+        )
 
     def sync_group(self, caller: Caller, request: SyncGroupRequest) -> None:
         """Replies SyncGroupResponse, when the leader has sent the assignment."""
-        index = self._partition_of(request.group_id)
-        self._submit(index, Shard.sync_group, caller, request, is_gathered=False)
+        self._submit(
+            request.group_id, Shard.sync_group, caller, request, is_gathered=False, may_wait=True
+        )
 
     def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> None:
         """Replies HeartbeatResponse."""
-        index = self._partition_of(request.group_id)
-        self._submit(index, Shard.heartbeat, caller, request, is_gathered=True)
+        self._submit(
+            request.group_id, Shard.heartbeat, caller, request, is_gathered=True, may_wait=False
+        )
 
     def leave_group(self, caller: Caller, request: LeaveGroupRequest) -> None:
         """Replies LeaveGroupResponse."""
-        index = self._partition_of(request.group_id)
-        self._submit(index, Shard.leave_group, caller, request, is_gathered=False)
+        self._submit(
+            request.group_id, Shard.leave_group, caller, request, is_gathered=False, may_wait=True
+        )
 
     def consumer_group_heartbeat(
         self, caller: Caller, request: ConsumerGroupHeartbeatRequest
     ) -> None:
         """Replies ConsumerGroupHeartbeatResponse."""
-        index = self._partition_of(request.group_id)
-        self._submit(index, Shard.consumer_group_heartbeat, caller, request, is_gathered=False)
+        self._submit(
+            request.group_id,
+            Shard.consumer_group_heartbeat,
+            caller,
+            request,
+            is_gathered=False,
+            may_wait=True,
+        )
 
     # -- offsets -----------------------------------------------------------------------------
 
     def offset_commit(self, caller: Caller, request: OffsetCommitRequest) -> None:
         """Replies OffsetCommitResponse, when the offsets are committed to the log."""
-        index = self._partition_of(request.group_id)
-        self._submit(index, Shard.offset_commit, caller, request, is_gathered=True)
+        self._submit(
+            request.group_id, Shard.offset_commit, caller, request, is_gathered=True, may_wait=True
+        )
 
     def offset_fetch(self, caller: Caller, request: OffsetFetch) -> None:
         """Replies OffsetFetchResponseGroup."""
-        index = self._partition_of(request.group.group_id)
-        self._submit(index, Shard.offset_fetch, caller, request, is_gathered=True)
+        self._submit(
+            request.group.group_id,
+            Shard.offset_fetch,
+            caller,
+            request,
+            is_gathered=True,
+            may_wait=request.may_wait,
+        )
 
     def offset_delete(self, caller: Caller, request: OffsetDeleteRequest) -> None:
         """Replies OffsetDeleteResponse."""
-        index = self._partition_of(request.group_id)
-        self._submit(index, Shard.offset_delete, caller, request, is_gathered=False)
+        self._submit(
+            request.group_id, Shard.offset_delete, caller, request, is_gathered=False, may_wait=True
+        )
 
     # -- administration ----------------------------------------------------------------------
 
     def delete_group(self, caller: Caller, group_id: GroupId) -> None:
         """Replies DeletableGroupResult."""
-        index = self._partition_of(group_id)
-        self._submit(index, Shard.delete_group, caller, group_id, is_gathered=False)
+        self._submit(
+            group_id, Shard.delete_group, caller, group_id, is_gathered=False, may_wait=False
+        )
 
     def describe_group(self, caller: Caller, group_id: GroupId) -> None:
         """Replies describe_groups.DescribedGroup."""
-        index = self._partition_of(group_id)
-        self._submit(index, Shard.describe_group, caller, group_id, is_gathered=True)
+        self._submit(
+            group_id, Shard.describe_group, caller, group_id, is_gathered=True, may_wait=False
+        )
 
     def consumer_group_describe(self, caller: Caller, group_id: GroupId) -> None:
         """Replies consumer_group_describe.DescribedGroup."""
-        index = self._partition_of(group_id)
-        self._submit(index, Shard.consumer_group_describe, caller, group_id, is_gathered=True)
+        self._submit(
+            group_id,
+            Shard.consumer_group_describe,
+            caller,
+            group_id,
+            is_gathered=True,
+            may_wait=False,
+        )
 
     def list_groups(self, caller: Caller, request: ListGroupsRequest, *, index: int) -> None:
         """Replies list[ListedGroup]: those of one partition of the offsets topic."""
-        self._submit(index, Shard.list_groups, caller, request, is_gathered=True)
+        self.shards.submit(index, Shard.list_groups, caller, request, is_gathered=True)
 
     # -- topics and counts -------------------------------------------------------------------
 
@@ -165,4 +233,5 @@ class GroupCoordinator:
 
     def stop(self) -> None:
         """No timer rings any more; nobody is answered."""
+        self._early.stop()
         self.shards.stop()

@@ -91,6 +91,8 @@ class ShardDependencies(Generic[Machine]):
     """Whether a write may wait for others of its kind."""
     at_iteration_end: Callable[[Callable[[], None]], object]
     """Calls back once, when all requests that arrived together have been handled."""
+    on_active: Callable[[int], None] = lambda _: None
+    """Called with the index of a partition whose shard serves from now on."""
     on_dropped: Callable[[Machine], None] = lambda _: None
     """A shard that served is not led here any more."""
 

@@ -178,6 +178,7 @@ class ShardCoordinator(Generic[Machine]):
         if led.is_loaded:
             led.activate()
             self._drained(led)
+            self._dependencies.on_active(led.index)
 
     # -- requests --------------------------------------------------------------------------
 

@@ -303,6 +303,7 @@ class Bench:
                 settings=self.settings,
                 new_shard=cast("Any", self._new_shard),
                 partition_of=lambda _: 0,
+                awaited=lambda _: None,
                 at_iteration_end=lambda work: self.timers.call_later(0, work),
             )
         )

@@ -106,6 +106,7 @@ class GroupsPart:
                 settings=settings,
                 new_shard=new_shard,
                 partition_of=self.partition_of,
+                awaited=self._awaited,
                 at_iteration_end=self._seams.at_iteration_end,
             )
         )
@@ -116,7 +117,7 @@ class GroupsPart:
         self.coordinator.shards.leadership_gained(log, leader_epoch)
 
     def leadership_lost(self, log: "PartitionLog") -> None:
-        self.coordinator.shards.leadership_lost(log)
+        self.coordinator.leadership_lost(log)
 
     def high_watermark_moved(self, log: "PartitionLog") -> None:
         self.coordinator.shards.high_watermark_moved(log)
@@ -133,6 +134,17 @@ class GroupsPart:
         count = self._seams.services().configs.get_int("offsets.topic.num.partitions")
         return partition_of(group_id, count)
 
+    def _awaited(self, group_id: str) -> int | None:
+        """See `shards.early_requests.Awaited`."""
+        from millstream.shards.early_requests import TOPIC_UNKNOWN
+
+        services, topic = self._seams.services(), self._topic
+        if topic is None:
+            # Another broker may have told the client of a topic that it knows and we do not.
+            return TOPIC_UNKNOWN if services.membership is not None else None
+        index = self.partition_of(group_id)
+        return index if topic.partitions[index].leader == services.broker_id else None
+
     # -- topics ----------------------------------------------------------------------------
 
     @property
@@ -144,6 +156,7 @@ class GroupsPart:
         coordinator, topics = self._coordinator, self._topics
         if coordinator is None or topics is None:
             return
+        coordinator.metadata_changed()
         deleted = [topic.name for topic in change.deleted]
         names = {topic.name for topic in change.created}
         names |= {grown.topic.name for grown in change.grown}

@@ -47,24 +47,24 @@ async def handle(context: Context, request: OffsetFetchRequest) -> OffsetFetchRe
     """Ask every group."""
     version = context.version
     groups = []
-    for group in await on_the_loop(_groups(request, version)):
-        groups.append(await _found(context, group, is_stable=request.require_stable))
+    wanted = await on_the_loop(_groups(request, version))
+    for group in wanted:
+        one = OffsetFetch(group, request.require_stable, may_wait=len(wanted) == 1)
+        groups.append(await _found(context, one))
         await asyncio.sleep(0)
     if version >= _FIRST_WITH_GROUPS:
         return OffsetFetchResponse(groups=groups)
     return await on_the_loop(_of_one_group(groups[0]))
 
 
-async def _found(
-    context: Context, group: OffsetFetchRequestGroup, *, is_stable: bool
-) -> OffsetFetchResponseGroup:
+async def _found(context: Context, request: OffsetFetch) -> OffsetFetchResponseGroup:
     version = context.version
     image = context.services.image
     unknown: list[OffsetFetchResponseTopics] = []
-    wanted = group
+    group = request.group
     if version >= _FIRST_WITH_TOPIC_IDS and group.topics is not None:
         wanted, unknown = await on_the_loop(_naming(image, group))
-    request = OffsetFetch(wanted, is_stable)
+        request = request._replace(group=wanted)
     found: Any = await response_of(coordinator_of(context).offset_fetch, context, request)
     if isinstance(found, OperatingError):
         return _refused(group, group_code(found), version)

@@ -11,3 +11,5 @@ class OffsetFetch(NamedTuple):
     group: OffsetFetchRequestGroup
     is_stable: bool
     """Fail where transactions that commit offsets are open (KIP-447)."""
+    may_wait: bool = False
+    """For a coordinator that is being loaded: the waits of many groups would add up."""

@@ -21,6 +21,7 @@ from millstream.groups.errors import GroupRefused
 from millstream.model.errors import BatchTooLarge, DiskFull, OperatingError, UnknownPartition
 from millstream.model.ids import TopicPartition
 from millstream.replication.errors import NotEnoughReplicas, NotLeader
+from millstream.shards import coordinator as coordinator_module
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages import consumer_group_describe as consumers
@@ -107,10 +108,13 @@ def test_broker_that_is_not_the_coordinator_says_so(key: ApiKey, version: int) -
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY_VERSION)
-def test_nothing_is_answered_from_a_group_that_is_being_loaded(key: ApiKey, version: int) -> None:
-    """I-30. Above all no offset that looks as if there were none."""
+def test_nothing_is_answered_from_a_group_that_is_being_loaded(
+    key: ApiKey, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I-30. Above all no offset that looks as if there were none; and nobody waits for ever."""
 
     async def story(desk: GroupDesk) -> None:
+        monkeypatch.setattr(coordinator_module, "LOADS_AT_ONCE_MAX", 0)
         coordinator = desk.groups.coordinator.shards
         for index in coordinator.indexes:
             log = coordinator.get(index).log
