@@ -157,7 +157,7 @@ class PartitionSlot:
     def end_tail(self, offset: int, size_max: int) -> int:
         """The same wherever the high watermark is: for followers, who see everything."""
 
-    def settle(self) -> None:
+    def flush_staged(self) -> None:
         """Write what is staged, now. A failure is kept for the requests, until the next commit."""
 
     def apply_staged(self) -> None:

@@ -93,7 +93,7 @@ cdef class Connection(InputBuffer):
         while not self.must_wait():
             size = self.frame_size()
             if size < 0:
-                self.settled()
+                self.release_input()
                 return False
             if self.is_for_python:
                 return True

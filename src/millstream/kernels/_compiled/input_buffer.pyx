@@ -72,7 +72,7 @@ cdef class InputBuffer(Answers):
         """Room for as much as came at once before, and for the rest of a frame as it comes."""
         cdef Py_ssize_t left = self.end - self.start
         cdef Py_ssize_t room, wanted, size
-        self.settled()  # somebody may have looked at it the last time
+        self.release_input()  # somebody may have looked at it the last time
         if self.buffer is None:
             self.move_to(self.table.take_spare(self.recv_bytes, self.recv_bytes))
             return 0
@@ -113,7 +113,7 @@ cdef class InputBuffer(Answers):
         self.start, self.end = 0, left
         return 0
 
-    cdef int settled(self) except -1:
+    cdef int release_input(self) except -1:
         """Give the buffer back when it is walked to its end and nobody looks at it; a large one
         also when little is left: only who sends much may hold much.
         """

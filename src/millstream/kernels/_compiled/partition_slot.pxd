@@ -9,7 +9,7 @@ cdef class Answerer:
 
     cdef int release(self, long long number) except -1
     cdef int refuse(self, long long number, Py_ssize_t at, int code) except -1
-    cdef int settled(self) except -1
+    cdef int release_input(self) except -1
 
 
 cdef class Waiting:

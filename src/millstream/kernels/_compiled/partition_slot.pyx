@@ -47,7 +47,7 @@ cdef class Answerer:
     cdef int refuse(self, long long number, Py_ssize_t at, int code) except -1:
         raise NotImplementedError
 
-    cdef int settled(self) except -1:
+    cdef int release_input(self) except -1:
         raise NotImplementedError
 
 
@@ -164,7 +164,7 @@ cdef class PartitionSlot:
         self.buffers.append(one)
         return 0
 
-    def settle(self) -> None:
+    def flush_staged(self) -> None:
         if not self.row_count:
             return
         try:

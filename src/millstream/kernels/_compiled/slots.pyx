@@ -133,7 +133,7 @@ cdef class SlotTable:
         cdef Answerer connection
         cdef Py_ssize_t index
         for slot in self.slots:
-            slot.settle()
+            slot.flush_staged()
         for slot in self.slots:
             if slot.failure is not None:
                 slot.failure_code = int(code_of_error(slot.failure))
@@ -146,7 +146,7 @@ cdef class SlotTable:
         self.slots.clear()
         for connection in self.connections:
             connection.staged_index = -1
-            connection.settled()
+            connection.release_input()
         self.connections.clear()
 
     cdef int finish(self, Request* request) except -1:

@@ -125,7 +125,7 @@ class PartitionSlot:
             batch.entry.staged_sequence = last_sequence_of(row[BASE_SEQUENCE], row[RECORD_COUNT])
         return base_offset
 
-    def settle(self) -> None:
+    def flush_staged(self) -> None:
         if not self._entries:
             return
         try:
@@ -257,7 +257,7 @@ class SlotTable:
     def commit(self, code_of_error: Callable[[Exception], int]) -> None:
         slots = {slot: None for request in self._requests for slot, _, _ in request.places}
         for slot in slots:
-            slot.settle()
+            slot.flush_staged()
         codes = {
             slot: int(code_of_error(slot.failure)) for slot in slots if slot.failure is not None
         }

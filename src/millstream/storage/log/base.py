@@ -126,7 +126,7 @@ class LogBase:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        self.slot.settle()
+        self.slot.flush_staged()
         self._config = config
         self._forget_limits()
 
@@ -240,7 +240,7 @@ class LogBase:
 
     def stop_leading(self) -> None:
         """Nothing more is staged; who waits for the high watermark is the caller's to answer."""
-        self.slot.settle()
+        self.slot.flush_staged()
         self.slot.leader_epoch = NO_LEADER_EPOCH
         self.slot.is_all_plain = False
         self.after_commit = None
@@ -301,7 +301,7 @@ class LogBase:
     def roll(self) -> bool:
         """Close the active segment and start the next at the log's end; False when it is empty."""
         self._check_open()
-        self.slot.settle()
+        self.slot.flush_staged()
         self._forget_limits()
         active = self._segments.active
         if not active.size_bytes:

@@ -136,7 +136,7 @@ class DurableLog(LogBase):
 
     def prepare_close(self) -> None:
         """The part of `close` that does not wait for the disk."""
-        self.slot.settle()
+        self.slot.flush_staged()
         self._segments.active.save_indexes()
         if self._log_end > self._log_start:
             self.producers.save_snapshot(self._log_end)
@@ -146,7 +146,7 @@ class DurableLog(LogBase):
         if self.cleaning is not None:
             self.cleaning.abandon()
         self._is_released = True
-        self.slot.settle()  # refused by now: what was staged is answered as not written
+        self.slot.flush_staged()  # refused by now: what was staged is answered as not written
         self._forget_limits()
         self._epoch_file.retire()
         for segment in self._segments:

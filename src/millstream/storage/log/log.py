@@ -98,7 +98,7 @@ class Log(ShrinkingLog):
         """
         self._check_open()
         slot, config = self.slot, self._config
-        slot.settle()
+        slot.flush_staged()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._home.clock.wall_ms()
@@ -156,7 +156,7 @@ class Log(ShrinkingLog):
         A leader has no batch of a later epoch than its own, which is `epoch_max`.
         """
         self._check_open()
-        self.slot.settle()
+        self.slot.flush_staged()
         records, rows = walk_uncut(records) if is_cut else (records, walk_whole(records))
         expected = self._log_end
         epoch = self._epochs.latest
