@@ -10,7 +10,9 @@ from libc.stdlib cimport free
 from libc.string cimport memcpy, memmove
 
 from millstream.kernels._compiled.big_endian cimport ms_put16, ms_put64
-from millstream.kernels._compiled.partition_slot cimport Answerer, grow
+from millstream.kernels._compiled.growth cimport grow
+from millstream.kernels._compiled.partition_slot cimport NOT_STAGED, Answerer
+from millstream.kernels._compiled.request_layout cimport ANSWER_BASE_OFFSET_AT, ANSWER_LOG_START_AT
 from millstream.kernels._compiled.slots cimport SlotTable
 
 cdef enum:
@@ -27,7 +29,7 @@ cdef class Answers(Answerer):
 
     def __cinit__(self, SlotTable table, *_arguments, **_options):
         self.table = table
-        self.staged_index = -1
+        self.staged_index = NOT_STAGED
         self.late = {}
         self.parts = []
 
@@ -122,7 +124,7 @@ cdef class Answers(Answerer):
         place = ms_put16(self.made + answer.at + (at if at > 0 else -at), <unsigned int>code)
         ms_put64(place, <unsigned long long>-1)
         if at > 0:
-            ms_put64(place + 16, <unsigned long long>-1)
+            ms_put64(place + ANSWER_LOG_START_AT - ANSWER_BASE_OFFSET_AT, <unsigned long long>-1)
         return 0
 
     cdef int send_ready(self) except -1:

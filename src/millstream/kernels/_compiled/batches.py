@@ -2,8 +2,8 @@
 
 Buffers are taken with PyObject_GetBuffer: a typed memoryview costs a microsecond per call, which
 is what a whole 16 KB batch may cost here. Every access is proved against the buffer's length
-first, because Cython's bounds checks do not reach raw pointers. Numbers stand where the plain
-twin has names (byte positions in the header, columns of a row, Reasons): C needs constants.
+first, because Cython's bounds checks do not reach raw pointers. Positions in the header, columns of
+a row and Reasons are C constants of `batch_layout.pxd` and `reasons.pxd`.
 """
 
 from array import array as _array
@@ -17,6 +17,8 @@ from cython.cimports.cpython.buffer import (
     PyObject_GetBuffer,
 )
 from cython.cimports.cpython.memoryview import PyMemoryView_FromMemory
+from cython.cimports.millstream.kernels._compiled import batch_layout as layout
+from cython.cimports.millstream.kernels._compiled import outcomes, reasons
 
 from millstream.kernels._compiled.crc import crc32c as _crc32c
 from millstream.kernels._compiled.stamps import assign_offsets, set_append_time, set_leader_epoch
@@ -28,12 +30,21 @@ __all__ = [
     "set_leader_epoch", "walk",
 ]  # fmt: skip
 
-HEADER_BYTES = 61
-ROW_FIELDS = 12
-(
-    POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, LEADER_EPOCH, ATTRIBUTES, BASE_TIMESTAMP,
-    MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECORD_COUNT,
-) = range(ROW_FIELDS)  # fmt: skip
+# For Python; C knows them by the layout alone.
+HEADER_BYTES = layout.HEADER_BYTES
+ROW_FIELDS = layout.ROW_FIELDS
+POSITION = layout.POSITION
+SIZE = layout.SIZE
+BASE_OFFSET = layout.BASE_OFFSET
+LAST_OFFSET = layout.LAST_OFFSET
+LEADER_EPOCH = layout.LEADER_EPOCH
+ATTRIBUTES = layout.ATTRIBUTES
+BASE_TIMESTAMP = layout.BASE_TIMESTAMP
+MAX_TIMESTAMP = layout.MAX_TIMESTAMP
+PRODUCER_ID = layout.PRODUCER_ID
+PRODUCER_EPOCH = layout.PRODUCER_EPOCH
+BASE_SEQUENCE = layout.BASE_SEQUENCE
+RECORD_COUNT = layout.RECORD_COUNT
 
 _EMPTY = cython.declare(array, _array("q"))
 _INT64_MAX = cython.declare(cython.longlong, 2**63 - 1)
@@ -72,54 +83,55 @@ def _i64(at: cython.p_uchar) -> cython.longlong:
 def _claimed(at: cython.p_uchar, left: cython.longlong, most: cython.longlong) -> cython.longlong:
     """The size that the batch claims, or minus a Reason; reads no byte from `left` on."""
     size: cython.longlong
-    if left < 12:
-        return -1
-    size = _i32(at + 8) + 12
-    # 26 is the smallest message of the old formats: those are told apart by their magic.
-    if size < 26 or size > most:
-        return -2
-    if left < 17:
-        return -1
-    if at[16] != 2:
-        return -3
-    return size if size >= 61 else -2
+    if left < layout.UNCOUNTED_BYTES:
+        return -reasons.SHORT
+    size = _i32(at + layout.LENGTH_AT) + layout.UNCOUNTED_BYTES
+    if size < layout.OLD_FORMAT_BYTES_MIN or size > most:
+        return -reasons.LENGTH
+    if left < layout.MAGIC_END:
+        return -reasons.SHORT
+    if at[layout.MAGIC_AT] != layout.MAGIC_V2:
+        return -reasons.MAGIC
+    return size if size >= layout.HEADER_BYTES else -reasons.LENGTH
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _offsets_wrong(at: cython.p_uchar) -> cython.bint:
-    base: cython.longlong = _i64(at)
-    delta: cython.longlong = _i32(at + 23)
+    base: cython.longlong = _i64(at + layout.BASE_OFFSET_AT)
+    delta: cython.longlong = _i32(at + layout.LAST_OFFSET_DELTA_AT)
     return base < 0 or delta < 0 or base > _INT64_MAX - delta
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _fields_wrong(at: cython.p_uchar) -> cython.int:
-    """A Reason against the header's fields, or 0."""
-    count: cython.longlong = _i32(at + 57)
+    """The Reason against the header's fields."""
+    count: cython.longlong = _i32(at + layout.RECORD_COUNT_AT)
     if _offsets_wrong(at):
-        return 5
-    if count < 0 or count > _i32(at + 23) + 1:
-        return 6
-    return 7 if (at[22] & 7) > 4 else 0
+        return reasons.OFFSETS
+    if count < 0 or count > _i32(at + layout.LAST_OFFSET_DELTA_AT) + 1:
+        return reasons.COUNT
+    if (at[layout.ATTRIBUTES_LOW_AT] & layout.CODEC_MASK) > layout.CODEC_MAX:
+        return reasons.CODEC
+    return reasons.NONE
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _fill(row: cython.p_longlong, at: cython.p_uchar, position: cython.longlong) -> cython.void:
-    row[0] = position
-    row[1] = _i32(at + 8) + 12
-    row[2] = _i64(at)
-    row[3] = row[2] + _i32(at + 23)
-    row[4] = _i32(at + 12)
-    row[5] = _i16(at + 21)
-    row[6] = _i64(at + 27)
-    row[7] = _i64(at + 35)
-    row[8] = _i64(at + 43)
-    row[9] = _i16(at + 51)
-    row[10] = _i32(at + 53)
-    row[11] = _i32(at + 57)
+    row[layout.POSITION] = position
+    row[layout.SIZE] = _i32(at + layout.LENGTH_AT) + layout.UNCOUNTED_BYTES
+    row[layout.BASE_OFFSET] = _i64(at + layout.BASE_OFFSET_AT)
+    row[layout.LAST_OFFSET] = row[layout.BASE_OFFSET] + _i32(at + layout.LAST_OFFSET_DELTA_AT)
+    row[layout.LEADER_EPOCH] = _i32(at + layout.LEADER_EPOCH_AT)
+    row[layout.ATTRIBUTES] = _i16(at + layout.ATTRIBUTES_AT)
+    row[layout.BASE_TIMESTAMP] = _i64(at + layout.BASE_TIMESTAMP_AT)
+    row[layout.MAX_TIMESTAMP] = _i64(at + layout.MAX_TIMESTAMP_AT)
+    row[layout.PRODUCER_ID] = _i64(at + layout.PRODUCER_ID_AT)
+    row[layout.PRODUCER_EPOCH] = _i16(at + layout.PRODUCER_EPOCH_AT)
+    row[layout.BASE_SEQUENCE] = _i32(at + layout.BASE_SEQUENCE_AT)
+    row[layout.RECORD_COUNT] = _i32(at + layout.RECORD_COUNT_AT)
 
 
 @cython.cfunc
@@ -127,7 +139,9 @@ def _fill(row: cython.p_longlong, at: cython.p_uchar, position: cython.longlong)
 def _crc(at: cython.p_uchar, size: cython.longlong) -> cython.uint:
     # The view borrows the bytes and dies here, while the caller still holds the buffer.
     covered: memoryview = PyMemoryView_FromMemory(
-        cython.cast(cython.p_char, at + 21), size - 21, PyBUF_READ
+        cython.cast(cython.p_char, at + layout.ATTRIBUTES_AT),
+        size - layout.ATTRIBUTES_AT,
+        PyBUF_READ,
     )
     return _crc32c(covered)
 
@@ -140,27 +154,29 @@ def _walk(
     check_crc: cython.bint,
     size_max: cython.longlong,
 ) -> tuple:
-    rows: array = clone(_EMPTY, 12, False)
+    rows: array = clone(_EMPTY, layout.ROW_FIELDS, False)
     used: cython.Py_ssize_t = 0
     position: cython.Py_ssize_t = start
     size: cython.longlong
-    reason: cython.int = 0
+    at: cython.p_uchar
+    reason: cython.int = reasons.NONE
     while position < stop:
-        size = _claimed(data + position, stop - position, size_max)
+        at = data + position
+        size = _claimed(at, stop - position, size_max)
         if size < 0:
             reason = cython.cast(cython.int, -size)
         elif size > stop - position:
-            reason = 1
-        elif check_crc and _crc(data + position, size) != _u32(data + position + 17):
-            reason = 4
+            reason = reasons.SHORT
+        elif check_crc and _crc(at, size) != _u32(at + layout.CRC_AT):
+            reason = reasons.CRC
         else:
-            reason = _fields_wrong(data + position)
-        if reason != 0:
+            reason = _fields_wrong(at)
+        if reason != reasons.NONE:
             break
         if used == len(rows):
             resize(rows, used * 2)
-        _fill(rows.data.as_longlongs + used, data + position, position)
-        used += 12
+        _fill(rows.data.as_longlongs + used, at, position)
+        used += layout.ROW_FIELDS
         position += size
     if used != len(rows):
         resize(rows, used)
@@ -177,15 +193,20 @@ def _find(
 ) -> tuple:
     at: cython.p_uchar
     size: cython.longlong
-    while stop - position >= 61:
+    reached: cython.longlong
+    while stop - position >= layout.HEADER_BYTES:
         at = data + position
-        size = _claimed(at, 61, _INT32_MAX + 12)
+        size = _claimed(at, layout.HEADER_BYTES, _INT32_MAX + layout.UNCOUNTED_BYTES)
         if size < 0 or _offsets_wrong(at):
-            return position, -2
-        if (_i64(at + 35) if by_time else _i64(at) + _i32(at + 23)) >= wanted:
+            return position, outcomes.MALFORMED_HEADER
+        if by_time:
+            reached = _i64(at + layout.MAX_TIMESTAMP_AT)
+        else:
+            reached = _i64(at + layout.BASE_OFFSET_AT) + _i32(at + layout.LAST_OFFSET_DELTA_AT)
+        if reached >= wanted:
             return position, size
         position += size
-    return position, -1
+    return position, outcomes.NOT_FOUND
 
 
 @cython.cfunc

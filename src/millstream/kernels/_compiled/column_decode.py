@@ -10,6 +10,8 @@ from array import array
 import cython
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memset
+from cython.cimports.millstream.kernels._compiled import batch_layout as layout
+from cython.cimports.millstream.kernels._compiled import reasons
 from cython.cimports.millstream.kernels._compiled.column_buffers import Held
 from cython.cimports.millstream.kernels._compiled.column_sink import Sink
 
@@ -22,24 +24,7 @@ __all__ = ["decode"]
 
 p_u8 = cython.typedef(cython.pointer[uint8_t])
 
-HEADER_BYTES = cython.declare(cython.Py_ssize_t, 61)
-MAGIC_END = cython.declare(cython.Py_ssize_t, 17)
-CRC_END = cython.declare(cython.Py_ssize_t, 21)
-RECORD_BYTES_MIN = cython.declare(cython.Py_ssize_t, 7)
-ROW_COST = cython.declare(int64_t, 32)
 OFFSET_MAX = cython.declare(int64_t, 0x7FFFFFFFFFFFFFFF)
-GUESS_BYTES_MAX = cython.declare(int64_t, 8 * 1024 * 1024)
-
-# What `_load` and `_add` answer: reasons as plain numbers, or one of the first two.
-PARTIAL = cython.declare(cython.int, -1)
-FULL = cython.declare(cython.int, -2)
-OK = cython.declare(cython.int, 0)
-LENGTH = cython.declare(cython.int, 2)
-MAGIC = cython.declare(cython.int, 3)
-CRC = cython.declare(cython.int, 4)
-OFFSETS = cython.declare(cython.int, 5)
-COUNT = cython.declare(cython.int, 6)
-CODEC = cython.declare(cython.int, 7)
 
 
 @cython.cfunc
@@ -90,29 +75,29 @@ class Run:
         """The header at the position: what decides whether the batch is wanted at all."""
         at: p_u8 = self.source.data + self.position
         remaining: cython.Py_ssize_t = self.stop - self.position
-        if remaining < MAGIC_END:
+        if remaining < layout.MAGIC_END:
             return PARTIAL
-        if at[16] != 2:
-            return MAGIC
-        length: int64_t = cython.cast(int32_t, _big(at + 8, 4))
-        if length < HEADER_BYTES - 12:
-            return LENGTH
-        self.batch_bytes = length + 12
+        if at[layout.MAGIC_AT] != layout.MAGIC_V2:
+            return reasons.MAGIC
+        length: int64_t = cython.cast(int32_t, _big(at + layout.LENGTH_AT, 4))
+        if length < layout.HEADER_BYTES - layout.UNCOUNTED_BYTES:
+            return reasons.LENGTH
+        self.batch_bytes = length + layout.UNCOUNTED_BYTES
         if remaining < self.batch_bytes:
             return PARTIAL
-        base_offset: int64_t = cython.cast(int64_t, _big(at, 8))
-        delta: int64_t = cython.cast(int32_t, _big(at + 23, 4))
+        base_offset: int64_t = cython.cast(int64_t, _big(at + layout.BASE_OFFSET_AT, 8))
+        delta: int64_t = cython.cast(int32_t, _big(at + layout.LAST_OFFSET_DELTA_AT, 4))
         if base_offset < 0 or delta < 0 or base_offset >= OFFSET_MAX - delta:
-            return OFFSETS
+            return reasons.OFFSETS
         sink: Sink = self.sink
         sink.base_offset = base_offset
         sink.last_offset = base_offset + delta
-        sink.attributes = cython.cast(cython.int, _big(at + 21, 2))
-        sink.base_timestamp = cython.cast(int64_t, _big(at + 27, 8))
-        sink.max_timestamp = cython.cast(int64_t, _big(at + 35, 8))
-        sink.count = cython.cast(int32_t, _big(at + 57, 4))
-        self.crc = cython.cast(uint32_t, _big(at + 17, 4))
-        return OK
+        sink.attributes = cython.cast(cython.int, _big(at + layout.ATTRIBUTES_AT, 2))
+        sink.base_timestamp = cython.cast(int64_t, _big(at + layout.BASE_TIMESTAMP_AT, 8))
+        sink.max_timestamp = cython.cast(int64_t, _big(at + layout.MAX_TIMESTAMP_AT, 8))
+        sink.count = cython.cast(int32_t, _big(at + layout.RECORD_COUNT_AT, 4))
+        self.crc = cython.cast(uint32_t, _big(at + layout.CRC_AT, 4))
+        return reasons.NONE
 
     @cython.cfunc
     def add(self) -> cython.int:
@@ -120,24 +105,24 @@ class Run:
         sink: Sink = self.sink
         stop: cython.Py_ssize_t = self.position + self.batch_bytes
         if self.check_crc:
-            crc: uint32_t = crc32c(self.view[self.position + CRC_END : stop])
+            crc: uint32_t = crc32c(self.view[self.position + layout.ATTRIBUTES_AT : stop])
             if crc != self.crc:
-                return CRC
-        codec: cython.int = sink.attributes & 7
-        if codec > 4:
-            return CODEC
+                return reasons.CRC
+        codec: cython.int = sink.attributes & layout.CODEC_MASK
+        if codec > layout.CODEC_MAX:
+            return reasons.CODEC
         if sink.count < 0 or sink.count > sink.last_offset - sink.base_offset + 1:
-            return COUNT
-        data: p_u8 = self.source.data + self.position + HEADER_BYTES
-        size: cython.Py_ssize_t = self.batch_bytes - HEADER_BYTES
+            return reasons.COUNT
+        data: p_u8 = self.source.data + self.position + layout.HEADER_BYTES
+        size: cython.Py_ssize_t = self.batch_bytes - layout.HEADER_BYTES
         held: Held
         if codec != 0 and size > 0:
-            held = Held(self.decompressed(codec, self.position + HEADER_BYTES, stop))
+            held = Held(self.decompressed(codec, self.position + layout.HEADER_BYTES, stop))
             data = held.data
             size = held.raw.len
-        if sink.count > size // RECORD_BYTES_MIN:
-            return COUNT
-        cost: int64_t = size + ROW_COST * sink.count
+        if sink.count > size // layout.RECORD_BYTES_MIN:
+            return reasons.COUNT
+        cost: int64_t = size + DECODE_ROW_COST * sink.count
         if self.spent + cost > self.bytes_max and len(self.batches) > 0:
             return FULL
         self.spent += cost
@@ -148,7 +133,7 @@ class Run:
         sink.fit(sink.count, size)
         row_start: cython.Py_ssize_t = sink.rows
         reason: cython.int = sink.add_records(data, size)
-        if reason == OK and len(self.batches) == 0:
+        if reason == reasons.NONE and len(self.batches) == 0:
             self.foresee(size, OFFSET_MAX if codec == 0 else GUESS_BYTES_MAX)
         self.describe(row_start)
         return reason
@@ -187,16 +172,18 @@ class Run:
         sink: Sink = self.sink
         at: p_u8 = self.source.data + self.position
         flags: cython.int = (
-            (sink.attributes >> 5 & 1) | (sink.attributes >> 3 & 2) | (sink.attributes >> 1 & 4)
+            (FLAG_CONTROL if sink.attributes & layout.CONTROL else 0)
+            | (FLAG_TRANSACTIONAL if sink.attributes & layout.TRANSACTIONAL else 0)
+            | (FLAG_LOG_APPEND_TIME if sink.attributes & layout.LOG_APPEND_TIME else 0)
         )
         memset(sink.flags.at + row_start, flags, sink.rows - row_start)
         self.batches.extend(
             (
                 row_start, sink.rows, sink.base_offset, sink.last_offset,
-                cython.cast(int64_t, _big(at + 43, 8)),
-                cython.cast(cython.short, _big(at + 51, 2)),
+                cython.cast(int64_t, _big(at + layout.PRODUCER_ID_AT, 8)),
+                cython.cast(cython.short, _big(at + layout.PRODUCER_EPOCH_AT, 2)),
                 cython.cast(cython.short, sink.attributes),
-                cython.cast(int32_t, _big(at + 12, 4)),
+                cython.cast(int32_t, _big(at + layout.LEADER_EPOCH_AT, 4)),
             )
         )  # fmt: skip
 
@@ -209,24 +196,24 @@ def decode(buffer, start, stop, options=DECODE_DEFAULTS):
     sink: Sink = run.sink
     next_offset: int64_t = sink.first_offset
     previous: int64_t = -1
-    answer: cython.int = OK
+    answer: cython.int = reasons.NONE
     while next_offset < sink.end_offset:
         answer = run.load()
-        if answer == OK and sink.base_offset <= previous:
-            answer = OFFSETS
-        if answer != OK:
+        if answer == reasons.NONE and sink.base_offset <= previous:
+            answer = reasons.OFFSETS
+        if answer != reasons.NONE:
             break
         previous = sink.last_offset
         if sink.last_offset >= sink.first_offset and sink.base_offset < sink.end_offset:
             answer = run.add()
-            if answer != OK:
+            if answer != reasons.NONE:
                 break
         if sink.last_offset >= sink.end_offset:
             next_offset = sink.end_offset
             break
         run.position += run.batch_bytes
         next_offset = max(next_offset, sink.last_offset + 1)
-    if answer > OK:
+    if answer > reasons.NONE:
         raise MalformedRecords(Reason(answer), position=run.position)
     columns = sink.columns()
     return Decoded(

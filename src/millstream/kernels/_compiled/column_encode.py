@@ -3,6 +3,7 @@
 import cython
 from cython.cimports.libc.stdint import int64_t, uint8_t, uint64_t
 from cython.cimports.libc.string import memcpy
+from cython.cimports.millstream.kernels._compiled import batch_layout as layout
 from cython.cimports.millstream.kernels._compiled.column_buffers import Growing
 from cython.cimports.millstream.kernels._compiled.column_source import Source
 
@@ -14,10 +15,8 @@ __all__ = ["encode", "encode_many", "rows_that_fit"]
 
 p_u8 = cython.typedef(cython.pointer[uint8_t])
 
-HEADER_BYTES = cython.declare(cython.Py_ssize_t, 61)
-LENGTH_END = cython.declare(cython.Py_ssize_t, 12)
 GUESS_BYTES_MAX = cython.declare(int64_t, 1 << 20)
-BATCH_BYTES_MAX = cython.declare(int64_t, 0x7FFFFFFF + 12)
+BATCH_BYTES_MAX = cython.declare(int64_t, cython.cast(int64_t, 0x7FFFFFFF) + layout.UNCOUNTED_BYTES)
 """The batch length field is an int32 and does not count itself and the base offset."""
 
 
@@ -58,7 +57,7 @@ class Packer:
     def count(self, size_max: int64_t) -> int64_t:
         """Records from the position that one batch holds; at least one."""
         source: Source = self.source
-        used: int64_t = HEADER_BYTES
+        used: int64_t = layout.HEADER_BYTES
         place: int64_t = self.position
         self.base_timestamp = source.timestamp_at(place)
         while place < self.stop:
@@ -96,9 +95,10 @@ class Packer:
         first: int64_t = self.source.measure(
             self.position, 0, self.source.timestamp_at(self.position)
         )
-        guess: int64_t = HEADER_BYTES + (first + first // 8 + 16) * (self.stop - self.position)
+        rest: int64_t = self.stop - self.position
+        guess: int64_t = layout.HEADER_BYTES + (first + first // 8 + 16) * rest
         out.fit(min(size_max, GUESS_BYTES_MAX, guess))
-        out.used = HEADER_BYTES
+        out.used = layout.HEADER_BYTES
         rows: int64_t = self.fill(out, size_max)
         if self.options.codec != 0:
             out = self.compressed(out)
@@ -107,21 +107,21 @@ class Packer:
         self.base_offset += rows
         if self.base_sequence >= 0:
             # Sequences wrap from the largest int32 to zero.
-            self.base_sequence = (self.base_sequence + rows) & 0x7FFFFFFF
+            self.base_sequence = (self.base_sequence + rows) & layout.SEQUENCE_MASK
         return out.take(out.used), rows
 
     @cython.cfunc
     def compressed(self, out: Growing) -> Growing:
         records = out.take(out.used)
         payload: bytes = compress(
-            self.options.codec, memoryview(records)[HEADER_BYTES:], self.options.level
+            self.options.codec, memoryview(records)[layout.HEADER_BYTES :], self.options.level
         )
         small: Growing = Growing()
-        small.used = HEADER_BYTES + len(payload)
+        small.used = layout.HEADER_BYTES + len(payload)
         if small.used > BATCH_BYTES_MAX:
             raise ValueError("a compressed batch is larger than a batch can be")
         small.fit(small.used)
-        memcpy(small.at + HEADER_BYTES, cython.cast(p_u8, payload), len(payload))
+        memcpy(small.at + layout.HEADER_BYTES, cython.cast(p_u8, payload), len(payload))
         return small
 
     @cython.cfunc
@@ -130,11 +130,11 @@ class Packer:
         if options.append_time_ms is not None:
             self.max_timestamp = options.append_time_ms
         to: p_u8 = _put_big(out.at, 8, self.base_offset)
-        to = _put_big(to, 4, out.used - LENGTH_END)
+        to = _put_big(to, 4, out.used - layout.UNCOUNTED_BYTES)
         to = _put_big(to, 4, cython.cast(int64_t, options.leader_epoch))
-        to = _put_big(to, 1, 2)
-        checked: p_u8 = to + 4
-        to = _put_big(checked, 2, cython.cast(int64_t, options.attributes))
+        to = _put_big(to, 1, layout.MAGIC_V2)
+        # The CRC comes last: it covers everything from the attributes on.
+        to = _put_big(out.at + layout.ATTRIBUTES_AT, 2, cython.cast(int64_t, options.attributes))
         to = _put_big(to, 4, rows - 1)
         to = _put_big(to, 8, self.base_timestamp)
         to = _put_big(to, 8, self.max_timestamp)
@@ -142,8 +142,8 @@ class Packer:
         to = _put_big(to, 2, cython.cast(int64_t, options.producer_epoch))
         to = _put_big(to, 4, self.base_sequence)
         _put_big(to, 4, rows)
-        crc = crc32c(memoryview(out.held)[21 : out.used])
-        _put_big(checked - 4, 4, cython.cast(int64_t, crc))
+        crc = crc32c(memoryview(out.held)[layout.ATTRIBUTES_AT : out.used])
+        _put_big(out.at + layout.CRC_AT, 4, cython.cast(int64_t, crc))
         return 0
 
 

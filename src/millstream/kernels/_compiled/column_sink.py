@@ -8,6 +8,8 @@ reserved once per batch from the size of its records, never from what a record c
 import cython
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from cython.cimports.libc.string import memcpy
+from cython.cimports.millstream.kernels._compiled import batch_layout as layout
+from cython.cimports.millstream.kernels._compiled import reasons
 from cython.cimports.millstream.kernels._compiled.column_buffers import Binary, Growing
 
 from millstream.kernels.column_types import HeaderColumn, RecordColumns
@@ -18,12 +20,6 @@ p_u8 = cython.typedef(cython.pointer[uint8_t])
 p_i32 = cython.typedef(cython.pointer[int32_t])
 p_i64 = cython.typedef(cython.pointer[int64_t])
 p_size = cython.typedef(cython.pointer[cython.Py_ssize_t])
-
-# Reasons as plain numbers.
-OK = cython.declare(cython.int, 0)
-OFFSETS = cython.declare(cython.int, 5)
-COUNT = cython.declare(cython.int, 6)
-RECORD = cython.declare(cython.int, 8)
 
 
 @cython.cfunc
@@ -122,43 +118,43 @@ class Sink:
         i: int64_t
         last_delta: int64_t = -1
         delta_max: int64_t = self.last_offset - self.base_offset
-        append_time: cython.bint = (self.attributes & 8) != 0
+        append_time: cython.bint = (self.attributes & layout.LOG_APPEND_TIME) != 0
         timestamp: int64_t = self.max_timestamp
         for i in range(self.count):
             if at >= end:
-                return COUNT
+                return reasons.COUNT
             size: int64_t = _varint(data, cython.address(at), end, 32)
             if size < 0 or size > end - at:
-                return RECORD
+                return reasons.RECORD
             stop: cython.Py_ssize_t = at + size
             at += 1  # the attributes of a record mean nothing yet
             time_delta: int64_t = _varint(data, cython.address(at), stop, 64)
             delta: int64_t = _varint(data, cython.address(at), stop, 32)
             key_size: int64_t = _varint(data, cython.address(at), stop, 32)
             key_at: cython.Py_ssize_t = at
-            if key_size < -1 or key_size > stop - at:
-                return RECORD
+            if key_size < layout.NULL_SIZE or key_size > stop - at:
+                return reasons.RECORD
             at += key_size if key_size > 0 else 0
             value_size: int64_t = _varint(data, cython.address(at), stop, 32)
-            if value_size < -1 or value_size > stop - at:
-                return RECORD
+            if value_size < layout.NULL_SIZE or value_size > stop - at:
+                return reasons.RECORD
             value_at: cython.Py_ssize_t = at
             at += value_size if value_size > 0 else 0
             in_order: cython.bint = last_delta < delta <= delta_max
             offset: int64_t = self.base_offset + (delta if in_order else 0)
             keep: cython.bint = in_order and self.first_offset <= offset < self.end_offset
             if self.with_headers and not (at + 1 == stop and data[at] == 0):
-                if self.add_headers(data, at, stop, keep) != OK:
-                    return RECORD
+                if self.add_headers(data, at, stop, keep) != reasons.NONE:
+                    return reasons.RECORD
             if not in_order:
-                return OFFSETS
+                return reasons.OFFSETS
             if not append_time:
                 timestamp = cython.cast(
                     int64_t,
                     cython.cast(uint64_t, self.base_timestamp) + cython.cast(uint64_t, time_delta),
                 )
                 if ((self.base_timestamp ^ timestamp) & (time_delta ^ timestamp)) < 0:
-                    return RECORD
+                    return reasons.RECORD
             last_delta = delta
             at = stop
             if not keep:
@@ -171,28 +167,28 @@ class Sink:
             _put(self.values, row, data + value_at, value_size)
             row += 1
         self.rows = row
-        return OK if at == end else COUNT
+        return reasons.NONE if at == end else reasons.COUNT
 
     def add_headers(self, data, at, end, keep):
         count: int64_t = _varint(data, cython.address(at), end, 32)
         if count < 0 or count > (end - at) // 2:
-            return RECORD
+            return reasons.RECORD
         i: int64_t
         for i in range(count):
             key_size: int64_t = _varint(data, cython.address(at), end, 32)
             if key_size < 0 or key_size > end - at:
-                return RECORD
+                return reasons.RECORD
             key_at: cython.Py_ssize_t = at
             at += key_size
             size: int64_t = _varint(data, cython.address(at), end, 32)
-            if size < -1 or size > end - at:
-                return RECORD
+            if size < layout.NULL_SIZE or size > end - at:
+                return reasons.RECORD
             if keep:
                 self.header_keys.append(self.header_rows, data + key_at, key_size)
                 self.header_values.append(self.header_rows, data + at, size)
                 self.header_rows += 1
             at += max(size, 0)
-        return OK if at == end else RECORD
+        return reasons.NONE if at == end else reasons.RECORD
 
     def columns(self):
         self.fit_rows(self.rows)

@@ -4,6 +4,10 @@ from millstream.kernels._compiled.planned_output cimport PlannedOutput
 from millstream.kernels._compiled.produce cimport Plan
 
 
+cdef enum:
+    NO_DESCRIPTOR = -1
+
+
 cdef struct Header:
     int api_key
     int version
@@ -19,7 +23,7 @@ cdef class Connection(InputBuffer):
     cdef public bint is_direct
     cdef public double last_active_s
     cdef public long long unsent_bytes
-    # Of the socket, while the epoll shell watches it; else -1.
+    # Of the socket, while the epoll shell watches it; else NO_DESCRIPTOR.
     cdef int descriptor
     # Whether the next frame was looked at already, and is not for the core.
     cdef bint is_for_python

@@ -11,6 +11,11 @@ from millstream.kernels._compiled.produce_answer cimport (
     put_end, put_no_tags, put_partition, put_start, put_topic,
 )
 from millstream.kernels._compiled.producer_entry cimport ProducerEntry
+from millstream.kernels._compiled.request_layout cimport (
+    ACKS_NONE, ANSWER_ERROR_AT, API_KEY_AT, API_VERSION_AT, CLIENT_ID_AT, CLIENT_ID_SIZE_AT,
+    CORRELATION_ID_AT, FRAME_SIZE_BYTES, NULL_SIZE, PRODUCE_KEY, PRODUCE_LOG_START_FROM,
+    PRODUCE_VERSION_MAX, PRODUCE_VERSION_MIN,
+)
 from millstream.kernels._compiled.slots cimport Request, SlotTable
 
 from millstream.kernels.errors import FrameError
@@ -20,6 +25,8 @@ __all__ = ["Connection", "FrameError"]
 
 cdef enum:
     KEYS = 128
+    INCOMPLETE = -2  # instead of a frame's size
+    VARINT_BITS_MAX = 35  # five bytes of seven
 
 cdef int flexible_from[KEYS]
 for _key in range(KEYS):
@@ -38,7 +45,7 @@ cdef class Connection(InputBuffer):
         long long output_bytes_max=1_048_576,
     ) -> None:
         self.is_plain = True
-        self.descriptor = -1
+        self.descriptor = NO_DESCRIPTOR
         self.frame_bytes_max = frame_bytes_max
         self.in_flight_max = in_flight_max
         self.output_bytes_max = output_bytes_max
@@ -72,9 +79,9 @@ cdef class Connection(InputBuffer):
             return None
         self.is_for_python = False
         size = self.frame_size()
-        frame = self.data + self.start + 4
+        frame = self.data + self.start + FRAME_SIZE_BYTES
         self.read_header(frame, frame + size, &header)
-        self.start += 4 + size
+        self.start += FRAME_SIZE_BYTES + size
         self.begin()
         client_id = None
         if header.client_id_size >= 0:
@@ -97,42 +104,45 @@ cdef class Connection(InputBuffer):
                 return False
             if self.is_for_python:
                 return True
-            frame = self.data + self.start + 4
+            frame = self.data + self.start + FRAME_SIZE_BYTES
             self.read_header(frame, frame + size, &header)
             if not (
-                header.api_key == 0
-                and 3 <= header.version <= 13
+                header.api_key == PRODUCE_KEY
+                and PRODUCE_VERSION_MIN <= header.version <= PRODUCE_VERSION_MAX
                 and self.is_plain
                 and self.plan.check(header.body, frame + size, header.version, wall_ms)
             ):
                 self.is_for_python = True
                 return True
-            self.start += 4 + size
-            self.table.produce_bytes_in += 4 + size
+            self.start += FRAME_SIZE_BYTES + size
+            self.table.produce_bytes_in += FRAME_SIZE_BYTES + size
             self.stage(&header, wall_ms)
         return False
 
     cdef Py_ssize_t frame_size(self) except? -1:
-        """Of the next frame if all of it is there, else -2."""
+        """Of the next frame if all of it is there, else INCOMPLETE."""
         cdef long long size
-        if self.end - self.start < 4:
-            return -2
+        if self.end - self.start < FRAME_SIZE_BYTES:
+            return INCOMPLETE
         size = get_i32(self.data + self.start)
         if size < 0:
             raise FrameError(f"a frame of {size} bytes")
         if size > self.frame_bytes_max:
             raise FrameError(f"a frame of {size} bytes, the limit is {self.frame_bytes_max}")
-        return <Py_ssize_t>size if size <= self.end - self.start - 4 else -2
+        if size > self.end - self.start - FRAME_SIZE_BYTES:
+            return INCOMPLETE
+        return <Py_ssize_t>size
 
     cdef int read_header(self, unsigned char* at, unsigned char* end, Header* header) except -1:
         cdef Py_ssize_t size
-        if end - at < 10:
+        if end - at < CLIENT_ID_AT:
             raise FrameError(f"a frame of {end - at} bytes has no request header")
-        header.api_key, header.version = <int>get_i16(at), <int>get_i16(at + 2)
-        header.correlation_id = <int>get_i32(at + 4)
-        size = <Py_ssize_t>get_i16(at + 8)
-        at += 10
-        if size < -1 or size > end - at:
+        header.api_key = <int>get_i16(at + API_KEY_AT)
+        header.version = <int>get_i16(at + API_VERSION_AT)
+        header.correlation_id = <int>get_i32(at + CORRELATION_ID_AT)
+        size = <Py_ssize_t>get_i16(at + CLIENT_ID_SIZE_AT)
+        at += CLIENT_ID_AT
+        if size < NULL_SIZE or size > end - at:
             raise FrameError(f"a client id of {size} bytes")
         header.client_id, header.client_id_size = at, size
         at += max(size, 0)
@@ -152,7 +162,7 @@ cdef class Connection(InputBuffer):
         request.acks, request.deadline_ms = plan.acks, wall_ms + plan.timeout_ms
         request.first_place, request.places = self.table.place_count, plan.count
         request.number = self.numbered
-        if plan.acks != 0:
+        if plan.acks != ACKS_NONE:
             size = self.stage_parts(header, self.make_room(plan.answer_bytes_max()))
         else:
             self.stage_parts(header, NULL)
@@ -186,7 +196,9 @@ cdef class Connection(InputBuffer):
                 if part.siblings:
                     left = part.siblings
                     at = put_topic(at, version, part.name, part.name_size, left)
-                place = at - made + 4 if version >= 5 else made - at - 4
+                place = at - made + ANSWER_ERROR_AT
+                if version < PRODUCE_LOG_START_FROM:
+                    place = -place
                 at = put_partition(at, version, part.partition, base_offset, slot.log_start)
                 left -= 1
                 if left == 0:
@@ -213,7 +225,7 @@ cdef unsigned int read_varint(unsigned char** at, unsigned char* end) except? 0x
     cdef unsigned int number = 0
     cdef int shift = 0
     cdef unsigned char byte
-    while at[0] < end and shift < 35:
+    while at[0] < end and shift < VARINT_BITS_MAX:
         byte = at[0][0]
         at[0] += 1
         number |= <unsigned int>(byte & 0x7F) << shift

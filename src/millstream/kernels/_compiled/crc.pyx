@@ -37,7 +37,8 @@ cdef extern from *:
         }
         for (uint32_t n = 0; n < 256; n++)
             for (int t = 1; t < 8; t++)
-                ms_tables[t][n] = ms_tables[0][ms_tables[t - 1][n] & 0xff] ^ (ms_tables[t - 1][n] >> 8);
+                ms_tables[t][n] = ms_tables[0][ms_tables[t - 1][n] & 0xff]
+                                ^ (ms_tables[t - 1][n] >> 8);
         /* The operator "one zero bit", squared until it is "MS_BLOCK zero bytes". */
         odd[0] = MS_POLYNOMIAL;
         for (int n = 1; n < 32; n++) odd[n] = 1u << (n - 1);
@@ -131,8 +132,8 @@ cdef extern from *:
 
 ms_make_tables()
 
+# From here on other threads may run meanwhile; for less, releasing the GIL costs too much.
 cdef Py_ssize_t RELEASE_BYTES = 32768
-"""From here on other threads may run meanwhile; for less, giving the GIL away costs too much."""
 _package = None
 if not ms_has_sse42:
     # It knows the instructions of other processors: worth its import for whole batches.

@@ -11,7 +11,9 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memmove
 
-from millstream.kernels._compiled.connection cimport Connection
+from millstream.kernels._compiled cimport outcomes
+from millstream.kernels._compiled.connection cimport NO_DESCRIPTOR, Connection
+from millstream.kernels._compiled.monotonic cimport NS_PER_MS, now_ns
 from millstream.kernels._compiled.planned_output cimport PlannedOutput
 from millstream.kernels._compiled.slots cimport SlotTable
 
@@ -19,11 +21,11 @@ from millstream.kernels.errors import FrameError
 
 __all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
 
-REQUESTS = 1
-WRITABLE = 2
-ENDED = 4
-OURS = 1
-OTHERS = 2
+REQUESTS = outcomes.REQUESTS
+WRITABLE = outcomes.WRITABLE
+ENDED = outcomes.ENDED
+OURS = outcomes.OURS
+OTHERS = outcomes.OTHERS
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -40,13 +42,6 @@ cdef extern from "<sys/epoll.h>" nogil:
 cdef extern from "<sched.h>" nogil:
     int sched_yield()
 
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        int64_t tv_sec
-        long tv_nsec
-    int CLOCK_MONOTONIC
-    int clock_gettime(int clock, timespec* now)
-
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT, MSG_NOSIGNAL
     Py_ssize_t recv(int descriptor, void* buffer, size_t size, int flags)
@@ -59,12 +54,7 @@ cdef enum:
     NO_SLEEP_NS = 4_000  # it had come before
     SPIN_CREDIT = 8
     CREDIT_MAX = 64
-
-
-cdef inline int64_t now_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return now.tv_sec * 1_000_000_000 + now.tv_nsec
+    CLOSED = -1  # instead of the epoll's descriptor
 
 
 @cython.final
@@ -109,7 +99,7 @@ cdef class EpollShell:
         connection.planned = None
         del self.connections[connection.descriptor]
         self.control(EPOLL_CTL_DEL, connection.descriptor, NULL, 0)
-        connection.descriptor = -1
+        connection.descriptor = NO_DESCRIPTOR
         connection.is_direct = False
 
     cdef int control(
@@ -125,7 +115,7 @@ cdef class EpollShell:
     def close(self) -> None:
         if self.epoll >= 0:
             os.close(self.epoll)
-            self.epoll = -1
+            self.epoll = CLOSED
 
     # -- input
 
@@ -133,7 +123,7 @@ cdef class EpollShell:
         self.control(EPOLL_CTL_ADD, descriptor, NULL, EPOLLIN)
 
     def wait(self, int timeout_ms) -> int:
-        cdef int64_t left_ns, until_ns = now_ns() + timeout_ms * <int64_t>1_000_000
+        cdef int64_t left_ns, until_ns = now_ns() + timeout_ms * <int64_t>NS_PER_MS
         cdef int count, found
         while True:
             count = 0
@@ -150,7 +140,7 @@ cdef class EpollShell:
                 left_ns = until_ns - now_ns()
                 if left_ns <= 0:
                     return 0
-                timeout_ms = <int>((left_ns + 999_999) // 1_000_000)
+                timeout_ms = <int>((left_ns + NS_PER_MS - 1) // NS_PER_MS)
 
     cdef int sort_out(self, int count) except -1:
         """Keep the events that are for `wake`; what there is, as `wait` tells it."""
@@ -160,14 +150,14 @@ cdef class EpollShell:
         for index in range(count):
             event = &self.events[index]
             if event.data.ptr == NULL:
-                found = 2
+                found = outcomes.OTHERS
                 continue
             connection = <Connection>event.data.ptr
             if event.events != EPOLLOUT or not connection.sends_more(now_ns() * 1e-9):
                 self.events[kept] = event[0]
                 kept += 1
         self.event_count = kept
-        return found | 1 if kept else found
+        return found | outcomes.OURS if kept else found
 
     cdef int spin(self) noexcept nogil:
         """Look again and again for a moment instead of sleeping.
@@ -222,13 +212,13 @@ cdef class EpollShell:
             connection = <Connection>event.data.ptr
             if event.events == EPOLLOUT and not is_waited and connection.sends_more(now_s):
                 continue
-            flags = 2 if event.events & EPOLLOUT else 0
+            flags = outcomes.WRITABLE if event.events & EPOLLOUT else 0
             error = 0
             if event.events & (EPOLLIN | EPOLLRDHUP):
                 connection.last_active_s = now_s
                 flags |= self.read(connection, wall_ms, &error)
             elif event.events & (EPOLLHUP | EPOLLERR):
-                flags |= 4
+                flags |= outcomes.ENDED
             if flags:
                 told.append((connection, flags, error))
         return told
@@ -248,17 +238,18 @@ cdef class EpollShell:
             if size < 0 and (errno == EAGAIN or errno == EINTR):
                 return 0
             error[0] = errno if size < 0 else 0
-            return 4
+            return outcomes.ENDED
         connection.took(size)
         try:
             is_for_python = connection.walk(wall_ms)
         except FrameError:
-            return 1  # `next_request` raises it again
-        return (
+            return outcomes.REQUESTS  # `next_request` raises it again
+        is_for_python = (
             is_for_python
             or connection.must_wait()
             or connection.end - connection.start >= self.unread_bytes_told
         )
+        return outcomes.REQUESTS if is_for_python else 0
 
     # -- output
 

@@ -9,12 +9,21 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 
 from millstream.kernels._compiled.big_endian cimport get_i16, get_i32, get_i64
+from millstream.kernels._compiled.fetch_layout cimport (
+    FLEXIBLE_FROM, LAST_EPOCH_FROM, LEADER_EPOCH_FROM, LOG_START_FROM, RACK_FROM, REPLICA_EPOCH_AT,
+    REPLICA_ID_AT, REPLICA_STATE_BYTES, REPLICA_STATE_FROM, REPLICA_STATE_TAG, REPLICA_TAGS_AT,
+    SESSIONS_FROM, TAGS_BYTES, TOPIC_IDS_FROM,
+)
+from millstream.kernels._compiled.request_layout cimport (
+    INT16_BYTES, INT32_BYTES, INT64_BYTES, NULL_SIZE, TOPIC_ID_BYTES,
+)
 
 __all__ = ["parse"]
 
 cdef enum:
-    FLEXIBLE = 12
-    WITH_IDS = 13
+    LENGTH_BITS_MAX = 28  # four bytes of a varint: more than a frame can hold
+    NOT_SAID = -1  # of a field that the version does not have
+    NO_SESSION_EPOCH = -1  # asks for no session
 
 
 cdef struct Walk:
@@ -32,17 +41,17 @@ cdef bint has(Walk* walk, Py_ssize_t size) noexcept:
 
 
 cdef long long int32(Walk* walk) noexcept:
-    if not has(walk, 4):
+    if not has(walk, INT32_BYTES):
         return 0
-    walk.at += 4
-    return get_i32(walk.at - 4)
+    walk.at += INT32_BYTES
+    return get_i32(walk.at - INT32_BYTES)
 
 
 cdef long long int64(Walk* walk) noexcept:
-    if not has(walk, 8):
+    if not has(walk, INT64_BYTES):
         return 0
-    walk.at += 8
-    return get_i64(walk.at - 8)
+    walk.at += INT64_BYTES
+    return get_i64(walk.at - INT64_BYTES)
 
 
 cdef long long length(Walk* walk, bint is_text) noexcept:
@@ -51,17 +60,17 @@ cdef long long length(Walk* walk, bint is_text) noexcept:
     cdef long long found
     cdef unsigned char byte
     cdef int shift = 0
-    if walk.version < FLEXIBLE:
+    if walk.version < FLEXIBLE_FROM:
         if not is_text:
             found = int32(walk)
-        elif has(walk, 2):
+        elif has(walk, INT16_BYTES):
             found = get_i16(walk.at)
-            walk.at += 2
+            walk.at += INT16_BYTES
         else:
-            found = -1
+            found = NULL_SIZE
     else:
         while True:
-            if shift == 28 or not has(walk, 1):  # four bytes are more than a frame can hold
+            if shift == LENGTH_BITS_MAX or not has(walk, 1):
                 walk.is_bad = True
                 return 0
             byte = walk.at[0]
@@ -78,7 +87,7 @@ cdef long long length(Walk* walk, bint is_text) noexcept:
 
 
 cdef int no_tags(Walk* walk) noexcept:
-    if walk.version >= FLEXIBLE and has(walk, 1):
+    if walk.version >= FLEXIBLE_FROM and has(walk, 1):
         walk.is_bad = walk.at[0] != 0
         walk.at += 1
     return 0
@@ -86,14 +95,20 @@ cdef int no_tags(Walk* walk) noexcept:
 
 cdef int replica_tags(Walk* walk, long long* replica_id, long long* replica_epoch) noexcept:
     """The request's own tagged fields: none, or a follower's state and nothing else."""
-    if walk.version < 15 or not has(walk, 1) or walk.at[0] == 0:
+    if walk.version < REPLICA_STATE_FROM or not has(walk, 1) or walk.at[0] == 0:
         return no_tags(walk)
-    # One field, number 1, of 13 bytes: an id, an epoch, no tags.
-    if not has(walk, 16) or walk.at[0] != 1 or walk.at[1] != 1 or walk.at[2] != 13 or walk.at[15]:
+    if (
+        not has(walk, TAGS_BYTES)
+        or walk.at[0] != 1
+        or walk.at[1] != REPLICA_STATE_TAG
+        or walk.at[2] != REPLICA_STATE_BYTES
+        or walk.at[REPLICA_TAGS_AT]
+    ):
         walk.is_bad = True
         return 0
-    replica_id[0], replica_epoch[0] = get_i32(walk.at + 3), get_i64(walk.at + 7)
-    walk.at += 16
+    replica_id[0] = get_i32(walk.at + REPLICA_ID_AT)
+    replica_epoch[0] = get_i64(walk.at + REPLICA_EPOCH_AT)
+    walk.at += TAGS_BYTES
     return 0
 
 
@@ -110,21 +125,21 @@ cdef object text(Walk* walk):
 
 
 cdef object topic(Walk* walk):
-    if walk.version < WITH_IDS:
+    if walk.version < TOPIC_IDS_FROM:
         return text(walk)
-    if not has(walk, 16):
+    if not has(walk, TOPIC_ID_BYTES):
         return None
-    walk.at += 16
-    return PyBytes_FromStringAndSize(<const char*>walk.at - 16, 16)
+    walk.at += TOPIC_ID_BYTES
+    return PyBytes_FromStringAndSize(<const char*>walk.at - TOPIC_ID_BYTES, TOPIC_ID_BYTES)
 
 
 cdef tuple partition(Walk* walk, key):
     cdef int version = walk.version
     cdef long long index = int32(walk)
-    cdef long long epoch = int32(walk) if version >= 9 else -1
+    cdef long long epoch = int32(walk) if version >= LEADER_EPOCH_FROM else NOT_SAID
     cdef long long offset = int64(walk)
-    cdef long long last_epoch = int32(walk) if version >= FLEXIBLE else -1
-    cdef long long log_start = int64(walk) if version >= 5 else -1
+    cdef long long last_epoch = int32(walk) if version >= LAST_EPOCH_FROM else NOT_SAID
+    cdef long long log_start = int64(walk) if version >= LOG_START_FROM else NOT_SAID
     cdef long long max_bytes = int32(walk)
     no_tags(walk)
     return (key, index, epoch, offset, last_epoch, log_start, max_bytes)
@@ -147,22 +162,22 @@ cdef list topics(Walk* walk, bint is_forgotten):
 
 cdef tuple parse_walk(Walk* walk):
     cdef int version = walk.version
-    cdef long long replica_id = int32(walk) if version < 15 else -1
-    cdef long long replica_epoch = -1
+    cdef long long replica_id = int32(walk) if version < REPLICA_STATE_FROM else NOT_SAID
+    cdef long long replica_epoch = NOT_SAID
     cdef long long max_wait_ms = int32(walk)
     cdef long long min_bytes = int32(walk)
     cdef long long max_bytes = int32(walk)
     cdef long long isolation = 0
     cdef long long session_id = 0
-    cdef long long session_epoch = -1
+    cdef long long session_epoch = NO_SESSION_EPOCH
     if has(walk, 1):
         isolation = <signed char>walk.at[0]
         walk.at += 1
-    if version >= 7:
+    if version >= SESSIONS_FROM:
         session_id, session_epoch = int32(walk), int32(walk)
     partitions = topics(walk, False)
-    forgotten = topics(walk, True) if version >= 7 else []
-    rack_id = text(walk) if version >= 11 else ""
+    forgotten = topics(walk, True) if version >= SESSIONS_FROM else []
+    rack_id = text(walk) if version >= RACK_FROM else ""
     replica_tags(walk, &replica_id, &replica_epoch)
     if walk.is_bad or walk.at != walk.end:
         return None

@@ -10,6 +10,7 @@ from libc.string cimport memcpy, memmove
 
 from millstream.kernels._compiled.answers cimport Answers
 from millstream.kernels._compiled.big_endian cimport get_i32
+from millstream.kernels._compiled.request_layout cimport FRAME_SIZE_BYTES
 
 cdef extern from "Python.h":
     ctypedef struct PyByteArrayObject:
@@ -93,10 +94,10 @@ cdef class InputBuffer(Answers):
     cdef Py_ssize_t missing_bytes(self, Py_ssize_t left) noexcept:
         """Of the frame that begins, as it claims."""
         cdef long long claimed
-        if left < 4:
+        if left < FRAME_SIZE_BYTES:
             return ROOM_BYTES_MIN
         claimed = min(<long long>get_i32(self.data + self.start), self.frame_bytes_max)
-        return max(ROOM_BYTES_MIN, <Py_ssize_t>claimed + 4 - left)
+        return max(ROOM_BYTES_MIN, <Py_ssize_t>claimed + FRAME_SIZE_BYTES - left)
 
     cdef int move_to(self, bytearray larger) except -1:
         """Go on in another buffer, or in none."""

@@ -12,10 +12,12 @@ from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObj
 from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
 from cython.cimports.libc.stdint import uint64_t
 from cython.cimports.libc.stdlib import calloc, free
+from cython.cimports.millstream.kernels._compiled import batch_layout as layout
+from cython.cimports.millstream.kernels._compiled import outcomes
 
 __all__ = ["ENTRY_BYTES", "KeyMap"]
 
-ENTRY_BYTES = 24
+ENTRY_BYTES = SLOT_BYTES
 
 _INT64_MAX = cython.declare(cython.longlong, 2**63 - 1)
 _INT32_MAX = cython.declare(cython.longlong, 2**31 - 1)
@@ -25,10 +27,6 @@ _START0 = cython.declare(uint64_t, 0x736F6D6570736575)
 _START1 = cython.declare(uint64_t, 0x646F72616E646F6D)
 _START2 = cython.declare(uint64_t, 0x6C7967656E657261)
 _START3 = cython.declare(uint64_t, 0x7465646279746573)
-
-_Hash = cython.struct(low=uint64_t, high=uint64_t)
-_Slot = cython.struct(low=uint64_t, high=uint64_t, offset_plus_one=uint64_t)
-_Sip = cython.struct(v0=uint64_t, v1=uint64_t, v2=uint64_t, v3=uint64_t)
 
 
 @cython.cfunc
@@ -43,7 +41,7 @@ def _rotl(value: uint64_t, bits: cython.int) -> uint64_t:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _rounds(state: cython.pointer(_Sip), count: cython.int) -> cython.void:
+def _rounds(state: cython.pointer(SipState), count: cython.int) -> cython.void:
     for _ in range(count):
         state.v0 += state.v1
         state.v2 += state.v3
@@ -73,14 +71,14 @@ def _word(at: cython.p_uchar, size: cython.int) -> uint64_t:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _siphash(secret: cython.pointer(_Hash), at: cython.p_uchar, size: cython.Py_ssize_t) -> _Hash:
+def _siphash(secret: cython.pointer(Hash), at: cython.p_uchar, size: cython.Py_ssize_t) -> Hash:
     """SipHash-2-4 with 128 bits of output (Aumasson and Bernstein)."""
-    state: _Sip
-    found: _Hash
+    state: SipState
+    found: Hash
     word: uint64_t
     end: cython.p_uchar = at + (size & ~7)
     state.v0 = secret.low ^ _START0
-    state.v1 = secret.high ^ _START1 ^ 0xEE
+    state.v1 = secret.high ^ _START1 ^ WIDE_MARK
     state.v2 = secret.low ^ _START2
     state.v3 = secret.high ^ _START3
     while at != end:
@@ -93,10 +91,10 @@ def _siphash(secret: cython.pointer(_Hash), at: cython.p_uchar, size: cython.Py_
     state.v3 ^= word
     _rounds(cython.address(state), 2)
     state.v0 ^= word
-    state.v2 ^= 0xEE
+    state.v2 ^= WIDE_MARK
     _rounds(cython.address(state), 4)
     found.low = state.v0 ^ state.v1 ^ state.v2 ^ state.v3
-    state.v1 ^= 0xDD
+    state.v1 ^= SECOND_MARK
     _rounds(cython.address(state), 4)
     found.high = state.v0 ^ state.v1 ^ state.v2 ^ state.v3
     return found
@@ -104,8 +102,8 @@ def _siphash(secret: cython.pointer(_Hash), at: cython.p_uchar, size: cython.Py_
 
 def _siphash_of(secret: bytes, data: bytes) -> bytes:
     """The bare hash, for the published test vectors."""
-    key: _Hash
-    found: _Hash
+    key: Hash
+    found: Hash
     key.low = _word(secret, 8)
     key.high = _word(cython.cast(cython.p_uchar, secret) + 8, 8)
     found = _siphash(cython.address(key), data, len(data))
@@ -118,16 +116,19 @@ def _check_spans(spans: array, base_offset: cython.longlong, size: cython.longlo
     """Spans are the caller's, and positions in them are read through: prove each one."""
     span: cython.p_longlong = spans.data.as_longlongs
     index: cython.Py_ssize_t
-    if spans.ob_descr.itemsize != 8 or len(spans) % 7 != 0:
+    if spans.ob_descr.itemsize != 8 or len(spans) % layout.SPAN_FIELDS != 0:
         raise ValueError("spans must be an array('q') of whole spans")
     if not 0 <= base_offset < _INT64_MAX - _INT32_MAX:
         raise ValueError(f"base offset {base_offset}")
-    for index in range(len(spans) // 7):
-        if not 0 <= span[2] <= _INT32_MAX:
+    for index in range(len(spans) // layout.SPAN_FIELDS):
+        if not 0 <= span[layout.OFFSET_DELTA] <= _INT32_MAX:
             raise ValueError(f"span {index} has an impossible offset")
-        if span[5] >= 0 and not (0 <= span[4] <= size and span[5] <= size - span[4]):
+        if span[layout.KEY_BYTES] >= 0 and not (
+            0 <= span[layout.KEY_START] <= size
+            and span[layout.KEY_BYTES] <= size - span[layout.KEY_START]
+        ):
             raise ValueError(f"key of span {index} lies outside the payload")
-        span += 7
+        span += layout.SPAN_FIELDS
     return 0
 
 
@@ -136,23 +137,23 @@ def _check_spans(spans: array, base_offset: cython.longlong, size: cython.longlo
 class KeyMap:
     """See `keymap.pyi`."""
 
-    _slots: cython.pointer(_Slot)
+    _slots: cython.pointer(Slot)
     _slot_count: uint64_t
     _capacity: cython.Py_ssize_t
     _used: cython.Py_ssize_t
-    _secret: _Hash
+    _secret: Hash
 
     def __cinit__(self, memory_bytes: cython.Py_ssize_t, hash_key: bytes):
-        if len(hash_key) != 16:
-            raise ValueError(f"hash key of {len(hash_key)} bytes, 16 are needed")
-        self._slot_count = max(memory_bytes, 0) // 24
+        if len(hash_key) != HASH_KEY_BYTES:
+            raise ValueError(f"hash key of {len(hash_key)} bytes, {HASH_KEY_BYTES} are needed")
+        self._slot_count = max(memory_bytes, 0) // SLOT_BYTES
         self._capacity = cython.cast(cython.Py_ssize_t, self._slot_count) * 9 // 10
         if self._capacity < 1:
             raise ValueError(f"{memory_bytes} bytes hold no entry")
         self._secret.low = _word(hash_key, 8)
         self._secret.high = _word(cython.cast(cython.p_uchar, hash_key) + 8, 8)
         self._slots = cython.cast(
-            cython.pointer(_Slot), calloc(self._slot_count, cython.sizeof(_Slot))
+            cython.pointer(Slot), calloc(self._slot_count, cython.sizeof(Slot))
         )
         if self._slots == cython.NULL:
             raise MemoryError(f"{memory_bytes} bytes for a key map")
@@ -170,10 +171,10 @@ class KeyMap:
     @cython.cfunc
     @cython.nogil
     @cython.exceptval(check=False)
-    def _slot_of(self, hashed: _Hash) -> cython.pointer(_Slot):
+    def _slot_of(self, hashed: Hash) -> cython.pointer(Slot):
         """The key's slot, or the empty one where it belongs: there always is one (load <= 0.9)."""
         index: uint64_t = hashed.low % self._slot_count
-        slot: cython.pointer(_Slot) = self._slots + index
+        slot: cython.pointer(Slot) = self._slots + index
         while slot.offset_plus_one != 0 and (slot.low != hashed.low or slot.high != hashed.high):
             index = index + 1 if index + 1 < self._slot_count else 0
             slot = self._slots + index
@@ -190,11 +191,13 @@ class KeyMap:
         base_offset: uint64_t,
     ) -> cython.Py_ssize_t:
         index: cython.Py_ssize_t
-        slot: cython.pointer(_Slot)
-        hashed: _Hash
+        slot: cython.pointer(Slot)
+        key: cython.p_uchar
+        hashed: Hash
         for index in range(count):
-            if span[5] >= 0:
-                hashed = _siphash(cython.address(self._secret), data + span[4], span[5])
+            if span[layout.KEY_BYTES] >= 0:
+                key = data + span[layout.KEY_START]
+                hashed = _siphash(cython.address(self._secret), key, span[layout.KEY_BYTES])
                 slot = self._slot_of(hashed)
                 if slot.offset_plus_one == 0:
                     if self._used == self._capacity:
@@ -202,9 +205,9 @@ class KeyMap:
                     self._used += 1
                     slot.low = hashed.low
                     slot.high = hashed.high
-                if base_offset + span[2] + 1 > slot.offset_plus_one:
-                    slot.offset_plus_one = base_offset + span[2] + 1
-            span += 7
+                if base_offset + span[layout.OFFSET_DELTA] + 1 > slot.offset_plus_one:
+                    slot.offset_plus_one = base_offset + span[layout.OFFSET_DELTA] + 1
+            span += layout.SPAN_FIELDS
         return count
 
     @cython.cfunc
@@ -219,17 +222,23 @@ class KeyMap:
         flags: cython.p_uchar,
     ) -> cython.void:
         index: cython.Py_ssize_t
-        hashed: _Hash
+        key: cython.p_uchar
+        hashed: Hash
+        newest: uint64_t
         for index in range(count):
-            if span[5] < 0:
-                flags[index] = 2
+            if span[layout.KEY_BYTES] < 0:
+                flags[index] = outcomes.WITHOUT_KEY
             else:
-                hashed = _siphash(cython.address(self._secret), data + span[4], span[5])
-                if self._slot_of(hashed).offset_plus_one > base_offset + span[2] + 1:
-                    flags[index] = 0
+                key = data + span[layout.KEY_START]
+                hashed = _siphash(cython.address(self._secret), key, span[layout.KEY_BYTES])
+                newest = self._slot_of(hashed).offset_plus_one
+                if newest > base_offset + span[layout.OFFSET_DELTA] + 1:
+                    flags[index] = outcomes.OUTDATED
+                elif span[layout.VALUE_BYTES] < 0:
+                    flags[index] = outcomes.NEWEST_TOMBSTONE
                 else:
-                    flags[index] = 3 if span[6] < 0 else 1
-            span += 7
+                    flags[index] = outcomes.NEWEST
+            span += layout.SPAN_FIELDS
 
     def add_spans(self, payload, spans: array, base_offset: cython.longlong):
         view: Py_buffer
@@ -244,7 +253,7 @@ class KeyMap:
                     taken = self._add_all(
                         cython.cast(cython.p_uchar, view.buf),
                         cython.cast(cython.p_longlong, held.buf),
-                        held.len // 56,
+                        held.len // layout.SPAN_BYTES,
                         base_offset,
                     )
                 return taken
@@ -256,7 +265,7 @@ class KeyMap:
     def keep_flags(self, payload, spans: array, base_offset: cython.longlong):
         view: Py_buffer
         held: Py_buffer
-        flags: bytearray = bytearray(len(spans) // 7)
+        flags: bytearray = bytearray(len(spans) // layout.SPAN_FIELDS)
         into: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(flags))
         PyObject_GetBuffer(payload, cython.address(view), PyBUF_SIMPLE)
         try:
@@ -267,7 +276,7 @@ class KeyMap:
                     self._flag_all(
                         cython.cast(cython.p_uchar, view.buf),
                         cython.cast(cython.p_longlong, held.buf),
-                        held.len // 56,
+                        held.len // layout.SPAN_BYTES,
                         base_offset,
                         into,
                     )
@@ -279,7 +288,7 @@ class KeyMap:
 
     def get(self, key):
         view: Py_buffer
-        hashed: _Hash
+        hashed: Hash
         PyObject_GetBuffer(key, cython.address(view), PyBUF_SIMPLE)
         hashed = _siphash(
             cython.address(self._secret), cython.cast(cython.p_uchar, view.buf), view.len

@@ -2,6 +2,13 @@
 from millstream.kernels._compiled.producer_entry cimport ProducerEntry
 
 
+cdef enum:
+    ENDS_MAX = 16  # a power of two, as ENDS_MASK goes around
+    ENDS_MASK = ENDS_MAX - 1
+    NOT_STAGED = -1  # a `staged_index`
+    NOT_LED = -1  # a leader epoch
+
+
 cdef class Answerer:
     # What the table knows of a connection: it answers staged requests by their number.
     cdef Py_ssize_t staged_index
@@ -42,8 +49,9 @@ cdef class PartitionSlot:
     cdef public bint is_all_plain
     cdef public object tail_file
     cdef public bint is_decided
-    cdef long long end_offsets[16]
-    cdef long long end_positions[16]
+    # A ring of the newest ends of the log and where they are in the active segment.
+    cdef long long end_offsets[ENDS_MAX]
+    cdef long long end_positions[ENDS_MAX]
     cdef int end_count
     cdef int end_next
     cdef public long long bytes_in
@@ -77,6 +85,3 @@ cdef class PartitionSlot:
     cdef int keep_waiting(self, tuple part) except -1
     cdef int refuse_waiting(self, bint is_all, long long wall_ms, int code) except -1
     cdef int wait(self, Waiting request, long long end_offset, Py_ssize_t at) except -1
-
-
-cdef int grow(void** block, Py_ssize_t* room, Py_ssize_t wanted, Py_ssize_t item) except -1

@@ -9,33 +9,31 @@ from collections import deque
 import cython
 from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from array import array as _array
 
+from millstream.kernels._compiled cimport outcomes
+from millstream.kernels._compiled.batch_layout cimport (
+    ATTRIBUTES, BASE_OFFSET, BASE_OFFSET_AT, BASE_SEQUENCE, BASE_SEQUENCE_AT, BASE_TIMESTAMP,
+    BASE_TIMESTAMP_AT, LAST_OFFSET, LEADER_EPOCH, LEADER_EPOCH_AT, MAX_TIMESTAMP, MAX_TIMESTAMP_AT,
+    POSITION, PRODUCER_EPOCH, PRODUCER_EPOCH_AT, PRODUCER_ID, PRODUCER_ID_AT, RECORD_COUNT,
+    RECORD_COUNT_AT, ROW_BYTES, ROW_FIELDS, SIZE,
+)
 from millstream.kernels._compiled.big_endian cimport get_i16, get_i32, get_i64, ms_put32, ms_put64
+from millstream.kernels._compiled.growth cimport grow
+from millstream.kernels._compiled.index_layout cimport OFFSET_ENTRY_BYTES
 from millstream.kernels._compiled.producer_entry cimport Kept, ProducerEntry, last_sequence_of
 
 NO_LIMIT = 9_223_372_036_854_775_807
-ENDS_KEPT = 16
-NOT_AT_TAIL = -1
-NOTHING_NEW = -2
+ENDS_KEPT = ENDS_MAX
+NOT_AT_TAIL = outcomes.NOT_AT_TAIL
+NOTHING_NEW = outcomes.NOTHING_NEW
 
 cdef array _EMPTY = _array("q")
 cdef enum:
     COPIED_BYTES_MAX = 2048
-
-
-cdef int grow(void** block, Py_ssize_t* room, Py_ssize_t wanted, Py_ssize_t item) except -1:
-    """Room for `wanted` items, at least doubling."""
-    cdef Py_ssize_t more = max(wanted, 2 * room[0], 4)
-    cdef void* larger = realloc(block[0], more * item)
-    if larger == NULL:
-        raise MemoryError
-    block[0] = larger
-    room[0] = more
-    return 0
 
 
 cdef class Answerer:
@@ -69,10 +67,10 @@ cdef class PartitionSlot:
     def __init__(self, owner) -> None:
         self.owner = owner
         self.producers = {}
-        self.leader_epoch = -1
+        self.leader_epoch = NOT_LED
         self.timestamp_after_max_ms = self.timestamp_before_max_ms = NO_LIMIT
         self.roll_timestamp_ms = NO_LIMIT
-        self.seen_by = self.staged_index = -1
+        self.seen_by = self.staged_index = NOT_STAGED
         # Lists and the queue come when they are needed: most of ten thousand slots are idle.
 
     def __dealloc__(self):
@@ -89,9 +87,9 @@ cdef class PartitionSlot:
 
     @property
     def staged_rows(self):
-        cdef array rows = clone(_EMPTY, self.row_count * 12, False)
+        cdef array rows = clone(_EMPTY, self.row_count * ROW_FIELDS, False)
         if self.row_count:
-            memcpy(rows.data.as_longlongs, self.rows, self.row_count * 12 * sizeof(long long))
+            memcpy(rows.data.as_longlongs, self.rows, self.row_count * ROW_BYTES)
         return rows
 
     @property
@@ -115,19 +113,21 @@ cdef class PartitionSlot:
     ) except -1:
         """Take a checked batch, stamped with the offsets it will have; its base offset."""
         cdef long long base_offset = self.log_end + self.records
-        cdef long long count = get_i32(data + 57)
+        cdef long long count = get_i32(data + RECORD_COUNT_AT)
         cdef long long* row
         if self.row_count == self.row_room:
-            grow(<void**>&self.rows, &self.row_room, self.row_count + 1, 12 * sizeof(long long))
-        ms_put64(data, base_offset)
-        ms_put32(data + 12, <unsigned int>self.leader_epoch)
-        row = self.rows + self.row_count * 12
-        row[0], row[1] = self.bytes, size
-        row[2], row[3] = base_offset, base_offset + count - 1
-        row[4], row[5] = self.leader_epoch, 0
-        row[6], row[7] = get_i64(data + 27), get_i64(data + 35)
-        row[8], row[9] = get_i64(data + 43), get_i16(data + 51)
-        row[10], row[11] = get_i32(data + 53), count
+            grow(<void**>&self.rows, &self.row_room, self.row_count + 1, ROW_BYTES)
+        ms_put64(data + BASE_OFFSET_AT, base_offset)
+        ms_put32(data + LEADER_EPOCH_AT, <unsigned int>self.leader_epoch)
+        row = self.rows + self.row_count * ROW_FIELDS
+        row[POSITION], row[SIZE] = self.bytes, size
+        row[BASE_OFFSET], row[LAST_OFFSET] = base_offset, base_offset + count - 1
+        row[LEADER_EPOCH], row[ATTRIBUTES] = self.leader_epoch, 0
+        row[BASE_TIMESTAMP] = get_i64(data + BASE_TIMESTAMP_AT)
+        row[MAX_TIMESTAMP] = get_i64(data + MAX_TIMESTAMP_AT)
+        row[PRODUCER_ID] = get_i64(data + PRODUCER_ID_AT)
+        row[PRODUCER_EPOCH] = get_i16(data + PRODUCER_EPOCH_AT)
+        row[BASE_SEQUENCE], row[RECORD_COUNT] = get_i32(data + BASE_SEQUENCE_AT), count
         self.keep_bytes(buffer, data, size)
         if self.entries is None:
             self.entries = []
@@ -137,7 +137,7 @@ cdef class PartitionSlot:
         self.records += count
         if entry is not None:
             entry.staged_round = self.round
-            entry.staged_sequence = last_sequence_of(row[10], count)
+            entry.staged_sequence = last_sequence_of(row[BASE_SEQUENCE], count)
         return base_offset
 
     cdef int keep_bytes(self, bytearray buffer, unsigned char* data, Py_ssize_t size) except -1:
@@ -181,11 +181,13 @@ cdef class PartitionSlot:
         for index in range(self.row_count):
             entry = <ProducerEntry>self.entries[index]
             if entry is not None:
-                batch.first_sequence, batch.last_sequence = row[10], last_sequence_of(row[10], row[11])
-                batch.base_offset, batch.last_offset, batch.timestamp_ms = row[2], row[3], row[7]
+                batch.first_sequence = row[BASE_SEQUENCE]
+                batch.last_sequence = last_sequence_of(row[BASE_SEQUENCE], row[RECORD_COUNT])
+                batch.base_offset, batch.last_offset = row[BASE_OFFSET], row[LAST_OFFSET]
+                batch.timestamp_ms = row[MAX_TIMESTAMP]
                 entry.push(&batch)
-                entry.last_timestamp_ms = row[7]
-            row += 12
+                entry.last_timestamp_ms = row[MAX_TIMESTAMP]
+            row += ROW_FIELDS
         self.bytes_in += self.bytes
         self.records_in += self.records
         self.position += self.bytes
@@ -213,39 +215,43 @@ cdef class PartitionSlot:
     def follow(self, long long log_end, long long position, long long index_room_bytes) -> None:
         self.log_end, self.position = log_end, position
         # Each batch may add one entry; the segment rolls before an append that finds it full.
-        self.batches_max = (index_room_bytes + 7) // 8 if index_room_bytes > 0 else 0
-        if self.end_count and self.end_offsets[(self.end_next - 1) & 15] == self.log_end:
-            self.end_next = (self.end_next - 1) & 15
+        self.batches_max = 0
+        if index_room_bytes > 0:
+            self.batches_max = (index_room_bytes + OFFSET_ENTRY_BYTES - 1) // OFFSET_ENTRY_BYTES
+        if self.end_count and self.end_offsets[(self.end_next - 1) & ENDS_MASK] == self.log_end:
+            self.end_next = (self.end_next - 1) & ENDS_MASK
             self.end_count -= 1
         self.end_offsets[self.end_next] = self.log_end
         self.end_positions[self.end_next] = self.position
-        self.end_next = (self.end_next + 1) & 15
-        self.end_count = min(self.end_count + 1, 16)
+        self.end_next = (self.end_next + 1) & ENDS_MASK
+        self.end_count = min(self.end_count + 1, ENDS_MAX)
 
     def forget_tail(self) -> None:
         self.tail_file = None
         self.end_count = 0
 
     cpdef long long tail(self, long long offset, long long size_max):
-        return self.end_tail(offset, size_max) if self.high_watermark == self.log_end else -1
+        if self.high_watermark != self.log_end:
+            return outcomes.NOT_AT_TAIL
+        return self.end_tail(offset, size_max)
 
     cpdef long long end_tail(self, long long offset, long long size_max):
         cdef long long size
         cdef int back, at
         if offset < self.log_start:
-            return -1
+            return outcomes.NOT_AT_TAIL
         if offset == self.log_end:
-            return -2
+            return outcomes.NOTHING_NEW
         if self.tail_file is None:
-            return -1
+            return outcomes.NOT_AT_TAIL
         for back in range(1, self.end_count + 1):  # the newest is asked for most
-            at = (self.end_next - back) & 15
+            at = (self.end_next - back) & ENDS_MASK
             if self.end_offsets[at] == offset:
                 size = self.position - self.end_positions[at]
-                return self.end_positions[at] if 0 < size <= size_max else -1
+                return self.end_positions[at] if 0 < size <= size_max else outcomes.NOT_AT_TAIL
             if self.end_offsets[at] < offset:
                 break
-        return -1
+        return outcomes.NOT_AT_TAIL
 
     def advance_high_watermark(self, long long offset) -> None:
         cdef Waiting request

@@ -9,9 +9,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc
 
-from millstream.kernels._compiled.send_file cimport (
-    ALL_SENT, HAS_FAILED, IS_FULL, send_range,
-)
+from millstream.kernels._compiled cimport outcomes
+from millstream.kernels._compiled.send_file cimport send_range
 
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_DONTWAIT, MSG_MORE, MSG_NOSIGNAL
@@ -63,8 +62,8 @@ cdef class PlannedOutput:
             if self.sent_of_item == self.items[self.at].size:
                 self.at += 1
                 self.sent_of_item = 0
-            if state != ALL_SENT:
-                return state == IS_FULL and self.at < self.count
+            if state != outcomes.SENT:
+                return state == outcomes.FULL and self.at < self.count
         return self.at < self.count
 
     cdef int send_item(self, int sock, long long size_max, long long* sent) noexcept:
@@ -80,6 +79,6 @@ cdef class PlannedOutput:
             MSG_DONTWAIT | MSG_NOSIGNAL | (0 if is_last else MSG_MORE),
         )
         if done < 0:
-            return IS_FULL if errno == EAGAIN or errno == EINTR else HAS_FAILED
+            return outcomes.FULL if errno == EAGAIN or errno == EINTR else outcomes.FAILED
         sent[0] = done
-        return ALL_SENT if done == size else IS_FULL
+        return outcomes.SENT if done == size else outcomes.FULL

@@ -18,7 +18,8 @@ cdef struct Planned:
 
 
 cdef class Plan:
-    # A request that is plain, as far as it was checked. One object for all of a connection's.
+    # A request that can be staged, as far as it was checked. One object serves all requests of a
+    # connection.
     cdef SlotTable table
     cdef Planned* parts
     cdef Py_ssize_t count
@@ -33,8 +34,12 @@ cdef class Plan:
     cdef Topic known_topic
     cdef long long known_version
 
-    cdef bint check(self, unsigned char* at, unsigned char* end, int version, long long wall_ms) except -1
+    cdef bint check(
+        self, unsigned char* at, unsigned char* end, int version, long long wall_ms
+    ) except -1
     cdef bint check_topic(self, unsigned char** at, unsigned char* end, int version) except -1
-    cdef bint add(self, unsigned char** at, unsigned char* end, bint is_flexible, Topic topic) except -1
+    cdef bint add(
+        self, unsigned char** at, unsigned char* end, bint is_flexible, Topic topic
+    ) except -1
     cdef Topic find(self, unsigned char* name, Py_ssize_t size, bint is_by_id)
     cdef Py_ssize_t answer_bytes_max(self) noexcept

@@ -1,5 +1,8 @@
 # C layout of a producer's state, for slots and produce.
 
+cdef enum:
+    KEPT_MAX = 5
+
 cdef struct Kept:
     long long first_sequence
     long long last_sequence
@@ -15,7 +18,7 @@ cdef class ProducerEntry:
     cdef public long long transaction_first_offset
     cdef long long staged_round
     cdef long long staged_sequence
-    cdef Kept kept[5]
+    cdef Kept kept[KEPT_MAX]
     cdef int count
 
     cdef bint expects(self, long long base_sequence, long long staged_round) noexcept

@@ -5,6 +5,7 @@ from cython.cimports.cpython.array import array
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcpy
+from cython.cimports.millstream.kernels._compiled import batch_layout as layout
 
 
 @cython.cfunc
@@ -17,13 +18,13 @@ def _kept_bytes(
     index: cython.Py_ssize_t
     total: cython.longlong = 0
     floor: cython.longlong = 0
-    for index in range(len(spans) // 7):
-        if not floor <= span[0] <= span[1] <= payload_bytes:
+    for index in range(len(spans) // layout.SPAN_FIELDS):
+        if not floor <= span[layout.START] <= span[layout.STOP] <= payload_bytes:
             raise ValueError(f"span {index} lies outside the payload")
-        floor = span[1]
+        floor = span[layout.STOP]
         if keep[index]:
-            total += span[1] - span[0]
-        span += 7
+            total += span[layout.STOP] - span[layout.START]
+        span += layout.SPAN_FIELDS
     return total
 
 
@@ -35,11 +36,13 @@ def _retain(
     into: cython.p_char = PyBytes_AS_STRING(kept)
     span: cython.p_longlong = spans.data.as_longlongs
     index: cython.Py_ssize_t
-    for index in range(len(spans) // 7):
+    size: cython.longlong
+    for index in range(len(spans) // layout.SPAN_FIELDS):
         if keep[index]:
-            memcpy(into, data + span[0], span[1] - span[0])
-            into += span[1] - span[0]
-        span += 7
+            size = span[layout.STOP] - span[layout.START]
+            memcpy(into, data + span[layout.START], size)
+            into += size
+        span += layout.SPAN_FIELDS
     return kept
 
 
@@ -48,14 +51,16 @@ def retain(payload, spans: array, keep):
     flags: Py_buffer
     kept: cython.p_uchar
     total: cython.longlong
-    if spans.ob_descr.itemsize != 8 or len(spans) % 7 != 0:
+    records: cython.Py_ssize_t
+    if spans.ob_descr.itemsize != 8 or len(spans) % layout.SPAN_FIELDS != 0:
         raise ValueError("spans must be an array('q') of whole spans")
     PyObject_GetBuffer(payload, cython.address(view), PyBUF_SIMPLE)
     try:
         PyObject_GetBuffer(keep, cython.address(flags), PyBUF_SIMPLE)
         try:
-            if flags.len != len(spans) // 7:
-                raise ValueError(f"{flags.len} flags for {len(spans) // 7} records")
+            records = len(spans) // layout.SPAN_FIELDS
+            if flags.len != records:
+                raise ValueError(f"{flags.len} flags for {records} records")
             kept = cython.cast(cython.p_uchar, flags.buf)
             total = _kept_bytes(spans, kept, view.len)
             return _retain(cython.cast(cython.p_uchar, view.buf), spans, kept, total)

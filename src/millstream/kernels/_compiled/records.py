@@ -1,7 +1,7 @@
 """Single records inside one batch's payload, checked, located and filtered; see `records.pyi`.
 
 A record is read through a cursor that stops at the record's own end, so no length inside it,
-however wrong, leads out of it. Numbers stand where the plain twin has names: C needs constants.
+however wrong, leads out of it.
 """
 
 from array import array as _array
@@ -9,6 +9,8 @@ from array import array as _array
 import cython
 from cython.cimports.cpython.array import array, clone
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cython.cimports.millstream.kernels._compiled import batch_layout as layout
+from cython.cimports.millstream.kernels._compiled import reasons
 
 from millstream.kernels._compiled.record_filter import retain
 from millstream.kernels.errors import MalformedRecords, Reason
@@ -18,28 +20,19 @@ __all__ = [
     "VALUE_BYTES", "inspect", "locate", "retain", "seek",
 ]  # fmt: skip
 
-SPAN_FIELDS = 7
-START, STOP, OFFSET_DELTA, TIMESTAMP_DELTA, KEY_START, KEY_BYTES, VALUE_BYTES = range(SPAN_FIELDS)
+# For Python; C knows them by the layout alone.
+SPAN_FIELDS = layout.SPAN_FIELDS
+START, STOP = layout.START, layout.STOP
+OFFSET_DELTA, TIMESTAMP_DELTA = layout.OFFSET_DELTA, layout.TIMESTAMP_DELTA
+KEY_START, KEY_BYTES, VALUE_BYTES = layout.KEY_START, layout.KEY_BYTES, layout.VALUE_BYTES
 
 _EMPTY = cython.declare(array, _array("q"))
-
-# The next byte and the end; `failed` is set by the first wrong varint.
-_Cursor = cython.struct(at=cython.p_uchar, end=cython.p_uchar, failed=cython.bint)
-
-# `key` is null for a null key.
-_Record = cython.struct(
-    timestamp_delta=cython.longlong,
-    offset_delta=cython.longlong,
-    key=cython.p_uchar,
-    key_bytes=cython.longlong,
-    value_bytes=cython.longlong,
-)
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _varint_slow(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.longlong:
+def _varint_slow(cursor: cython.pointer(Cursor), bytes_max: cython.int) -> cython.longlong:
     value: cython.ulonglong = 0
     byte: cython.uchar
     index: cython.int
@@ -51,7 +44,7 @@ def _varint_slow(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cyth
         value |= cython.cast(cython.ulonglong, byte & 0x7F) << (7 * index)
         if byte < 0x80:
             # Kafka drops the bits that an int cannot hold; so every reader sees the same number.
-            if bytes_max == 5:
+            if bytes_max == layout.INT_VARINT_BYTES_MAX:
                 value = cython.cast(cython.uint, value)
             return cython.cast(cython.longlong, (value >> 1) ^ (0 - (value & 1)))
     cursor.failed = True
@@ -62,10 +55,10 @@ def _varint_slow(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cyth
 @cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
-def _varint(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.longlong:
-    # The slow way gets a copy: a cursor whose address went out would live in memory.
+def _varint(cursor: cython.pointer(Cursor), bytes_max: cython.int) -> cython.longlong:
+    # The slow path gets a copy: a cursor whose address went out would live in memory.
     value: cython.uint
-    copy: _Cursor
+    copy: Cursor
     number: cython.longlong
     if cursor.at < cursor.end and cursor.at[0] < 0x80:
         value = cursor.at[0]
@@ -85,9 +78,9 @@ def _varint(cursor: cython.pointer(_Cursor), bytes_max: cython.int) -> cython.lo
 @cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
-def _skip(cursor: cython.pointer(_Cursor), least: cython.longlong) -> cython.longlong:
-    """Read a length and pass that many bytes; -1 stands for null where `least` allows it."""
-    size: cython.longlong = _varint(cursor, 5)
+def _skip(cursor: cython.pointer(Cursor), least: cython.longlong) -> cython.longlong:
+    """Read a length and pass that many bytes; NULL_SIZE stands for null where `least` allows it."""
+    size: cython.longlong = _varint(cursor, layout.INT_VARINT_BYTES_MAX)
     if size < least or size > cursor.end - cursor.at:
         cursor.failed = True
     elif size > 0:
@@ -98,14 +91,14 @@ def _skip(cursor: cython.pointer(_Cursor), least: cython.longlong) -> cython.lon
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _skip_headers(cursor: cython.pointer(_Cursor)) -> cython.void:
-    count: cython.longlong = _varint(cursor, 5)
+def _skip_headers(cursor: cython.pointer(Cursor)) -> cython.void:
+    count: cython.longlong = _varint(cursor, layout.INT_VARINT_BYTES_MAX)
     if count < 0 or count > cursor.end - cursor.at:
         cursor.failed = True
     while count > 0 and not cursor.failed:
         _skip(cursor, 0)
         if not cursor.failed:
-            _skip(cursor, -1)
+            _skip(cursor, layout.NULL_SIZE)
         count -= 1
 
 
@@ -113,11 +106,11 @@ def _skip_headers(cursor: cython.pointer(_Cursor)) -> cython.void:
 @cython.nogil
 @cython.inline
 @cython.exceptval(check=False)
-def _read(payload: cython.pointer(_Cursor), record: cython.pointer(_Record)) -> cython.bint:
+def _read(payload: cython.pointer(Cursor), record: cython.pointer(Record)) -> cython.bint:
     """Read one record and move `payload` behind it; False when its bytes are wrong."""
-    body: _Cursor
-    headers: _Cursor
-    size: cython.longlong = _varint(payload, 5)
+    body: Cursor
+    headers: Cursor
+    size: cython.longlong = _varint(payload, layout.INT_VARINT_BYTES_MAX)
     if payload.failed or size < 0 or size > payload.end - payload.at:
         return False
     if size == 0:
@@ -125,13 +118,13 @@ def _read(payload: cython.pointer(_Cursor), record: cython.pointer(_Record)) -> 
     body.at, body.failed = payload.at + 1, False  # behind the attributes, which are not in use
     payload.at += size
     body.end = payload.at
-    record.timestamp_delta = _varint(cython.address(body), 10)
-    record.offset_delta = _varint(cython.address(body), 5)
-    record.key_bytes = _skip(cython.address(body), -1)
+    record.timestamp_delta = _varint(cython.address(body), layout.LONG_VARINT_BYTES_MAX)
+    record.offset_delta = _varint(cython.address(body), layout.INT_VARINT_BYTES_MAX)
+    record.key_bytes = _skip(cython.address(body), layout.NULL_SIZE)
     if body.failed:
         return False
     record.key = body.at - record.key_bytes if record.key_bytes >= 0 else cython.NULL
-    record.value_bytes = _skip(cython.address(body), -1)
+    record.value_bytes = _skip(cython.address(body), layout.NULL_SIZE)
     if body.failed:
         return False
     if body.at + 1 == body.end and body.at[0] == 0:
@@ -164,8 +157,8 @@ def inspect_records(
     found: cython.pointer(Inspection),
 ) -> cython.void:
     """The loop of `inspect`, described by `records.pxd`."""
-    cursor: _Cursor
-    record: _Record
+    cursor: Cursor
+    record: Record
     index: cython.longlong
     expected: cython.longlong = 0
     oldest: cython.longlong = 0
@@ -173,7 +166,7 @@ def inspect_records(
     newest_at: cython.longlong = -1
     null_keys: cython.longlong = 0
     cursor.at, cursor.end, cursor.failed = start, stop, False
-    found.reason = 6
+    found.reason = reasons.COUNT
     found.oldest, found.newest, found.newest_at, found.null_keys = 0, 0, -1, 0
     if count < 0:
         return
@@ -181,10 +174,10 @@ def inspect_records(
         if cursor.at == cursor.end:
             return
         if not _read(cython.address(cursor), cython.address(record)):
-            found.reason = 8
+            found.reason = reasons.RECORD
             return
         if record.offset_delta < expected or (contiguous and record.offset_delta != expected):
-            found.reason = 5
+            found.reason = reasons.OFFSETS
             return
         expected = record.offset_delta + 1
         null_keys += record.key_bytes < 0
@@ -195,7 +188,7 @@ def inspect_records(
             newest_at = record.offset_delta
     if cursor.at != cursor.end:
         return
-    found.reason = 0
+    found.reason = reasons.NONE
     found.oldest, found.newest, found.newest_at = oldest, newest, newest_at
     found.null_keys = null_keys
 
@@ -213,8 +206,8 @@ def inspect(
     found: Inspection
     _take(payload, cython.address(view), start, stop)
     data = cython.cast(cython.p_uchar, view.buf)
-    if stop - start > 65536:
-        with cython.nogil:  # there may be millions of records
+    if stop - start > RELEASE_BYTES:
+        with cython.nogil:
             inspect_records(data + start, data + stop, count, contiguous, cython.address(found))
     else:
         inspect_records(data + start, data + stop, count, contiguous, cython.address(found))
@@ -232,8 +225,8 @@ def seek(
     time_min: cython.longlong,
 ):
     view: Py_buffer
-    cursor: _Cursor
-    record: _Record
+    cursor: Cursor
+    record: Record
     begin: cython.p_uchar
     index: cython.longlong = 0
     failed: cython.bint = False
@@ -260,17 +253,17 @@ def seek(
 def _locate(
     data: cython.p_uchar, start: cython.Py_ssize_t, stop: cython.Py_ssize_t, count: cython.longlong
 ) -> array:
-    cursor: _Cursor
-    record: _Record
+    cursor: Cursor
+    record: Record
     begin: cython.p_uchar
     spans: array
     index: cython.longlong
     expected: cython.longlong = 0
     span: cython.p_longlong
-    # Seven bytes are the least that a record has: the claimed count is not trusted with memory.
-    if count < 0 or count > (stop - start) // 7:
+    # The claimed count is not trusted with memory.
+    if count < 0 or count > (stop - start) // layout.RECORD_BYTES_MIN:
         raise MalformedRecords(Reason.COUNT, position=start, detail=f"{count} records")
-    spans = clone(_EMPTY, count * 7, False)
+    spans = clone(_EMPTY, count * layout.SPAN_FIELDS, False)
     cursor.at, cursor.end, cursor.failed = data + start, data + stop, False
     for index in range(count):
         begin = cursor.at
@@ -281,11 +274,12 @@ def _locate(
         if record.offset_delta < expected:
             raise MalformedRecords(Reason.OFFSETS, position=begin - data)
         expected = record.offset_delta + 1
-        span = spans.data.as_longlongs + index * 7
-        span[0], span[1] = begin - data, cursor.at - data
-        span[2], span[3] = record.offset_delta, record.timestamp_delta
-        span[4] = record.key - data if record.key_bytes >= 0 else -1
-        span[5], span[6] = record.key_bytes, record.value_bytes
+        span = spans.data.as_longlongs + index * layout.SPAN_FIELDS
+        span[layout.START], span[layout.STOP] = begin - data, cursor.at - data
+        span[layout.OFFSET_DELTA] = record.offset_delta
+        span[layout.TIMESTAMP_DELTA] = record.timestamp_delta
+        span[layout.KEY_START] = record.key - data if record.key_bytes >= 0 else layout.NULL_SIZE
+        span[layout.KEY_BYTES], span[layout.VALUE_BYTES] = record.key_bytes, record.value_bytes
     if cursor.at != cursor.end:
         raise MalformedRecords(Reason.COUNT, position=cursor.at - data, detail=f"{count} records")
     return spans

@@ -7,13 +7,15 @@ import os
 
 from libc.errno cimport EAGAIN, EINTR, EINVAL, ENOSYS, errno
 
+from millstream.kernels._compiled cimport outcomes
+
 __all__ = ["COLD", "FULL", "SENT", "SHORT", "UNKNOWN", "send_file"]
 
-SENT = 0
-FULL = 1
-COLD = 2
-SHORT = 3
-UNKNOWN = 4
+SENT = outcomes.SENT
+FULL = outcomes.FULL
+COLD = outcomes.COLD
+SHORT = outcomes.SHORT
+UNKNOWN = outcomes.UNKNOWN
 
 cdef extern from "<sys/types.h>" nogil:
     ctypedef long long off_t
@@ -32,6 +34,8 @@ cdef enum:
     WINDOW_BYTES = 1 << 20
     PAGE_BYTES_MIN = 4096
     PAGES_MAX = WINDOW_BYTES // PAGE_BYTES_MIN + 1
+    IN_CORE = 1  # the bit that mincore sets
+    CANNOT_TELL = -1  # instead of a number of bytes
 
 cdef Py_ssize_t page_bytes = os.sysconf("SC_PAGE_SIZE")
 if page_bytes < PAGE_BYTES_MIN:
@@ -44,7 +48,7 @@ def send_file(int sock, int file, long long position, long long size):
     if position < 0 or size < 0:
         raise ValueError(f"{size} bytes from byte {position}")
     state = send_range(sock, file, position, size, &sent)
-    if state == HAS_FAILED:
+    if state == outcomes.FAILED:
         raise OSError(errno, os.strerror(errno))
     return sent, state
 
@@ -58,22 +62,24 @@ cdef int send_range(
         at = position + sent[0]
         cached = cached_bytes(file, at, <Py_ssize_t>min(size - sent[0], <long long>WINDOW_BYTES))
         if cached <= 0:
-            return IS_UNKNOWN if cached < 0 else IS_COLD
+            return outcomes.UNKNOWN if cached < 0 else outcomes.COLD
         done = sendfile(sock, file, &at, cached)
         if done < 0:
             if errno == EINTR:
                 continue
             if errno == EAGAIN:
-                return IS_FULL
-            return IS_UNKNOWN if errno == EINVAL or errno == ENOSYS else HAS_FAILED
+                return outcomes.FULL
+            if errno == EINVAL or errno == ENOSYS:
+                return outcomes.UNKNOWN
+            return outcomes.FAILED
         sent[0] += done
         if done < cached:
-            return IS_FULL if done else IS_SHORT
-    return ALL_SENT
+            return outcomes.FULL if done else outcomes.SHORT
+    return outcomes.SENT
 
 
 cdef Py_ssize_t cached_bytes(int file, long long position, Py_ssize_t size) noexcept:
-    """From `position` on; -1 when it cannot be told."""
+    """From `position` on; or CANNOT_TELL."""
     cdef unsigned char pages[PAGES_MAX]
     cdef Py_ssize_t skipped = <Py_ssize_t>(position % page_bytes)
     cdef Py_ssize_t length = skipped + size
@@ -83,11 +89,11 @@ cdef Py_ssize_t cached_bytes(int file, long long position, Py_ssize_t size) noex
     # Pages are not touched through the mapping, so there is nothing to be allowed.
     cdef void* address = mmap(NULL, length, PROT_NONE, MAP_SHARED, file, position - skipped)
     if address == MAP_FAILED:
-        return -1
+        return CANNOT_TELL
     failed = mincore(address, length, pages)
     munmap(address, length)
     if failed:
-        return -1
-    while found < count and pages[found] & 1:
+        return CANNOT_TELL
+    while found < count and pages[found] & IN_CORE:
         found += 1
     return max(0, min(size, found * page_bytes - skipped))

@@ -4,7 +4,11 @@ import cython
 from cpython.bytearray cimport PyByteArray_FromStringAndSize
 from libc.stdlib cimport free
 
-from millstream.kernels._compiled.partition_slot cimport Answerer, PartitionSlot, Waiting, grow
+from millstream.kernels._compiled.growth cimport grow
+from millstream.kernels._compiled.partition_slot cimport (
+    NOT_STAGED, Answerer, PartitionSlot, Waiting,
+)
+from millstream.kernels._compiled.request_layout cimport ACKS_ALL, ACKS_NONE
 
 from millstream.kernels._compiled.index_steps import index_steps
 from millstream.kernels._compiled import partition_slot as _partition_slot
@@ -107,7 +111,9 @@ cdef class SlotTable:
             self.connections.append(connection)
         request.connection = connection.staged_index
         if self.request_count == self.request_room:
-            grow(<void**>&self.requests, &self.request_room, self.request_count + 1, sizeof(Request))
+            grow(
+                <void**>&self.requests, &self.request_room, self.request_count + 1, sizeof(Request)
+            )
         self.requests[self.request_count] = request[0]
         self.request_count += 1
         self.produce_requests += 1
@@ -142,10 +148,10 @@ cdef class SlotTable:
         self.request_count = self.place_count = 0
         for slot in self.slots:
             slot.failure = None
-            slot.staged_index = -1
+            slot.staged_index = NOT_STAGED
         self.slots.clear()
         for connection in self.connections:
-            connection.staged_index = -1
+            connection.staged_index = NOT_STAGED
             connection.release_input()
         self.connections.clear()
 
@@ -163,13 +169,13 @@ cdef class SlotTable:
                 is_failed = True
                 self.produce_errors += 1
                 connection.refuse(request.number, place.at, slot.failure_code)
-            elif request.acks == -1 and slot.high_watermark < place.end_offset:
+            elif request.acks == ACKS_ALL and slot.high_watermark < place.end_offset:
                 if waiting is None:
                     waiting = Waiting.__new__(Waiting)
                     waiting.connection, waiting.number = connection, request.number
                     waiting.deadline_ms = request.deadline_ms
                 slot.wait(waiting, place.end_offset, place.at)
-        if is_failed and request.acks == 0 and connection not in self.failed:
+        if is_failed and request.acks == ACKS_NONE and connection not in self.failed:
             self.failed.append(connection)
         return connection.release(request.number) if waiting is None else 0
 

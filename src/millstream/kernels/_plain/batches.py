@@ -12,7 +12,38 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
+from millstream.kernels.batch_layout import (
+    ATTRIBUTES,
+    ATTRIBUTES_AT,
+    ATTRIBUTES_LOW_AT,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    BASE_TIMESTAMP,
+    CODEC_MASK,
+    CODEC_MAX,
+    CRC_AT,
+    HEADER_BYTES,
+    LAST_OFFSET,
+    LEADER_EPOCH,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+    MAGIC_END,
+    MAGIC_V2,
+    MAX_TIMESTAMP,
+    MAX_TIMESTAMP_AT,
+    OLD_FORMAT_BYTES_MIN,
+    POSITION,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    ROW_FIELDS,
+    SIZE,
+    UNCOUNTED_BYTES,
+)
 from millstream.kernels.errors import MalformedRecords, Reason
+from millstream.kernels.outcomes import MALFORMED_HEADER, NOT_FOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,22 +73,6 @@ __all__ = [
     "walk",
 ]
 
-HEADER_BYTES: Final = 61
-ROW_FIELDS: Final = 12
-
-POSITION: Final = 0
-SIZE: Final = 1
-BASE_OFFSET: Final = 2
-LAST_OFFSET: Final = 3
-LEADER_EPOCH: Final = 4
-ATTRIBUTES: Final = 5
-BASE_TIMESTAMP: Final = 6
-MAX_TIMESTAMP: Final = 7
-PRODUCER_ID: Final = 8
-PRODUCER_EPOCH: Final = 9
-BASE_SEQUENCE: Final = 10
-RECORD_COUNT: Final = 11
-
 # base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp,
 # max timestamp, producer id, producer epoch, base sequence, record count
 _HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -67,21 +82,6 @@ _EPOCH: Final = Struct(">i")
 _CRC: Final = Struct(">I")
 _TIMESTAMP: Final = Struct(">q")
 
-_LENGTH_AT: Final = 8
-_EPOCH_AT: Final = 12
-_MAGIC_AT: Final = 16
-_CRC_AT: Final = 17
-_ATTRIBUTES_AT: Final = 21
-_MAX_TIMESTAMP_AT: Final = 35
-
-_UNCOUNTED_BYTES: Final = 12
-"""Base offset and length themselves, which the length does not count."""
-_OLD_FORMAT_BYTES_MIN: Final = 26
-"""The smallest message of the formats before 2: those are told apart by their magic."""
-_MAGIC: Final = 2
-_CODEC_MASK: Final = 7
-_CODEC_MAX: Final = 4
-_LOG_APPEND_TIME: Final = 8
 _INT32_MAX: Final = 2**31 - 1
 _INT64_MAX: Final = 2**63 - 1
 
@@ -121,7 +121,7 @@ def assign_offsets(buffer: Buffer, rows: array[int], base_offset: int, leader_ep
         for at in _row_starts(rows):
             delta = rows[at + LAST_OFFSET] - rows[at + BASE_OFFSET]
             _OFFSET.pack_into(view, rows[at + POSITION], next_offset)
-            _EPOCH.pack_into(view, rows[at + POSITION] + _EPOCH_AT, leader_epoch)
+            _EPOCH.pack_into(view, rows[at + POSITION] + LEADER_EPOCH_AT, leader_epoch)
             rows[at + BASE_OFFSET] = next_offset
             rows[at + LAST_OFFSET] = next_offset + delta
             rows[at + LEADER_EPOCH] = leader_epoch
@@ -134,7 +134,7 @@ def set_leader_epoch(buffer: Buffer, rows: array[int], leader_epoch: int) -> Non
     with memoryview(buffer).cast("B") as view:
         _check_rows(rows, view)
         for at in _row_starts(rows):
-            _EPOCH.pack_into(view, rows[at + POSITION] + _EPOCH_AT, leader_epoch)
+            _EPOCH.pack_into(view, rows[at + POSITION] + LEADER_EPOCH_AT, leader_epoch)
             rows[at + LEADER_EPOCH] = leader_epoch
 
 
@@ -143,11 +143,11 @@ def set_append_time(buffer: Buffer, rows: array[int], timestamp_ms: int) -> None
         _check_rows(rows, view)
         for at in _row_starts(rows):
             position = rows[at + POSITION]
-            view[position + _ATTRIBUTES_AT + 1] |= _LOG_APPEND_TIME
-            _TIMESTAMP.pack_into(view, position + _MAX_TIMESTAMP_AT, timestamp_ms)
-            with view[position + _ATTRIBUTES_AT : position + rows[at + SIZE]] as covered:
-                _CRC.pack_into(view, position + _CRC_AT, crc32c(covered))
-            rows[at + ATTRIBUTES] |= _LOG_APPEND_TIME
+            view[position + ATTRIBUTES_LOW_AT] |= LOG_APPEND_TIME
+            _TIMESTAMP.pack_into(view, position + MAX_TIMESTAMP_AT, timestamp_ms)
+            with view[position + ATTRIBUTES_AT : position + rows[at + SIZE]] as covered:
+                _CRC.pack_into(view, position + CRC_AT, crc32c(covered))
+            rows[at + ATTRIBUTES] |= LOG_APPEND_TIME
             rows[at + MAX_TIMESTAMP] = timestamp_ms
 
 
@@ -163,16 +163,16 @@ def _find(buffer: Buffer, start: int, stop: int, *, column: int, wanted: int) ->
     position = start
     with _bytes_of(buffer, start, stop) as view:
         while stop - position >= HEADER_BYTES:
-            size, reason = _claimed_size(view[position:stop], _INT32_MAX + _UNCOUNTED_BYTES)
+            size, reason = _claimed_size(view[position:stop], _INT32_MAX + UNCOUNTED_BYTES)
             if reason != Reason.NONE:
-                return position, -2
+                return position, MALFORMED_HEADER
             row = _row(view, position, size)
             if not 0 <= row[BASE_OFFSET] <= row[LAST_OFFSET] <= _INT64_MAX:
-                return position, -2
+                return position, MALFORMED_HEADER
             if row[column] >= wanted:
                 return position, size
             position += size
-    return position, -1
+    return position, NOT_FOUND
 
 
 def _bytes_of(buffer: Buffer, start: int, stop: int) -> memoryview:
@@ -184,14 +184,14 @@ def _bytes_of(buffer: Buffer, start: int, stop: int) -> memoryview:
 
 def _claimed_size(view: memoryview, size_max: int) -> tuple[int, Reason]:
     """The size that the batch at the start of `view` claims, and what speaks against it."""
-    if len(view) < _UNCOUNTED_BYTES:
+    if len(view) < UNCOUNTED_BYTES:
         return 0, Reason.SHORT
-    size = _LENGTH.unpack_from(view, _LENGTH_AT)[0] + _UNCOUNTED_BYTES
-    if not _OLD_FORMAT_BYTES_MIN <= size <= size_max:
+    size = _LENGTH.unpack_from(view, LENGTH_AT)[0] + UNCOUNTED_BYTES
+    if not OLD_FORMAT_BYTES_MIN <= size <= size_max:
         return size, Reason.LENGTH
-    if len(view) <= _MAGIC_AT:
+    if len(view) < MAGIC_END:
         return size, Reason.SHORT
-    if view[_MAGIC_AT] != _MAGIC:
+    if view[MAGIC_AT] != MAGIC_V2:
         return size, Reason.MAGIC
     return size, Reason.NONE if size >= HEADER_BYTES else Reason.LENGTH
 
@@ -199,13 +199,13 @@ def _claimed_size(view: memoryview, size_max: int) -> tuple[int, Reason]:
 def _check(batch: memoryview, *, check_crc: bool) -> Reason:
     """What speaks against a batch that is there as a whole."""
     base_offset, _, _, _, crc, attributes, delta, *_, count = _HEADER.unpack_from(batch)
-    if check_crc and crc32c(batch[_ATTRIBUTES_AT:]) != crc:
+    if check_crc and crc32c(batch[ATTRIBUTES_AT:]) != crc:
         return Reason.CRC
     if base_offset < 0 or delta < 0 or base_offset + delta > _INT64_MAX:
         return Reason.OFFSETS
     if not 0 <= count <= delta + 1:
         return Reason.COUNT
-    return Reason.CODEC if attributes & _CODEC_MASK > _CODEC_MAX else Reason.NONE
+    return Reason.CODEC if attributes & CODEC_MASK > CODEC_MAX else Reason.NONE
 
 
 def _row(view: memoryview, position: int, size: int) -> tuple[int, ...]:

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from array import array
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from crc32c import crc32c
 
 from millstream.kernels._plain.column_fields import (
-    CODEC,
-    CRC_END,
-    HEADER_BYTES,
     INT64_MAX,
     INT64_MIN,
-    LENGTH_END,
-    LOG_APPEND_TIME,
     BadRecord,
     Batch,
     Value,
@@ -24,6 +19,15 @@ from millstream.kernels._plain.column_fields import (
     value_at,
     varint_at,
 )  # fmt: skip
+from millstream.kernels.batch_layout import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CODEC_MAX,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    RECORD_BYTES_MIN,
+    UNCOUNTED_BYTES,
+)
 from millstream.kernels.column_types import (
     DECODE_DEFAULTS,
     DECODE_ROW_COST,
@@ -41,9 +45,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = ["decode"]
-
-RECORD_BYTES_MIN: Final = 7
-CODEC_MAX: Final = 4
 
 
 class _Run:
@@ -66,8 +67,11 @@ class _Run:
 
     def add_batch(self, batch: Batch, position: int) -> bool:
         """Take the wanted records of a whole batch; False where the budget is spent."""
-        stop = position + LENGTH_END + batch.length
-        if self.options.check_crc and crc32c(self.view[position + CRC_END : stop]) != batch.crc:
+        stop = position + UNCOUNTED_BYTES + batch.length
+        if (
+            self.options.check_crc
+            and crc32c(self.view[position + ATTRIBUTES_AT : stop]) != batch.crc
+        ):
             raise BadRecord(Reason.CRC)
         payload = self._payload(batch, position + HEADER_BYTES, stop)
         cost = len(payload) + DECODE_ROW_COST * batch.record_count
@@ -85,7 +89,7 @@ class _Run:
         return True
 
     def _payload(self, batch: Batch, start: int, stop: int) -> bytes:
-        codec = batch.attributes & CODEC
+        codec = batch.attributes & CODEC_MASK
         if codec > CODEC_MAX:
             raise BadRecord(Reason.CODEC)
         if not 0 <= batch.record_count <= batch.last_offset_delta + 1:
@@ -186,7 +190,7 @@ def decode(
             if batch.last_offset >= run.end_offset:
                 next_offset = run.end_offset
                 break
-            position += LENGTH_END + batch.length
+            position += UNCOUNTED_BYTES + batch.length
             next_offset = max(next_offset, batch.last_offset + 1)
     except BadRecord as error:
         raise MalformedRecords(error.reason, position=position) from None

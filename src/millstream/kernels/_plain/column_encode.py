@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
+from millstream.kernels.batch_layout import (
+    HEADER_BYTES,
+    MAGIC_V2,
+    NULL_SIZE,
+    SEQUENCE_MASK,
+    UNCOUNTED_BYTES,
+)
 from millstream.kernels.column_types import (
     BATCH_DEFAULTS,
     BatchOptions,
@@ -29,10 +36,7 @@ CHECKED: Final = Struct(">hiqqqhii")
 """Attributes, last offset delta, base timestamp, max timestamp, producer id and epoch, base
 sequence, record count."""
 
-HEADER_BYTES: Final = UNCHECKED.size + CHECKED.size
-LENGTH_END: Final = 12
-MAGIC: Final = 2
-BATCH_BYTES_MAX: Final = 2**31 - 1 + LENGTH_END
+BATCH_BYTES_MAX: Final = 2**31 - 1 + UNCOUNTED_BYTES
 ROWS_MAX: Final = 2**60
 INT64: Final = range(-(2**63), 2**63)
 
@@ -181,7 +185,7 @@ def encode_many(
         start += len(records)
         offset += len(records)
         # Sequences wrap from the largest int32 to zero.
-        sequence = sequence if sequence < 0 else (sequence + len(records)) % 2**31
+        sequence = sequence if sequence < 0 else (sequence + len(records)) & SEQUENCE_MASK
     return batches
 
 
@@ -242,12 +246,12 @@ def _sealed(
     if size > BATCH_BYTES_MAX:
         raise ValueError("a compressed batch is larger than a batch can be")
     crc = crc32c(payload, crc32c(checked))
-    unchecked = UNCHECKED.pack(offset, size - LENGTH_END, options.leader_epoch, MAGIC, crc)
+    unchecked = UNCHECKED.pack(offset, size - UNCOUNTED_BYTES, options.leader_epoch, MAGIC_V2, crc)
     return bytearray().join((unchecked, checked, payload))
 
 
 def _field(value: bytes | None) -> tuple[bytes, bytes]:
-    return (_varint(-1), b"") if value is None else (_varint(len(value)), value)
+    return (_varint(NULL_SIZE), b"") if value is None else (_varint(len(value)), value)
 
 
 def _varint(value: int) -> bytes:

@@ -5,6 +5,17 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from millstream.kernels.batch_layout import (
+    CONTROL,
+    LENGTH_AT,
+    LOG_APPEND_TIME,
+    MAGIC_AT,
+    MAGIC_END,
+    MAGIC_V2,
+    NULL_SIZE,
+    TRANSACTIONAL,
+    UNCOUNTED_BYTES,
+)
 from millstream.kernels.column_types import (
     FLAG_CONTROL,
     FLAG_LOG_APPEND_TIME,
@@ -16,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "CODEC", "CRC_END", "HEADER_BYTES", "INT64_MAX", "INT64_MIN", "LENGTH_END", "LOG_APPEND_TIME",
-    "BadRecord", "Batch", "Value", "batch_at", "headers_at", "value_at", "varint_at",
+    "INT64_MAX", "INT64_MIN", "BadRecord", "Batch", "Value", "batch_at", "headers_at", "value_at",
+    "varint_at",
 ]  # fmt: skip
 
 HEADER: Final = Struct(">qiiBIhiqqqhii")
@@ -25,19 +36,8 @@ HEADER: Final = Struct(">qiiBIhiqqqhii")
 max timestamp, producer id, producer epoch, base sequence, record count."""
 
 LENGTH: Final = Struct(">i")
-LENGTH_POSITION: Final = 8
-LENGTH_END: Final = 12
-MAGIC_POSITION: Final = 16
-CRC_END: Final = 21
-HEADER_BYTES: Final = HEADER.size
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
-
-# Bits of the batch's attributes.
-CODEC: Final = 0x07
-LOG_APPEND_TIME: Final = 0x08
-TRANSACTIONAL: Final = 0x10
-CONTROL: Final = 0x20
 
 Value = bytes | None
 
@@ -82,14 +82,14 @@ class Batch(NamedTuple):
 def batch_at(view: memoryview, position: int) -> Batch | None:
     """The header there, or None where the bytes end inside the batch."""
     remaining = len(view) - position
-    if remaining <= MAGIC_POSITION:
+    if remaining < MAGIC_END:
         return None
-    if view[position + MAGIC_POSITION] != 2:
+    if view[position + MAGIC_AT] != MAGIC_V2:
         raise BadRecord(Reason.MAGIC)
-    (length,) = LENGTH.unpack_from(view, position + LENGTH_POSITION)
-    if LENGTH_END + length < HEADER.size:
+    (length,) = LENGTH.unpack_from(view, position + LENGTH_AT)
+    if UNCOUNTED_BYTES + length < HEADER.size:
         raise BadRecord(Reason.LENGTH)
-    if LENGTH_END + length > remaining:
+    if UNCOUNTED_BYTES + length > remaining:
         return None
     batch = Batch._make(HEADER.unpack_from(view, position))
     if batch.base_offset < 0 or batch.last_offset_delta < 0 or batch.last_offset >= INT64_MAX:
@@ -116,7 +116,7 @@ def varint_at(data: bytes, at: int, bits: int) -> tuple[int, int]:
 
 def value_at(data: bytes, at: int) -> tuple[Value, int]:
     size, at = varint_at(data, at, 32)
-    if size == -1:
+    if size == NULL_SIZE:
         return None, at
     if not 0 <= size <= len(data) - at:
         raise BadRecord(Reason.RECORD)

@@ -13,6 +13,12 @@ from millstream.kernels._plain import produce
 from millstream.kernels._plain.staging import Staged
 from millstream.kernels.errors import FrameError
 from millstream.kernels.request_headers import FLEXIBLE_FROM
+from millstream.kernels.request_layout import (
+    CLIENT_ID_AT,
+    FRAME_SIZE_BYTES,
+    NULL_SIZE,
+    PRODUCE_KEY,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +35,6 @@ _TOGETHER_BYTES_MAX: Final = 65_536
 
 _SIZE: Final = Struct(">i")
 _HEADER: Final = Struct(">hhih")  # api key, version, correlation id, length of the client id
-_PRODUCE: Final = 0
 
 
 class Connection:
@@ -73,8 +78,10 @@ class Connection:
             # Always a new one: somebody may look at what the old one has.
             left = self._buffer[self._start : self._end]
             wanted = len(left) + _ROOM_BYTES_MIN
-            if len(left) >= _SIZE.size:
-                wanted = max(wanted, min(2 * len(left), _SIZE.size + _SIZE.unpack_from(left)[0]))
+            if len(left) >= FRAME_SIZE_BYTES:
+                wanted = max(
+                    wanted, min(2 * len(left), FRAME_SIZE_BYTES + _SIZE.unpack_from(left)[0])
+                )
             self._buffer = left + bytearray(max(_BUFFER_BYTES, wanted) - len(left))
             self._start, self._end = 0, len(left)
         return memoryview(self._buffer)[self._end :]
@@ -110,34 +117,34 @@ class Connection:
                 return True
             api_key, version, correlation_id, _, at = _read_header(frame)
             plain = None
-            if api_key == _PRODUCE and version in produce.VERSIONS and self.is_plain:
+            if api_key == PRODUCE_KEY and version in produce.VERSIONS and self.is_plain:
                 plain = produce.check(self._table, frame[at:], version, wall_ms)
             if plain is None:
                 self.is_for_python = True
                 return True
-            self._table.produce_bytes_in += _SIZE.size + len(frame)
+            self._table.produce_bytes_in += FRAME_SIZE_BYTES + len(frame)
             facts = (self._begin(frame), correlation_id, version, wall_ms)
             self._stage(plain, frame[at:], facts)
         return False
 
     def _begin(self, frame: memoryview) -> int:
         """Pass the frame; the request's number."""
-        self._start += _SIZE.size + len(frame)
+        self._start += FRAME_SIZE_BYTES + len(frame)
         self._answers.append(None)
         self._numbered += 1
         return self._numbered - 1
 
     def _next_frame(self) -> memoryview | None:
-        if self.unread_bytes < _SIZE.size:
+        if self.unread_bytes < FRAME_SIZE_BYTES:
             return None
         (size,) = _SIZE.unpack_from(self._buffer, self._start)
         if size < 0:
             raise FrameError(f"a frame of {size} bytes")
         if size > self._frame_bytes_max:
             raise FrameError(f"a frame of {size} bytes, the limit is {self._frame_bytes_max}")
-        if self.unread_bytes - _SIZE.size < size:
+        if self.unread_bytes - FRAME_SIZE_BYTES < size:
             return None
-        start = self._start + _SIZE.size
+        start = self._start + FRAME_SIZE_BYTES
         return memoryview(self._buffer)[start : start + size]
 
     def _stage(
@@ -236,11 +243,11 @@ class Connection:
 
 def _read_header(frame: memoryview) -> tuple[int, int, int, bytes | None, int]:
     """API key, version, correlation id, client id, and where the body begins."""
-    if len(frame) < _HEADER.size:
+    if len(frame) < CLIENT_ID_AT:
         raise FrameError(f"a frame of {len(frame)} bytes has no request header")
     api_key, version, correlation_id, size = _HEADER.unpack_from(frame)
-    at = _HEADER.size
-    if size < -1 or size > len(frame) - at:
+    at = CLIENT_ID_AT
+    if size < NULL_SIZE or size > len(frame) - at:
         raise FrameError(f"a client id of {size} bytes")
     client_id = None if size < 0 else bytes(frame[at : at + size])
     at += max(size, 0)

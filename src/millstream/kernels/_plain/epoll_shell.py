@@ -7,18 +7,13 @@ import select
 from typing import TYPE_CHECKING, Final
 
 from millstream.kernels.errors import FrameError
+from millstream.kernels.outcomes import ENDED, OTHERS, OURS, REQUESTS, WRITABLE
 
 if TYPE_CHECKING:
     from millstream.kernels._plain.connection import Connection
     from millstream.kernels._plain.slots import SlotTable
 
 __all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
-
-REQUESTS: Final = 1
-WRITABLE: Final = 2
-ENDED: Final = 4
-OURS: Final = 1
-OTHERS: Final = 2
 
 _EVENTS_MAX: Final = 256
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP

@@ -9,6 +9,15 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
+from millstream.kernels.batch_layout import (
+    KEY_BYTES,
+    KEY_START,
+    OFFSET_DELTA,
+    SPAN_FIELDS,
+    VALUE_BYTES,
+)
+from millstream.kernels.outcomes import NEWEST, NEWEST_TOMBSTONE, OUTDATED, WITHOUT_KEY
+
 if TYPE_CHECKING:
     from array import array
     from collections.abc import Iterator
@@ -19,21 +28,10 @@ __all__ = ["ENTRY_BYTES", "KeyMap"]
 
 ENTRY_BYTES: Final = 24
 
-_SPAN_FIELDS: Final = 7
-_OFFSET_DELTA: Final = 2
-_KEY_START: Final = 4
-_KEY_BYTES: Final = 5
-_VALUE_BYTES: Final = 6
-
 _HASH_KEY_BYTES: Final = 16
 _DIGEST_BYTES: Final = 16
 _INT64_MAX: Final = 2**63 - 1
 _INT32_MAX: Final = 2**31 - 1
-
-_OUTDATED: Final = 0
-_NEWEST: Final = 1
-_WITHOUT_KEY: Final = 2
-_NEWEST_TOMBSTONE: Final = 3
 
 
 class KeyMap:
@@ -69,11 +67,11 @@ class KeyMap:
         with memoryview(payload).cast("B") as view:
             for offset, key, is_tombstone in _keyed(view, spans, base_offset):
                 if key is None:
-                    flags.append(_WITHOUT_KEY)
+                    flags.append(WITHOUT_KEY)
                 elif self.get(key) > offset:
-                    flags.append(_OUTDATED)
+                    flags.append(OUTDATED)
                 else:
-                    flags.append(_NEWEST_TOMBSTONE if is_tombstone else _NEWEST)
+                    flags.append(NEWEST_TOMBSTONE if is_tombstone else NEWEST)
         return flags
 
     def get(self, key: Buffer) -> int:
@@ -95,21 +93,21 @@ def _keyed(
     view: memoryview, spans: array[int], base_offset: int
 ) -> Iterator[tuple[int, memoryview | None, bool]]:
     """Offset, key (None where null) and whether the value is null, of every span."""
-    if spans.itemsize != 8 or len(spans) % _SPAN_FIELDS:
+    if spans.itemsize != 8 or len(spans) % SPAN_FIELDS:
         raise ValueError("spans must be an array('q') of whole spans")
     if not 0 <= base_offset < _INT64_MAX - _INT32_MAX:
         raise ValueError(f"base offset {base_offset}")
     _check_spans(spans, len(view))
-    for at in range(0, len(spans), _SPAN_FIELDS):
-        start, size = spans[at + _KEY_START], spans[at + _KEY_BYTES]
+    for at in range(0, len(spans), SPAN_FIELDS):
+        start, size = spans[at + KEY_START], spans[at + KEY_BYTES]
         key = view[start : start + size] if size >= 0 else None
-        yield base_offset + spans[at + _OFFSET_DELTA], key, spans[at + _VALUE_BYTES] < 0
+        yield base_offset + spans[at + OFFSET_DELTA], key, spans[at + VALUE_BYTES] < 0
 
 
 def _check_spans(spans: array[int], payload_bytes: int) -> None:
-    for at in range(0, len(spans), _SPAN_FIELDS):
-        if not 0 <= spans[at + _OFFSET_DELTA] <= _INT32_MAX:
-            raise ValueError(f"span {at // _SPAN_FIELDS} has an impossible offset")
-        start, size = spans[at + _KEY_START], spans[at + _KEY_BYTES]
+    for at in range(0, len(spans), SPAN_FIELDS):
+        if not 0 <= spans[at + OFFSET_DELTA] <= _INT32_MAX:
+            raise ValueError(f"span {at // SPAN_FIELDS} has an impossible offset")
+        start, size = spans[at + KEY_START], spans[at + KEY_BYTES]
         if size >= 0 and not (start >= 0 and start + size <= payload_bytes):
-            raise ValueError(f"key of span {at // _SPAN_FIELDS} lies outside the payload")
+            raise ValueError(f"key of span {at // SPAN_FIELDS} lies outside the payload")

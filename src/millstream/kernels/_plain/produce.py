@@ -9,20 +9,37 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from millstream.kernels._plain import batches, records
-from millstream.kernels._plain.batches import (
+from millstream.kernels.batch_layout import (
     ATTRIBUTES,
     BASE_OFFSET,
+    BASE_OFFSET_AT,
     BASE_SEQUENCE,
     BASE_TIMESTAMP,
     HEADER_BYTES,
     LAST_OFFSET,
     LEADER_EPOCH,
+    LEADER_EPOCH_AT,
     MAX_TIMESTAMP,
     POSITION,
     PRODUCER_EPOCH,
     PRODUCER_ID,
     RECORD_COUNT,
     ROW_FIELDS,
+)
+from millstream.kernels.request_layout import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    ANSWER_ERROR_AT,
+    FRAME_SIZE_BYTES,
+    NULL_SIZE,
+    PRODUCE_FLEXIBLE_FROM,
+    PRODUCE_LOG_START_FROM,
+    PRODUCE_RECORD_ERRORS_FROM,
+    PRODUCE_TOPIC_IDS_FROM,
+    PRODUCE_VERSION_MAX,
+    PRODUCE_VERSION_MIN,
+    TOPIC_ID_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -31,11 +48,7 @@ if TYPE_CHECKING:
     from millstream.kernels._plain.slots import PartitionSlot, SlotTable
     from millstream.kernels._plain.staging import ProducerEntry
 
-VERSIONS: Final = range(3, 14)
-_FLEXIBLE_FROM: Final = 9
-_LOG_START_FROM: Final = 5
-_RECORD_ERRORS_FROM: Final = 8
-_TOPIC_IDS_FROM: Final = 13
+VERSIONS: Final = range(PRODUCE_VERSION_MIN, PRODUCE_VERSION_MAX + 1)
 
 _BATCH_BYTES_MAX: Final = 2**30
 _TIME_MAX: Final = 2**61
@@ -45,9 +58,8 @@ _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 _OFFSET: Final = Struct(">q")
 _EPOCH: Final = Struct(">i")
-_EPOCH_AT: Final = 12
 _PARTITION: Final = Struct(">ihqq")  # index, error code, base offset, append time
-_ACKS: Final = (-1, 0, 1)
+_ACKS: Final = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 
 
 class NotPlain(Exception):
@@ -71,8 +83,8 @@ class PlainBatch(NamedTuple):
         row[POSITION] = position
         row[BASE_OFFSET], row[LAST_OFFSET] = base_offset, base_offset + row[RECORD_COUNT] - 1
         row[LEADER_EPOCH] = slot.leader_epoch
-        _OFFSET.pack_into(data, 0, base_offset)
-        _EPOCH.pack_into(data, _EPOCH_AT, slot.leader_epoch)
+        _OFFSET.pack_into(data, BASE_OFFSET_AT, base_offset)
+        _EPOCH.pack_into(data, LEADER_EPOCH_AT, slot.leader_epoch)
         return row
 
 
@@ -97,7 +109,7 @@ class _Reader:
     def __init__(self, view: memoryview, version: int) -> None:
         self.view = view
         self.at = 0
-        self.is_flexible = version >= _FLEXIBLE_FROM
+        self.is_flexible = version >= PRODUCE_FLEXIBLE_FROM
 
     def take(self, size: int) -> memoryview:
         if not 0 <= size <= len(self.view) - self.at:
@@ -118,7 +130,7 @@ class _Reader:
         raise NotPlain
 
     def size(self, form: Struct) -> int:
-        """Of a string, bytes or an array; -1 is null."""
+        """Of a string, bytes or an array; NULL_SIZE for null."""
         return self.varint() - 1 if self.is_flexible else self.number(form)
 
     def tags(self) -> None:
@@ -131,7 +143,7 @@ def check(table: SlotTable, body: memoryview, version: int, wall_ms: int) -> Pla
     table.requests_checked += 1
     reader = _Reader(body, version)
     try:
-        if reader.size(_INT16) != -1:  # a transactional id
+        if reader.size(_INT16) != NULL_SIZE:  # a transactional id
             return None
         acks, timeout_ms = reader.number(_INT16), reader.number(_INT32)
         topics = [_topic(table, reader, version, acks) for _ in range(reader.size(_INT32))]
@@ -147,8 +159,8 @@ def check(table: SlotTable, body: memoryview, version: int, wall_ms: int) -> Pla
 
 
 def _topic(table: SlotTable, reader: _Reader, version: int, acks: int) -> PlainTopic:
-    is_by_id = version >= _TOPIC_IDS_FROM
-    name = bytes(reader.take(16 if is_by_id else reader.size(_INT16)))
+    is_by_id = version >= PRODUCE_TOPIC_IDS_FROM
+    name = bytes(reader.take(TOPIC_ID_BYTES if is_by_id else reader.size(_INT16)))
     found = []
     for _ in range(reader.size(_INT32)):
         partition = reader.number(_INT32)
@@ -160,7 +172,11 @@ def _topic(table: SlotTable, reader: _Reader, version: int, acks: int) -> PlainT
         if slot is None or slot.seen_by == table.requests_checked or slot.failure is not None:
             raise NotPlain
         slot.seen_by = table.requests_checked
-        if not slot.is_plain or slot.leader_epoch < 0 or (acks == -1 and not slot.is_all_plain):
+        if (
+            not slot.is_plain
+            or slot.leader_epoch < 0
+            or (acks == ACKS_ALL and not slot.is_all_plain)
+        ):
             raise NotPlain
         found.append((partition, _batch(slot, data, start)))
     reader.tags()
@@ -223,26 +239,26 @@ def encode_answer(
     A partition is (index, base offset, log start). The place is negative where no log start is
     told, so that an error knows what to overwrite.
     """
-    is_flexible = version >= _FLEXIBLE_FROM
-    out = bytearray(4) + _INT32.pack(correlation_id) + b"\0" * is_flexible
+    is_flexible = version >= PRODUCE_FLEXIBLE_FROM
+    out = bytearray(FRAME_SIZE_BYTES) + _INT32.pack(correlation_id) + b"\0" * is_flexible
     places = []
     out += _size(len(topics), is_flexible)
     for name, partitions in topics:
-        if version < _TOPIC_IDS_FROM:
+        if version < PRODUCE_TOPIC_IDS_FROM:
             out += _size(len(name), is_flexible) if is_flexible else _INT16.pack(len(name))
         out += name
         out += _size(len(partitions), is_flexible)
         for index, base_offset, log_start in partitions:
-            at = len(out) + 4
+            at = len(out) + ANSWER_ERROR_AT
             out += _PARTITION.pack(index, 0, base_offset, -1)
-            if version >= _LOG_START_FROM:
+            if version >= PRODUCE_LOG_START_FROM:
                 out += _OFFSET.pack(log_start)
-            places.append(at if version >= _LOG_START_FROM else -at)
-            if version >= _RECORD_ERRORS_FROM:  # no record errors, no message, no tags
+            places.append(at if version >= PRODUCE_LOG_START_FROM else -at)
+            if version >= PRODUCE_RECORD_ERRORS_FROM:  # no record errors, no message, no tags
                 out += b"\1\0\0" if is_flexible else b"\0\0\0\0\xff\xff"
         out += b"\0" * is_flexible
     out += b"\0\0\0\0" + b"\0" * is_flexible  # not throttled
-    _INT32.pack_into(out, 0, len(out) - 4)
+    _INT32.pack_into(out, 0, len(out) - FRAME_SIZE_BYTES)
     return out, places
 
 

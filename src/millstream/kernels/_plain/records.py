@@ -8,6 +8,20 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from millstream.kernels.batch_layout import (
+    INT_VARINT_BYTES_MAX,
+    KEY_BYTES,
+    KEY_START,
+    LONG_VARINT_BYTES_MAX,
+    NULL_SIZE,
+    OFFSET_DELTA,
+    RECORD_BYTES_MIN,
+    SPAN_FIELDS,
+    START,
+    STOP,
+    TIMESTAMP_DELTA,
+    VALUE_BYTES,
+)
 from millstream.kernels.errors import MalformedRecords, Reason
 
 if TYPE_CHECKING:
@@ -30,22 +44,7 @@ __all__ = [
     "seek",
 ]
 
-SPAN_FIELDS: Final = 7
-
-START: Final = 0
-STOP: Final = 1
-OFFSET_DELTA: Final = 2
-TIMESTAMP_DELTA: Final = 3
-KEY_START: Final = 4
-KEY_BYTES: Final = 5
-VALUE_BYTES: Final = 6
-
-_INT_BYTES_MAX: Final = 5
-_LONG_BYTES_MAX: Final = 10
-_RECORD_BYTES_MIN: Final = 7
-"""Length, attributes, two deltas, key length, value length and header count, a byte each."""
 _ATTRIBUTES_BYTES: Final = 1
-_NULL: Final = -1
 
 
 class _Span(NamedTuple):
@@ -71,7 +70,7 @@ def inspect(
                     raise MalformedRecords(Reason.OFFSETS, position=span.start)
                 timestamp_deltas.append(span.timestamp_delta)
                 offset_deltas.append(span.offset_delta)
-                null_keys += span.key_bytes == _NULL
+                null_keys += span.key_bytes == NULL_SIZE
         except MalformedRecords as error:
             return int(error.reason), 0, 0, -1, 0
     if not timestamp_deltas:
@@ -106,7 +105,7 @@ def seek(
 def locate(payload: Buffer, start: int, stop: int, count: int) -> array[int]:
     spans = array("q")
     with _bytes_of(payload, start, stop) as view:
-        if count > (stop - start) // _RECORD_BYTES_MIN:
+        if count > (stop - start) // RECORD_BYTES_MIN:
             raise _wrong_count(count, start)
         for span in _spans(view, start, stop, count):
             spans.extend(span)
@@ -161,13 +160,13 @@ def _wrong_count(count: int, position: int) -> MalformedRecords:
 
 def _read_record(view: memoryview, start: int, payload_stop: int) -> _Span:
     try:
-        size, position = _read_varint(view, start, payload_stop, _INT_BYTES_MAX)
+        size, position = _read_varint(view, start, payload_stop, INT_VARINT_BYTES_MAX)
         stop = position + size
         if size < _ATTRIBUTES_BYTES or stop > payload_stop:
             raise _WrongBytes
         position += _ATTRIBUTES_BYTES
-        timestamp_delta, position = _read_varint(view, position, stop, _LONG_BYTES_MAX)
-        offset_delta, position = _read_varint(view, position, stop, _INT_BYTES_MAX)
+        timestamp_delta, position = _read_varint(view, position, stop, LONG_VARINT_BYTES_MAX)
+        offset_delta, position = _read_varint(view, position, stop, INT_VARINT_BYTES_MAX)
         key_start, key_bytes, position = _read_sized(view, position, stop)
         _, value_bytes, position = _read_sized(view, position, stop)
         if _skip_headers(view, position, stop) != stop:
@@ -188,28 +187,28 @@ def _read_varint(view: memoryview, position: int, stop: int, bytes_max: int) -> 
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             # Kafka drops the bits that its int or long cannot hold.
-            value &= 0xFFFF_FFFF if bytes_max == _INT_BYTES_MAX else 0xFFFF_FFFF_FFFF_FFFF
+            value &= 0xFFFF_FFFF if bytes_max == INT_VARINT_BYTES_MAX else 0xFFFF_FFFF_FFFF_FFFF
             return (value >> 1) ^ -(value & 1), position + index + 1
     raise _WrongBytes
 
 
 def _read_sized(view: memoryview, position: int, stop: int) -> tuple[int, int, int]:
     """Start and length of the bytes at `position` (-1 and -1 for null), and what follows them."""
-    size, position = _read_varint(view, position, stop, _INT_BYTES_MAX)
-    if size == _NULL:
-        return _NULL, _NULL, position
+    size, position = _read_varint(view, position, stop, INT_VARINT_BYTES_MAX)
+    if size == NULL_SIZE:
+        return NULL_SIZE, NULL_SIZE, position
     if not 0 <= size <= stop - position:
         raise _WrongBytes
     return position, size, position + size
 
 
 def _skip_headers(view: memoryview, position: int, stop: int) -> int:
-    count, position = _read_varint(view, position, stop, _INT_BYTES_MAX)
+    count, position = _read_varint(view, position, stop, INT_VARINT_BYTES_MAX)
     if not 0 <= count <= stop - position:
         raise _WrongBytes
     for _ in range(count):
         _, key_bytes, position = _read_sized(view, position, stop)
-        if key_bytes == _NULL:
+        if key_bytes == NULL_SIZE:
             raise _WrongBytes
         _, _, position = _read_sized(view, position, stop)
     return position

@@ -6,13 +6,9 @@ import mmap
 import os
 from typing import Final
 
-__all__ = ["COLD", "FULL", "SENT", "SHORT", "UNKNOWN", "send_file"]
+from millstream.kernels.outcomes import COLD, FULL, SENT, SHORT, UNKNOWN
 
-SENT: Final = 0
-FULL: Final = 1
-COLD: Final = 2
-SHORT: Final = 3
-UNKNOWN: Final = 4
+__all__ = ["COLD", "FULL", "SENT", "SHORT", "UNKNOWN", "send_file"]
 
 _WINDOW_BYTES: Final = 1 << 20
 _PAGE_BYTES: Final = mmap.PAGESIZE

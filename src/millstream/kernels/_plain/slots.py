@@ -9,12 +9,6 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.kernels._plain.batches import (
-    BASE_OFFSET,
-    BASE_SEQUENCE,
-    RECORD_COUNT,
-    ROW_FIELDS,
-)
 from millstream.kernels._plain.staging import (
     BATCHES_KEPT,
     ProducerEntry,
@@ -22,6 +16,14 @@ from millstream.kernels._plain.staging import (
     index_steps,
     last_sequence_of,
 )
+from millstream.kernels.batch_layout import (
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    RECORD_COUNT,
+    ROW_FIELDS,
+)
+from millstream.kernels.outcomes import NOT_AT_TAIL, NOTHING_NEW
+from millstream.kernels.request_layout import ACKS_ALL, ACKS_NONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +46,8 @@ __all__ = [
 
 NO_LIMIT: Final = 2**63 - 1
 ENDS_KEPT: Final = 16
-NOT_AT_TAIL: Final = -1
-NOTHING_NEW: Final = -2
 
-_ACKS_ALL: Final = -1
+_NOT_LED: Final = -1
 _INDEX_ENTRY_BYTES: Final = 8
 """Each batch may add one; the segment rolls before an append that finds its index full."""
 
@@ -59,7 +59,7 @@ class PartitionSlot:
         self.owner = owner
         self.producers: dict[int, ProducerEntry] = {}
         self.log_start = self.log_end = self.high_watermark = 0
-        self.leader_epoch = -1
+        self.leader_epoch = _NOT_LED
         self.position = self.position_max = self.offset_max = 0
         self.message_bytes_max = self.batches_max = 0
         self.timestamp_after_max_ms = self.timestamp_before_max_ms = NO_LIMIT
@@ -273,9 +273,9 @@ class SlotTable:
             if slot in codes:
                 self.produce_errors += 1
                 request.refuse(at, codes[slot])
-            elif request.acks == _ACKS_ALL and slot.high_watermark < end_offset:
+            elif request.acks == ACKS_ALL and slot.high_watermark < end_offset:
                 slot.wait(end_offset, request, at)
-        if request.acks == 0 and any(slot in codes for slot, _, _ in request.places):
+        if request.acks == ACKS_NONE and any(slot in codes for slot, _, _ in request.places):
             self._failed[request.connection] = None
         request.release_one()
 

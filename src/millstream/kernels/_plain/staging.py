@@ -6,17 +6,25 @@ from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from millstream.kernels._plain.batches import (
+from millstream.kernels.batch_layout import (
     ATTRIBUTES,
     BASE_OFFSET,
     BASE_SEQUENCE,
+    CONTROL,
     LAST_OFFSET,
     MAX_TIMESTAMP,
     POSITION,
     PRODUCER_EPOCH,
     RECORD_COUNT,
     ROW_FIELDS,
+    SEQUENCE_MASK,
     SIZE,
+    TRANSACTIONAL,
+)
+from millstream.kernels.request_layout import (
+    ACKS_NONE,
+    ANSWER_ERROR_AT,
+    ANSWER_LOG_START_AT,
 )
 
 if TYPE_CHECKING:
@@ -27,15 +35,13 @@ if TYPE_CHECKING:
 
 BATCHES_KEPT: Final = 5
 
-_SEQUENCE_MAX: Final = 2**31 - 1
-_TRANSACTIONAL: Final = 0x10
-_CONTROL: Final = 0x20
+_NONE_YET: Final = -1
 _NEVER_STAGED: Final = -2
-"""A round that no slot has: nothing is staged while a batch comes the long way."""
+"""A round that no slot has: nothing is staged while Python appends a batch."""
 _ERROR_AND_BASE: Final = Struct(">hq")
 _LOG_START: Final = Struct(">q")
-_LOG_START_AT: Final = 18
-"""Behind the error code: base offset and append time come first."""
+_LOG_START_AFTER: Final = ANSWER_LOG_START_AT - ANSWER_ERROR_AT
+"""From the error code on: base offset and append time come first."""
 _OFFSET_ENTRY: Final = Struct(">ii")
 _TIME_ENTRY: Final = Struct(">qi")
 
@@ -57,13 +63,13 @@ class ProducerEntry:
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self.coordinator_epoch = -1
-        self.last_timestamp_ms = -1
-        self.transaction_first_offset = -1
+        self.coordinator_epoch = _NONE_YET
+        self.last_timestamp_ms = _NONE_YET
+        self.transaction_first_offset = _NONE_YET
         self._kept: deque[tuple[int, int, int, int, int]] = deque(maxlen=BATCHES_KEPT)
-        self.staged_round = -1
+        self.staged_round = _NONE_YET
         """The slot's round in which `staged_sequence` was the last that was staged."""
-        self.staged_sequence = -1
+        self.staged_sequence = _NONE_YET
 
     @property
     def batches(self) -> list[tuple[int, int, int, int, int]]:
@@ -71,11 +77,11 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        return self._kept[-1][1] if self._kept else -1
+        return self._kept[-1][1] if self._kept else _NONE_YET
 
     @property
     def last_offset(self) -> int:
-        return self._kept[-1][3] if self._kept else -1
+        return self._kept[-1][3] if self._kept else _NONE_YET
 
     def start_epoch(self, epoch: int) -> None:
         self.epoch = epoch
@@ -96,7 +102,7 @@ class ProducerEntry:
         return (
             rows[at + PRODUCER_EPOCH] == self.epoch >= 0
             and rows[at + BASE_SEQUENCE] >= 0
-            and bool(self.transaction_first_offset < 0 or rows[at + ATTRIBUTES] & _TRANSACTIONAL)
+            and bool(self.transaction_first_offset < 0 or rows[at + ATTRIBUTES] & TRANSACTIONAL)
             and self.expects(rows[at + BASE_SEQUENCE], _NEVER_STAGED)
         )
 
@@ -104,12 +110,12 @@ class ProducerEntry:
         _check_row(rows, at)
         sequence, attributes = rows[at + BASE_SEQUENCE], rows[at + ATTRIBUTES]
         first, last = rows[at + BASE_OFFSET], rows[at + LAST_OFFSET]
-        is_begun = attributes & _TRANSACTIONAL and self.transaction_first_offset < 0
-        if rows[at + PRODUCER_EPOCH] != self.epoch or is_begun or attributes & _CONTROL:
+        is_begun = attributes & TRANSACTIONAL and self.transaction_first_offset < 0
+        if rows[at + PRODUCER_EPOCH] != self.epoch or is_begun or attributes & CONTROL:
             return False
         if sequence < 0 or not self.last_offset < first <= last:
             return False
-        if self.last_sequence >= 0 and sequence != (self.last_sequence + 1) & _SEQUENCE_MAX:
+        if self.last_sequence >= 0 and sequence != (self.last_sequence + 1) & SEQUENCE_MASK:
             return False
         stamp_ms = rows[at + MAX_TIMESTAMP]
         self.keep(sequence, last_sequence_of(sequence, last - first + 1), first, last, stamp_ms)
@@ -126,7 +132,7 @@ class ProducerEntry:
         last = self.last_sequence
         if self.staged_round == staged_round:
             last = self.staged_sequence
-        return base_sequence == (last + 1) & _SEQUENCE_MAX
+        return base_sequence == (last + 1) & SEQUENCE_MASK
 
 
 class Staged:
@@ -146,11 +152,11 @@ class Staged:
 
     def refuse(self, at: int, code: int) -> None:
         """Turn the partition at `at` of the answer into an error."""
-        if self.acks == 0:
+        if self.acks == ACKS_NONE:
             return
         _ERROR_AND_BASE.pack_into(self.answer, abs(at), code, -1)
         if at > 0:
-            _LOG_START.pack_into(self.answer, at + _LOG_START_AT, -1)
+            _LOG_START.pack_into(self.answer, at + _LOG_START_AFTER, -1)
 
     def release_one(self) -> None:
         self.waits_for -= 1
@@ -189,10 +195,10 @@ def index_steps(
 
 
 def _add_time(entries: bytearray, stamp_ms: int, relative: int) -> None:
-    newest = _TIME_ENTRY.unpack(entries[-_TIME_ENTRY.size :]) if entries else (-1, -1)
+    newest = _TIME_ENTRY.unpack(entries[-_TIME_ENTRY.size :]) if entries else (_NONE_YET, _NONE_YET)
     if stamp_ms > newest[0] and relative > newest[1]:
         entries += _TIME_ENTRY.pack(stamp_ms, relative)
 
 
 def last_sequence_of(base_sequence: int, count: int) -> int:
-    return (base_sequence + count - 1) & _SEQUENCE_MAX
+    return (base_sequence + count - 1) & SEQUENCE_MASK
