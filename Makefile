@@ -49,9 +49,10 @@ demo: $(KERNELS) ## the main job end to end, checks itself
 test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not interop" tests
 
-check: $(KERNELS) ## ruff, mypy --strict, stubs against kernels, import-linter, docs
+check: $(KERNELS) ## ruff, cython-lint, mypy --strict, stubs against kernels, import-linter, docs
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
 	@$(BIN)/ruff check --quiet .
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/cython-lint src/millstream/kernels # it calls pycodestyle
 	@$(BIN)/mypy
 	@$(BIN)/python -m millstream.testing.stubs
 	@$(BIN)/lint-imports --no-logo

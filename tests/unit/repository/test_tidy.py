@@ -29,6 +29,13 @@ CALLS_AROUND_SEAMS = {"os.urandom", "uuid.uuid1", "uuid.uuid4", "datetime.now", 
 
 MACHINE_PATH = re.compile(r"(?<![\w.~}-])/(?:home|root|work|Users|mnt|workspace)/[\w.-]+")
 INVARIANT_NUMBER = re.compile(r"I-\d+")
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b")
+
+CYTHON_SUFFIXES = (".pyx", ".pxd")
+CYTHON_FUNCTION = re.compile(r"^( *)(?:def|cpdef|cdef)\b(?! class| enum| struct| extern).*\(")
+CYTHON_ASSERT = re.compile(r"^\s*assert\b")
+CYTHON_PRINT = re.compile(r"(?<![\w.])print\(")
+CYTHON_IMPORT = re.compile(r"^\s*(?:from|import|cimport)\s+(\w+)")
 
 
 class Source(NamedTuple):
@@ -42,10 +49,23 @@ class Source(NamedTuple):
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
+    @property
+    def is_cython(self) -> bool:
+        """In Cython's own syntax, which `ast` does not read: rules look at its lines."""
+        return self.path.suffix in CYTHON_SUFFIXES
 
-def sources() -> list[Source]:
-    """Every module of the package, stubs left out."""
-    paths = [path for path in sorted(SRC.rglob("*.py")) if "generated" not in path.parts]
+    @property
+    def lines(self) -> list[tuple[int, str]]:
+        return list(enumerate(self.text.splitlines(), 1))
+
+
+def sources(*suffixes: str) -> list[Source]:
+    """Every module of the package with one of the suffixes, stubs left out."""
+    paths = [
+        path
+        for path in sorted(SRC.rglob("*"))
+        if path.suffix in suffixes and "generated" not in path.parts
+    ]
     return [Source(path.relative_to(SRC), path.read_text()) for path in paths]
 
 
@@ -54,10 +74,15 @@ def sources() -> list[Source]:
 
 def asserts(source: Source) -> Iterator[int]:
     """`python -O` drops them; `invariant()` stays."""
+    if source.is_cython:
+        return (number for number, line in source.lines if CYTHON_ASSERT.match(line))
     return (node.lineno for node in ast.walk(source.tree) if isinstance(node, ast.Assert))
 
 
 def prints(source: Source) -> Iterator[int]:
+    if source.is_cython:
+        yield from (number for number, line in source.lines if CYTHON_PRINT.search(line))
+        return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print":
             yield node.lineno
@@ -66,6 +91,12 @@ def prints(source: Source) -> Iterator[int]:
 def clocks_and_chance(source: Source) -> Iterator[int]:
     """Time and randomness arrive by constructor, or a simulation cannot repeat a run."""
     if source.path.parts[0] in SEAMS:
+        return
+    if source.is_cython:
+        for number, line in source.lines:
+            match_of = CYTHON_IMPORT.match(line)
+            if match_of and match_of[1] in CLOCKS_AND_CHANCE:
+                yield number
         return
     for node in ast.walk(source.tree):
         match node:
@@ -90,6 +121,9 @@ def long_modules(source: Source) -> Iterator[int]:
 
 
 def long_functions(source: Source) -> Iterator[int]:
+    if source.is_cython:
+        yield from (line for line, size in cython_functions(source) if size > FUNCTION_LINES_MAX)
+        return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             end = node.end_lineno or node.lineno
@@ -97,9 +131,37 @@ def long_functions(source: Source) -> Iterator[int]:
                 yield node.lineno
 
 
+def cython_functions(source: Source) -> Iterator[tuple[int, int]]:
+    """(line, number of lines) of every function; it ends at the next line that is not deeper."""
+    lines = source.text.splitlines()
+    for start, line in enumerate(lines):
+        header = CYTHON_FUNCTION.match(line)
+        if header is None:
+            continue
+        stop = last = start + 1
+        while stop < len(lines) and (
+            not lines[stop].strip()
+            or lines[stop].startswith(f"{header[1]} ")
+            or lines[stop].startswith(f"{header[1]})")  # the end of its parameters
+        ):
+            stop += 1
+            last = stop if lines[stop - 1].strip() else last
+        yield start + 1, last - start
+
+
 def missing_docstring(source: Source) -> Iterator[int]:
+    if source.is_cython:
+        # A `.pxd` has no docstring: a comment says what it is for.
+        if not source.text.startswith("# " if source.path.suffix == ".pxd" else '"""'):
+            yield 1
+        return
     if not ast.get_docstring(source.tree):
         yield 1
+
+
+def unfinished(source: Source) -> Iterator[int]:
+    """What is left to do belongs into an issue."""
+    return (number for number, line in source.lines if UNFINISHED.search(line))
 
 
 def limits_without_reason(source: Source) -> Iterator[int]:
@@ -118,6 +180,9 @@ def limits_without_reason(source: Source) -> Iterator[int]:
 
 Rule = Callable[[Source], Iterator[int]]
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+LONG_METHOD = "cdef class A:\n    cdef int f(\n        self\n    ) except -1:\n"
+LONG_METHOD += "        x = 1\n\n" * (FUNCTION_LINES_MAX // 2) + "\n    cdef int y\n"
+NOT_LONG = "cdef int f():\n    return 1\n\n\ncdef class A:\n" + "    cdef int x\n" * 70
 BAD: list[tuple[Rule, str, str]] = [
     (asserts, "storage/a.py", "assert 1"),
     (prints, "storage/a.py", "print(1)"),
@@ -131,13 +196,31 @@ BAD: list[tuple[Rule, str, str]] = [
     (long_functions, "storage/a.py", LONG_FUNCTION),
     (missing_docstring, "storage/__init__.py", ""),
     (limits_without_reason, "model/limits.py", 'A: Final = 1\nB = 2\n"""Because."""'),
+    (unfinished, "storage/a.py", "x = 1  # TO" + "DO: more"),
+    (asserts, "kernels/_compiled/a.pyx", "cdef int f():\n    assert 1\n"),
+    (prints, "kernels/_compiled/a.pyx", "print(1)"),
+    (clocks_and_chance, "kernels/_compiled/a.pyx", "from random cimport choice"),
+    (long_modules, "kernels/_compiled/a.pyx", "x = 1\n" * 301),
+    (long_modules, "kernels/_compiled/a.pxd", "cdef int x\n" * 301),
+    (long_functions, "kernels/_compiled/a.pyx", LONG_FUNCTION),
+    (long_functions, "kernels/_compiled/a.pyx", LONG_METHOD),
+    (missing_docstring, "kernels/_compiled/a.pyx", "# what it is for\nimport cython"),
+    (missing_docstring, "kernels/_compiled/a.pxd", "cdef int x"),
+    (unfinished, "kernels/_compiled/a.pyx", "cdef int x  # FIX" + "ME"),
 ]
 GOOD: list[tuple[Rule, str, str]] = [
     (clocks_and_chance, "runtime/clock.py", "import time"),
     (clocks_and_chance, "storage/a.py", "segment.time.now()"),
     (long_modules, "groups/machine.py", "x = 1\n" * 800),
     (limits_without_reason, "model/limits.py", 'KIB: Final = 1024\nB: Final = 2\n"""Why."""'),
+    (prints, "kernels/_compiled/a.pyx", "fingerprint(1)"),
+    (clocks_and_chance, "kernels/_compiled/a.pyx", "cdef long time"),
+    (long_modules, "kernels/_compiled/a.pyx", "x = 1\n" * 300),
+    (long_functions, "kernels/_compiled/a.pyx", NOT_LONG),
+    (missing_docstring, "kernels/_compiled/a.pyx", '"""What it is for."""'),
+    (missing_docstring, "kernels/_compiled/a.pxd", "# What it is for."),
 ]
+CYTHON_RULES = list(dict.fromkeys(rule for rule, path, _ in BAD if path.endswith(CYTHON_SUFFIXES)))
 RULES = list(dict.fromkeys(rule for rule, _, _ in BAD))
 
 
@@ -153,7 +236,15 @@ def test_rule_leaves_the_good_example(rule: Rule, path: str, text: str) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_source_keeps_the_rule(rule: Rule) -> None:
-    found = [f"{source.path}:{line}" for source in sources() for line in rule(source)]
+    found = [f"{source.path}:{line}" for source in sources(".py") for line in rule(source)]
+    assert not found
+
+
+@pytest.mark.parametrize("rule", CYTHON_RULES, ids=lambda rule: rule.__name__)
+def test_cython_source_keeps_the_rule(rule: Rule) -> None:
+    looked_at = sources(*CYTHON_SUFFIXES)
+    assert {one.path.suffix for one in looked_at} == set(CYTHON_SUFFIXES)
+    found = [f"{source.path}:{line}" for source in looked_at for line in rule(source)]
     assert not found
 
 
@@ -189,7 +280,7 @@ def test_every_invariant_in_code_is_written_down() -> None:
     if not INVARIANTS.exists():
         pytest.skip("docs/invariants.md is not there")
     known = set(INVARIANT_NUMBER.findall(INVARIANTS.read_text()))
-    used = [(one.path, *found) for one in sources() for found in invariant_numbers(one)]
+    used = [(one.path, *found) for one in sources(".py") for found in invariant_numbers(one)]
     assert used
     assert [f"{path}:{line} {number}" for path, line, number in used if number not in known] == []
 
