@@ -17,11 +17,11 @@ def decode(
     `first_offset=next_offset` continues without a gap or a repeat. With no whole batch in the
     buffer nothing moves. The next offset passes over offsets that hold no record.
 
-    Records of control batches are among the rows, flagged; `batches` tells which rows belong to
+    Records of control batches are among the rows, flagged; `batches` says which rows belong to
     which producer. A LogAppendTime record has its batch's time.
 
     A malformed batch raises MalformedRecords with the position of that batch, so the batches
     before it are what `decode(buffer, start, error.position)` gives. Beside the single batch, the
     offsets of consecutive batches must increase. Batches below `first_offset` are passed over by
-    their header alone. Without `with_headers` the bytes after a record's value are not looked at.
+    their header alone. Without `with_headers` the bytes after a record's value are not read.
     """

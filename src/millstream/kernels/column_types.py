@@ -59,7 +59,7 @@ class BinaryColumn:
 class HeaderColumn:
     """Arrow `list<struct<key, value>>`: int32 offsets into `rows` header rows of keys and values.
 
-    The kernels do not check that header keys are UTF-8: whoever makes strings of them does.
+    The kernels do not check that header keys are UTF-8: code that makes strings of them does.
     """
 
     list_offsets: Buffer

@@ -1,10 +1,10 @@
 """One client's connection without I/O: frames in, answers out in request order. For both twins.
 
-Produce requests (versions 3-13) that are plain in every partition are staged into their slots
-without Python; everything else comes out of `next_request`. A request is plain when every check
-of `Log.append_as_leader` would pass and nothing but an append would happen: then, and only then,
-the two ways are the same. Whoever drives this calls `SlotTable.commit` before it dispatches a
-request, and at the end of a wake-up.
+Produce requests (versions 3-13) that are eligible for the fast path in every partition are staged
+into their slots without Python; everything else comes out of `next_request`. A request is eligible
+when every check of `Log.append_as_leader` would pass and nothing but an append would happen: then,
+and only then, fast and slow path do the same. The caller commits (`SlotTable.commit`) before it
+dispatches a request, and at the end of an event-loop iteration.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Connection:
     owner: Any
     """Whatever the shell wants to find it by."""
     is_plain: bool
-    """False: every Produce takes the Python path, too (not yet authenticated, under a quota)."""
+    """Whether the fast path may be taken. False: not yet authenticated, or under a quota."""
     is_direct: bool
     """Whether `EpollShell` may send for it; the shell's owner clears this while it has a queue."""
     last_active_s: float
@@ -40,7 +40,7 @@ class Connection:
     def get_buffer(self, size_hint: int) -> memoryview:
         """Where the next bytes go. Grows with what was received, not with what is claimed.
 
-        Bytes that somebody still has a view of are never overwritten.
+        Bytes of which there is still a view are never overwritten.
         """
 
     def received(self, size: int) -> None:
@@ -49,7 +49,7 @@ class Connection:
     def next_request(
         self, wall_ms: int
     ) -> tuple[int, int, int, int, bytes | None, memoryview] | None:
-        """Stage plain produce requests up to the next other request, and return that.
+        """Stage eligible produce requests up to the next other request, and return that.
 
         (number, api key, api version, correlation id, client id, body). None: no whole frame is
         left, or `is_blocked`. Raises FrameError for bytes that are no request, again and again.

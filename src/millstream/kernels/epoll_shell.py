@@ -1,4 +1,4 @@
-"""The system calls of plain sockets around the connection core; see `epoll_shell.pyi`."""
+"""The system calls of unencrypted sockets around the connection core; see `epoll_shell.pyi`."""
 
 import importlib
 

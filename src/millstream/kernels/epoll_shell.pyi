@@ -1,9 +1,9 @@
-"""The system calls of plain sockets around the connection core. One description for both twins.
+"""The system calls of unencrypted sockets around the connection core. For both twins.
 
-An epoll of its own, which an event loop watches as one descriptor. A wake-up reads every ready
-socket, stages what is plain and tells the rest; after the commit the small answers leave the same
-way. Nothing but `wait` blocks, and no socket is owned: whoever opened one forgets it here, then
-closes.
+An epoll of its own, which an event loop watches as one descriptor. Each iteration reads every ready
+socket, stages what the fast path takes and reports the rest; after the commit the small answers
+leave the same way. Nothing but `wait` blocks, and no socket is owned: its owner calls `forget` and
+then closes it.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ REQUESTS: Final = 1
 """Call `next_request`: it has one, raises or is blocked; or an unfinished one has grown large."""
 WRITABLE: Final = 2
 ENDED: Final = 4
-"""Closed by the client, or failed with the error number that is told."""
+"""Closed by the client, or failed with the error number that is reported."""
 OURS: Final = 1
 """Something came for a connection: call `wake`."""
 OTHERS: Final = 2
@@ -27,7 +27,7 @@ class EpollShell:
     """See the module's docstring."""
 
     def __init__(self, table: SlotTable, *, unread_bytes_told: int = 262_144) -> None:
-        """`unread_bytes_told`: so much of an unfinished request is told as REQUESTS."""
+        """`unread_bytes_told`: an unfinished request of that size is reported as REQUESTS."""
 
     def fileno(self) -> int: ...
     def add(self, connection: Connection, descriptor: int) -> None:
@@ -44,15 +44,15 @@ class EpollShell:
     def wait(self, timeout_ms: int) -> int:
         """Block until something came: OURS, OTHERS or both. Negative: without a limit of time.
 
-        0 when the time is up or a signal came. Where short waits were the rule it looks for a
+        0 when the time is up or a signal came. Where short waits were the rule it polls for a
         moment before it sleeps. Other threads run meanwhile.
         """
 
     def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
-        """Read what has arrived and stage what is plain.
+        """Read what has arrived and stage what the fast path takes.
 
         The connections that need more than that: (connection, REQUESTS | WRITABLE | ENDED, error
-        number). Requests of one are still in order: what is told was not walked yet.
+        number). Requests of one are still in order: what is reported was not walked yet.
         """
 
     def plan(
@@ -65,9 +65,9 @@ class EpollShell:
     ) -> bool:
         """Send these in order, now and whenever the socket can take more; False when there is
         nothing to wait for: all of it has left, or something is to be decided (a page that is not
-        in the cache, an error), which whoever sends the rest will find.
+        in the cache, an error), which the next send will find.
 
-        With True WRITABLE is not told before it is so far; watch for writing. Each part is (bytes,
+        With True WRITABLE is not reported before that; watch for writing. Each part is (bytes,
         -1, 0, size), or (None, a file's descriptor, position, size); the files stay open until
         `take_planned` or `forget`. `skip`: bytes of the first that have left. `is_all`: nothing
         follows the last. The plain twin sends nothing.
@@ -80,5 +80,5 @@ class EpollShell:
         """Instead of `SlotTable.take_ready`: send the small output of direct connections.
 
         Returns the connections that are left: not direct, with large parts or file ranges, or
-        whose socket takes no more (or fails, which the next send will tell).
+        whose socket takes no more (or fails, which the next send raises).
         """

@@ -5,7 +5,7 @@ from typing import Final
 
 
 class Reason(IntEnum):
-    """Why a batch was refused. Kernels return these as plain numbers."""
+    """Why a batch was refused. Kernels return these as numbers."""
 
     NONE = 0
     SHORT = 1
@@ -49,7 +49,7 @@ _TEXTS: Final = {
 
 
 class MalformedRecords(ValueError):
-    """Bytes that are no valid record batch. Whoever sent or stored them is at fault."""
+    """Bytes that are no valid record batch. The sender, or the disk, is at fault."""
 
     def __init__(self, reason: Reason, *, position: int = 0, detail: str = "") -> None:
         self.reason = reason

@@ -4,7 +4,7 @@ import importlib
 
 from millstream.kernels._select import load
 
-# Cursors look into slots: both twins come from the same package.
+# Cursors read slots: both twins come from the same package.
 _package = load("connection").__name__.rpartition(".")[0]
 _kernel = importlib.import_module(f"{_package}.fetch")
 globals().update({name: getattr(_kernel, name) for name in _kernel.__all__})

@@ -1,8 +1,8 @@
-"""The common shapes of Fetch: requests read, answers written, cursors looked at. For both twins.
+"""The common shapes of Fetch: requests read, answers written, cursors. For both twins.
 
-What is not common (most tagged fields, aborted transactions, damage) is left to the
-broker's own Python, which knows everything: `parse`, `answer_frame` and `tail_frame` then return
-None, the plain twin always. `Cursor` and `moved` are complete in both.
+Other shapes (most tagged fields, aborted transactions, damage) take the slow path, the broker's own
+Python: `parse`, `answer_frame` and `tail_frame` then return None, those of the plain twin always.
+`Cursor` and `moved` are complete in both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,12 +23,12 @@ __all__ = [
 UNKNOWN: int
 
 class Cursor:
-    """Where a client reads in one partition, and what it was last told of it."""
+    """Where a client reads in one partition, and what was last sent of it."""
 
     key: tuple[str | bytes, int]
     """Topic, by name or by the bytes of its id, and partition."""
     name: str | None
-    """The topic, once its id was resolved: a topic made anew under it is another (KIP-516)."""
+    """The topic, once its id was resolved: one created again by that name is another (KIP-516)."""
     leader: Any
     slot: PartitionSlot | None
     """The leader's; set together with it."""
@@ -36,13 +36,13 @@ class Cursor:
     fetch_offset: int
     last_fetched_epoch: int
     log_start: int
-    """Of the one who asks: where a follower's own log begins."""
+    """Of the follower that fetches: where its own log begins."""
     max_bytes: int
     sent_high_watermark: int
     sent_log_start: int
     visible_end: int
-    """Where the client's view ended when it was last looked at. While it reads from there, and
-    high watermark and log start are as sent, there is nothing to tell."""
+    """Where the client's view ended at the last check. While it reads from there, and high
+    watermark and log start are as sent, there is nothing to send."""
 
     def __init__(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None: ...
     def ask(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
@@ -51,18 +51,18 @@ class Cursor:
 AnyCursor = TypeVar("AnyCursor", bound=Cursor)
 
 def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
-    """All but those of which there is certainly nothing to tell."""
+    """All but those with certainly nothing to send."""
 
 def moved_for_follower(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
-    """The same for one who sees everything up to the log's end."""
+    """The same for a follower, which sees everything up to the log's end."""
 
 def parse(body: memoryview, version: int) -> tuple[Any, ...] | None:
-    """The fields of the broker's `FetchAsk`, or None for what is not common."""
+    """The fields of the broker's `FetchAsk`, or None for the slow path."""
 
 def answer_frame(
     version: int, correlation_id: int, error: int, session_id: int, found: Sequence[Any]
 ) -> tuple[list[Any], int] | None:
-    """The parts of a whole frame and its size without the first four bytes; None: not common.
+    """The parts of a whole frame and its size without the first four bytes; None for the slow path.
 
     `found` are the broker's `Found`: (cursor, error, high watermark, last stable offset, log
     start, aborted, data, diverging, ...). Records are copied where `data` has them and are a part
@@ -81,8 +81,8 @@ def tail_frame(
     """The whole frame of an answer with what was written last to the cursor's partition, and
     nothing else, and how many bytes of it are records; the cursor notes that it was sent.
 
-    None, and nothing noted, where `PartitionSlot.tail` (`end_tail` for a follower, who sees what is
-    undecided as well) has no records of at most `size_max` bytes, where something is undecided, or
-    where the file has no descriptor or cannot be read. Ask only while the cursor's leader is
+    None, and nothing noted, where `PartitionSlot.tail` (`end_tail` for a follower, which also sees
+    what is undecided) has no records of at most `size_max` bytes, where something is undecided, or
+    where the file has no descriptor or cannot be read. Call it only while the cursor's leader is
     usable.
     """

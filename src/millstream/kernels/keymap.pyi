@@ -1,7 +1,7 @@
 """Newest offset per key in a fixed amount of memory: what compaction remembers of a log.
 
 A key is remembered by a keyed 128-bit hash, 24 bytes an entry, as Kafka's cleaner does; the hash
-key is random per map, so nobody can choose colliding keys and have records removed.
+key is random per map, so no client can choose colliding keys and have records removed.
 """
 
 from array import array

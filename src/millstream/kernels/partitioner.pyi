@@ -44,7 +44,7 @@ def stick(
     """Give `place` to rows of the topic that have none, from row `start` on.
 
     Stops behind the row with which they have `bytes_max` bytes (key, value and RECORD_COST each;
-    headers are not counted). Returns the row after the last one looked at, and the bytes.
+    headers are not counted). Returns the row after the last one read, and the bytes.
     """
 
 def group(places: Buffer, rows: int, place_count: int) -> tuple[bytearray, array[int]]:

@@ -2,7 +2,7 @@
 
 `sendfile` reads what is not in the page cache and waits for it, whatever the flags of the
 descriptors, and that would stop every other connection. So the pages are looked up first
-(`mincore`, which also tells a page that is still being read from one that is there), and no more is
+(`mincore`, which also knows a page that is still being read), and no more is
 sent than was found. A page can be thrown out between the two calls; those are microseconds, and
 what it costs then is one read.
 """
@@ -20,7 +20,7 @@ COLD: Final = 2
 SHORT: Final = 3
 """The file ends before the range does."""
 UNKNOWN: Final = 4
-"""It cannot be told what is in the page cache, or this file cannot be sent like that."""
+"""What is in the page cache is unknown, or this file cannot be sent like that."""
 
 def send_file(sock: int, file: int, position: int, size: int) -> tuple[int, int]:
     """Send a range of a file to a non-blocking socket: the bytes that left, and why it stopped.

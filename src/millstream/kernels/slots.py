@@ -1,4 +1,4 @@
-"""Partitions and producers as plain numbers, and the table of partitions; see `slots.pyi`."""
+"""Partitions and producers as numbers, and the table of partitions; see `slots.pyi`."""
 
 import importlib
 

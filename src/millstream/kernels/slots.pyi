@@ -1,4 +1,4 @@
-"""Partitions and producers as plain numbers, and the table of partitions. For both twins.
+"""Partitions and producers as numbers, and the table of partitions. For both twins.
 
 A `PartitionSlot` holds the numbers of one log that every produce request needs; the log owns it
 and reads and writes the same numbers, so there is one truth. The connection core stages batches
@@ -49,7 +49,7 @@ class ProducerEntry:
     @property
     def last_offset(self) -> int: ...
     def start_epoch(self, epoch: int) -> None:
-        """Sequences begin anew: batches of another epoch say nothing about them."""
+        """Sequences start again: batches of another epoch say nothing about them."""
 
     def keep(
         self,
@@ -69,7 +69,7 @@ class ProducerEntry:
 
     def take(self, rows: array[int], at: int) -> bool:
         """Follow the batch in the row, which is in the log. False, and nothing done, where that
-        is more than to remember it: another epoch, sequences that begin anew, a transaction's
+        is more than to remember it: another epoch, sequences that start again, a transaction's
         first batch or marker, or what cannot be.
         """
 
@@ -84,7 +84,7 @@ class PartitionSlot:
     log_start: int
     log_end: int
     high_watermark: int
-    """Set it without anybody waiting for it; `advance_high_watermark` releases who does."""
+    """Set it where no request waits for it; `advance_high_watermark` releases those that do."""
     leader_epoch: int
     """-1: this broker does not lead the partition."""
 
@@ -102,12 +102,12 @@ class PartitionSlot:
     """A batch with a later max timestamp makes the segment roll."""
     needs_key: bool
     is_plain: bool
-    """False: every append takes the Python path."""
+    """Whether appends may take the fast path."""
     is_all_plain: bool
-    """False: appends with acks=-1 take the Python path."""
+    """Whether those with acks=-1 may, too."""
 
     tail_file: Any
-    """The active segment's file while `tail` may be asked; the log sets and withdraws it."""
+    """The active segment's file while `tail` may be called; the log sets and withdraws it."""
     is_decided: bool
     """No transaction is undecided, and none with records in the active segment was aborted."""
 
@@ -134,8 +134,8 @@ class PartitionSlot:
         """Requests with acks=-1 that wait for the high watermark."""
 
     def takes(self, last_offset: int, size_bytes: int, timestamp_ms: int) -> bool:
-        """Whether the active segment takes this append of the long way without a roll, as far as
-        the limits tell; nothing is staged then.
+        """Whether the active segment takes this append of the slow path without a roll, by the
+        limits alone; nothing is staged then.
         """
 
     def follow(self, log_end: int, position: int, index_room_bytes: int) -> None:
@@ -155,10 +155,10 @@ class PartitionSlot:
         """
 
     def end_tail(self, offset: int, size_max: int) -> int:
-        """The same wherever the high watermark is: for followers, who see everything."""
+        """The same wherever the high watermark is: for followers, which see everything."""
 
     def flush_staged(self) -> None:
-        """Write what is staged, now. A failure is kept for the requests, until the next commit."""
+        """Write what is staged, now. An error is kept for the requests, until the next commit."""
 
     def apply_staged(self) -> None:
         """The staged batches are in the file: follow them in all numbers and producers."""
@@ -176,7 +176,7 @@ class PartitionSlot:
         """The same for the requests whose own time limit has passed."""
 
 class SlotTable:
-    """All partitions that this broker leads, by name and by id, and what a wake-up staged."""
+    """All partitions that this broker leads, by name and by id, and what an iteration staged."""
 
     produce_requests: int
     """Requests that were answered without Python; the next three count the same ones."""

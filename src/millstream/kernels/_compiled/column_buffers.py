@@ -3,7 +3,7 @@
 Not a kernel of its own: the C layout is in `column_buffers.pxd`, and only the compiled column
 kernels use it.
 
-Large buffers are used again when nobody refers to them any more. Fresh memory would cost more, in
+Large buffers are reused once nothing refers to them any more. Fresh memory would cost more, in
 page faults, than writing it: a quarter of all a reader of 1 KB records does.
 """
 

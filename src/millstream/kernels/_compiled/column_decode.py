@@ -143,7 +143,7 @@ class Run:
         try:
             return decompress(codec, self.view[start:stop], self.batch_bytes_max)
         except MalformedRecords as error:
-            # The caller looks for the batch, not for a place inside it.
+            # The caller needs the position of the batch, not of a place inside it.
             raise MalformedRecords(
                 error.reason, position=self.position, detail=str(error)
             ) from error

@@ -25,7 +25,7 @@ cdef class Connection(InputBuffer):
     cdef public long long unsent_bytes
     # Of the socket, while the epoll shell watches it; else NO_DESCRIPTOR.
     cdef int descriptor
-    # Whether the next frame was looked at already, and is not for the core.
+    # Whether the next frame was checked already and takes the slow path.
     cdef bint is_for_python
     # What leaves by itself when the socket can take more; usually nothing.
     cdef PlannedOutput planned

@@ -61,7 +61,7 @@ cdef class Connection(InputBuffer):
         )
 
     cdef bint sends_more(self, double now_s) noexcept:
-        """Its socket can take more: whether that, and what comes of it, is nobody else's matter."""
+        """Its socket can take more: whether planned output goes on, so that Python need not run."""
         if self.planned is None:
             return False
         self.last_active_s = now_s
@@ -93,7 +93,7 @@ cdef class Connection(InputBuffer):
         )
 
     cdef bint walk(self, long long wall_ms) except -1:
-        """Stage plain requests; whether the next frame is there and for Python."""
+        """Stage what the fast path takes; whether the next frame is complete and for Python."""
         cdef Py_ssize_t size
         cdef unsigned char* frame
         cdef Header header

@@ -1,6 +1,6 @@
-"""The system calls of plain sockets around the connection core; see `epoll_shell.pyi`.
+"""The system calls of unencrypted sockets around the connection core; see `epoll_shell.pyi`.
 
-The calls are made with the GIL: they do not block, and to give it away and get it back can cost more
+The calls are made with the GIL: they do not block, and to release it and get it back can cost more
 than the call when a thread waits for it.
 """
 
@@ -143,7 +143,7 @@ cdef class EpollShell:
                 timeout_ms = <int>((left_ns + NS_PER_MS - 1) // NS_PER_MS)
 
     cdef int sort_out(self, int count) except -1:
-        """Keep the events that are for `wake`; what there is, as `wait` tells it."""
+        """Keep the events that are for `wake`; returns what `wait` does."""
         cdef Connection connection
         cdef epoll_event* event
         cdef int index, kept = 0, found = 0
@@ -160,9 +160,9 @@ cdef class EpollShell:
         return found | outcomes.OURS if kept else found
 
     cdef int spin(self) noexcept nogil:
-        """Look again and again for a moment instead of sleeping.
+        """Poll for a moment instead of sleeping.
 
-        To sleep and to be woken costs the processor more than a short wait, on virtual machines
+        To sleep and be woken costs the processor more than a short wait, on virtual machines
         several times more, and the caches are cold afterwards. A spin that brings nothing is a
         loss, so it takes credit, which short sleeps earn: eight of them pay for one such loss, and
         a long one halves what there is. A broker without work has none and never spins.
@@ -175,7 +175,7 @@ cdef class EpollShell:
                 return max(count, 0)
             if now_ns() >= until_ns:
                 break
-            sched_yield()  # whoever wants this processor may be the one to bring something
+            sched_yield()  # the thread that waits for this processor may bring something
         self.credit -= SPIN_CREDIT
         return 0
 
@@ -200,15 +200,15 @@ cdef class EpollShell:
         cdef epoll_event* event
         cdef int index, flags, error
         cdef int count = self.event_count
-        cdef bint is_waited = count != 0  # then `wait` has looked at what was planned
+        cdef bint is_waited = count != 0  # then `wait` has sent what was planned
         self.event_count = 0
         if count == 0:
             count = epoll_wait(self.epoll, self.events, EVENTS_MAX, 0)
-        told = []
+        pending = []
         for index in range(count):
             event = &self.events[index]
             if event.data.ptr == NULL:
-                continue  # the loop will look itself
+                continue  # the loop polls its own epoll
             connection = <Connection>event.data.ptr
             if event.events == EPOLLOUT and not is_waited and connection.sends_more(now_s):
                 continue
@@ -220,8 +220,8 @@ cdef class EpollShell:
             elif event.events & (EPOLLHUP | EPOLLERR):
                 flags |= outcomes.ENDED
             if flags:
-                told.append((connection, flags, error))
-        return told
+                pending.append((connection, flags, error))
+        return pending
 
     cdef int read(self, Connection connection, long long wall_ms, int* error) except -1:
         """Read once: what is left fires again, after the others had their turn."""
@@ -284,7 +284,7 @@ cdef class EpollShell:
             MSG_DONTWAIT | MSG_NOSIGNAL,
         )
         if sent <= 0:
-            return False  # the next send tells what it was
+            return False  # the next send raises the error
         connection.small_bytes -= sent
         connection.queued_bytes -= sent
         memmove(connection.small, connection.small + sent, connection.small_bytes)

@@ -113,7 +113,7 @@ def moved_for_follower(cursors) -> list:
 # -- answers
 
 cdef Py_ssize_t bound_of(found) except -1:
-    """Bytes that the frame takes at most without its ranges; 0: it is not common."""
+    """Bytes that the frame takes at most without its ranges; 0 for the slow path."""
     cdef Py_ssize_t bound = FRAME_BYTES
     for one in found:
         key, raw = (<Cursor?>one[CURSOR]).key, one[DATA].raw
@@ -236,7 +236,7 @@ def tail_frame(
     try:
         file = slot.tail_file.open().descriptor
     except OSError:
-        return None  # the long way says what that means
+        return None  # the slow path says what that means
     if file is None:
         return None
     frame = PyBytes_FromStringAndSize(NULL, size + <Py_ssize_t>(slot.position - position))

@@ -1,7 +1,7 @@
 """The common shapes of Fetch requests; `parse` of `fetch.pyi`.
 
-Whatever is not common, and whatever ends too early, is `is_bad`: reading goes on with zeros, which
-loops and lengths cannot make anything of, and nothing comes of it in the end.
+A request of another shape, or one that ends too early, sets `is_bad`: reading goes on with zeros,
+so that loops and lengths end, and `parse` returns None.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -23,14 +23,14 @@ __all__ = ["parse"]
 cdef enum:
     LENGTH_BITS_MAX = 28  # four bytes of a varint: more than a frame can hold
     NOT_SAID = -1  # of a field that the version does not have
-    NO_SESSION_EPOCH = -1  # asks for no session
+    NO_SESSION_EPOCH = -1  # no session is wanted
 
 
 cdef struct Walk:
     const unsigned char* at
     const unsigned char* end
     int version
-    bint is_bad  # it ends too early, or is no common shape
+    bint is_bad  # it ends too early or has another shape
 
 
 cdef bint has(Walk* walk, Py_ssize_t size) noexcept:
@@ -55,7 +55,7 @@ cdef long long int64(Walk* walk) noexcept:
 
 
 cdef long long length(Walk* walk, bint is_text) noexcept:
-    """A count of items, or the bytes of a text; one that is not there is not common."""
+    """A count of items, or the bytes of a text; null sets `is_bad`."""
     cdef unsigned int number = 0
     cdef long long found
     cdef unsigned char byte

@@ -1,8 +1,8 @@
-"""What a client sent and nobody has walked yet; described by `connection.pyi`.
+"""What a client sent and was not walked yet; described by `connection.pyi`.
 
-The buffer is a bytearray that is never resized, so its address holds. It is written to again only
-when nobody has a view of it, and given back to the table when every byte of it was walked: an idle
-connection has none.
+The buffer is a bytearray that is never resized, so its address holds. It is reused only when no
+view of it exists, and returned to the table when every byte of it was walked: an idle connection
+has none.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING
@@ -46,8 +46,8 @@ cdef class InputBuffer(Answers):
                 pass  # a loop that still holds it lets go of it later
 
     def drop_output(self) -> list:
-        # The input goes as well, at once: a closed connection is in a circle with its owner, and
-        # nobody knows when the garbage collector looks. Who has a view of it keeps it.
+        # The input is returned at once: a closed connection and its owner refer to each other, so
+        # it would stay until the garbage collector runs. A view keeps its own buffer alive.
         self.given = None
         self.start = self.end = 0
         self.move_to(None)
@@ -73,7 +73,7 @@ cdef class InputBuffer(Answers):
         """Room for as much as came at once before, and for the rest of a frame as it comes."""
         cdef Py_ssize_t left = self.end - self.start
         cdef Py_ssize_t room, wanted, size
-        self.release_input()  # somebody may have looked at it the last time
+        self.release_input()  # the last time there may have been a view of it
         if self.buffer is None:
             self.move_to(self.table.take_spare(self.recv_bytes, self.recv_bytes))
             return 0
@@ -115,8 +115,8 @@ cdef class InputBuffer(Answers):
         return 0
 
     cdef int release_input(self) except -1:
-        """Give the buffer back when it is walked to its end and nobody looks at it; a large one
-        also when little is left: only who sends much may hold much.
+        """Return the buffer when it is walked to its end and has no views; a large one also when
+        little is left: only a client that sends much may hold much.
         """
         cdef Py_ssize_t left = self.end - self.start
         if self.buffer is None or self.is_shared():

@@ -1,7 +1,8 @@
-"""One partition as plain numbers; described by `slots.pyi`.
+"""One partition as C numbers; described by `slots.pyi`.
 
-What one wake-up stages is kept in C arrays: a request costs no Python object here. Small batches are
-copied together, which is cheaper than a view and an entry of a vectored write for each.
+What one event-loop iteration stages is kept in C arrays: a request costs no Python object here.
+Small batches are copied together, which is cheaper than a view and an entry of a vectored write for
+each.
 """
 
 from collections import deque
@@ -202,7 +203,7 @@ cdef class PartitionSlot:
         free(self.rows)
         free(self.copied)
         self.rows, self.copied = NULL, NULL
-        self.buffers = self.entries = None  # not cleared: whoever wrote them may still look
+        self.buffers = self.entries = None  # not cleared: the log may still hold them
 
     def takes(self, long long last_offset, long long size_bytes, long long timestamp_ms) -> bool:
         return (
@@ -244,7 +245,7 @@ cdef class PartitionSlot:
             return outcomes.NOTHING_NEW
         if self.tail_file is None:
             return outcomes.NOT_AT_TAIL
-        for back in range(1, self.end_count + 1):  # the newest is asked for most
+        for back in range(1, self.end_count + 1):  # most readers are at the newest
             at = (self.end_next - back) & ENDS_MASK
             if self.end_offsets[at] == offset:
                 size = self.position - self.end_positions[at]

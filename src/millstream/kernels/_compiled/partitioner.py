@@ -215,7 +215,7 @@ def group(places, rows, place_count):
     nexts: p_i64 = cython.cast(p_i64, following.data.as_longlongs)
     for row in range(row_count):
         place = load32(held.data + 4 * row)
-        # Looked at again: whoever else has the buffer may have changed it.
+        # Checked again: another owner of the buffer may have changed it.
         if place < 0 or place >= count or nexts[place] >= ends[place + 1]:
             raise ValueError(f"row {row} has place {place} of {count}")
         memcpy(selection + 8 * nexts[place], cython.address(row), 8)

@@ -49,7 +49,7 @@ cdef class PlannedOutput:
         free(self.items)
 
     cdef bint send_more(self, int sock) noexcept:
-        """Whether it goes on when the socket can take more; if not, somebody has to look."""
+        """Whether it goes on when the socket can take more; if not, Python has to decide."""
         cdef long long left = TURN_BYTES_MAX
         cdef long long sent
         cdef int state

@@ -1,4 +1,4 @@
-"""Produce requests of versions 3-13: whether one is plain; described by `connection.pyi`.
+"""Produce requests of versions 3-13: whether the fast path takes one; see `connection.pyi`.
 
 Every length is proved against the end of the frame before it is followed.
 """
@@ -89,7 +89,7 @@ cdef bint is_whole_batch(unsigned char* batch, Py_ssize_t size) noexcept:
 cdef bint are_records_eligible(
     PartitionSlot slot, unsigned char* batch, Py_ssize_t size, long long wall_ms
 ) noexcept:
-    """Every record, and the timestamps, which only the records tell."""
+    """Every record, and the timestamps, which are known from the records alone."""
     cdef Inspection found
     cdef long long base = get_i64(batch + BASE_TIMESTAMP_AT)
     cdef long long newest = get_i64(batch + MAX_TIMESTAMP_AT)
@@ -186,7 +186,7 @@ cdef class Plan:
     cdef bint add(
         self, unsigned char** at, unsigned char* end, bint is_flexible, Topic topic
     ) except -1:
-        """One partition of the topic, as far as its header tells."""
+        """One partition of the topic, as far as the header allows a decision."""
         cdef long long partition, size
         cdef unsigned char* batch
         cdef PartitionSlot slot

@@ -1,4 +1,4 @@
-"""A producer's state in one partition as plain numbers; described by `slots.pyi`."""
+"""A producer's state in one partition as C numbers; described by `slots.pyi`."""
 
 import cython
 from cpython.array cimport array
@@ -13,7 +13,7 @@ BATCHES_KEPT = KEPT_MAX
 
 cdef enum:
     NONE_YET = -1  # of a sequence, an offset, a timestamp, an epoch or a round
-    NEVER_STAGED = -2  # a round that no slot has: nothing is staged while a batch comes by Python
+    NEVER_STAGED = -2  # a round that no slot has: nothing is staged while Python appends a batch
 
 
 cdef long long* row_at(array rows, Py_ssize_t at) except NULL:

@@ -1,4 +1,4 @@
-"""The table of partitions, and what one wake-up staged for them; described by `slots.pyi`."""
+"""The table of partitions, and what one event-loop iteration staged; described by `slots.pyi`."""
 
 import cython
 from cpython.bytearray cimport PyByteArray_FromStringAndSize

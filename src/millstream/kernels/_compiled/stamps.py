@@ -118,7 +118,7 @@ def _set_append_time(
 ) -> cython.void:
     at[layout.ATTRIBUTES_LOW_AT] |= layout.LOG_APPEND_TIME
     _put(at + layout.MAX_TIMESTAMP_AT, timestamp_ms, 8)
-    # With the GIL, so that nobody resizes the rows, whose positions were proved once.
+    # With the GIL, so that no thread resizes the rows, whose positions were proved once.
     _put(
         at + layout.CRC_AT,
         crc32c_of(at + layout.ATTRIBUTES_AT, size - layout.ATTRIBUTES_AT),

@@ -23,7 +23,7 @@ from millstream.kernels.request_layout import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millstream.kernels._plain.produce import PlainProduce
+    from millstream.kernels._plain.produce import CheckedProduce
     from millstream.kernels._plain.slots import SlotTable
 
 __all__ = ["Connection", "FrameError"]
@@ -54,7 +54,7 @@ class Connection:
         self.last_active_s = 0.0
         self.unsent_bytes = 0
         self.is_for_python = False
-        """Whether the next frame was looked at already, and is not for the core."""
+        """Whether the next frame was checked already and takes the slow path."""
         self._table = table
         self._frame_bytes_max = frame_bytes_max
         self._in_flight_max = in_flight_max
@@ -75,7 +75,7 @@ class Connection:
 
     def get_buffer(self, size_hint: int) -> memoryview:  # noqa: ARG002
         if len(self._buffer) - self._end < _ROOM_BYTES_MIN:
-            # Always a new one: somebody may look at what the old one has.
+            # Always a new one: there may be views of the old one.
             left = self._buffer[self._start : self._end]
             wanted = len(left) + _ROOM_BYTES_MIN
             if len(left) >= FRAME_SIZE_BYTES:
@@ -108,7 +108,7 @@ class Connection:
         return self._begin(frame), api_key, version, correlation_id, client_id, frame[at:]
 
     def walk(self, wall_ms: int) -> bool:
-        """Stage plain requests; whether the next frame is there and for Python."""
+        """Stage what the fast path takes; whether the next frame is complete and for Python."""
         while not self.is_blocked and not self._is_closed:
             frame = self._next_frame()
             if frame is None:
@@ -116,15 +116,15 @@ class Connection:
             if self.is_for_python:
                 return True
             api_key, version, correlation_id, _, at = _read_header(frame)
-            plain = None
+            checked = None
             if api_key == PRODUCE_KEY and version in produce.VERSIONS and self.is_plain:
-                plain = produce.check(self._table, frame[at:], version, wall_ms)
-            if plain is None:
+                checked = produce.check(self._table, frame[at:], version, wall_ms)
+            if checked is None:
                 self.is_for_python = True
                 return True
             self._table.produce_bytes_in += FRAME_SIZE_BYTES + len(frame)
             facts = (self._begin(frame), correlation_id, version, wall_ms)
-            self._stage(plain, frame[at:], facts)
+            self._stage(checked, frame[at:], facts)
         return False
 
     def _begin(self, frame: memoryview) -> int:
@@ -148,12 +148,12 @@ class Connection:
         return memoryview(self._buffer)[start : start + size]
 
     def _stage(
-        self, plain: PlainProduce, body: memoryview, facts: tuple[int, int, int, int]
+        self, checked: CheckedProduce, body: memoryview, facts: tuple[int, int, int, int]
     ) -> None:
         number, correlation_id, version, wall_ms = facts
-        staged = Staged(self, number, plain.acks, wall_ms + plain.timeout_ms)
+        staged = Staged(self, number, checked.acks, wall_ms + checked.timeout_ms)
         topics, slots = [], []
-        for name, batches in plain.topics:
+        for name, batches in checked.topics:
             answers = []
             for index, batch in batches:
                 base_offset = batch.slot.stage(batch, body[batch.start : batch.stop])
@@ -161,7 +161,7 @@ class Connection:
                 slots.append((batch.slot, batch.slot.staged_end))
             topics.append((name, answers))
         places = [0] * len(slots)
-        if plain.acks:
+        if checked.acks:
             staged.answer, places = produce.encode_answer(correlation_id, version, topics)
             self._table.produce_bytes_out += len(staged.answer)
         staged.places = [(slot, at, end) for (slot, end), at in zip(slots, places, strict=True)]

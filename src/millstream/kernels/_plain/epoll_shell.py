@@ -1,4 +1,4 @@
-"""The system calls of plain sockets around the connection core; see `epoll_shell.pyi`."""
+"""The system calls of unencrypted sockets around the connection core; see `epoll_shell.pyi`."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class EpollShell:
         return (OURS if self._events else 0) | (OTHERS if is_loop else 0)
 
     def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
-        told = []
+        pending = []
         found, self._events = self._events, []
         for descriptor, events in found or self._epoll.poll(0, _EVENTS_MAX):
             if descriptor == self._loop:
-                continue  # the loop will look itself
+                continue  # the loop polls its own epoll
             connection = self._connections[descriptor]
             flags, error = WRITABLE if events & _WRITE else 0, 0
             if events & _READ:
@@ -84,8 +84,8 @@ class EpollShell:
             elif events & _BROKEN:
                 flags |= ENDED
             if flags:
-                told.append((connection, flags, error))
-        return told
+                pending.append((connection, flags, error))
+        return pending
 
     def _read(self, connection: Connection, descriptor: int, wall_ms: int) -> tuple[int, int]:
         try:
@@ -101,9 +101,9 @@ class EpollShell:
             is_for_python = connection.walk(wall_ms)
         except FrameError:
             return REQUESTS, 0
-        is_told = is_for_python or connection.is_blocked
+        is_for_python = is_for_python or connection.is_blocked
         is_large = connection.unread_bytes >= self._unread_bytes_told
-        return REQUESTS if is_told or is_large else 0, 0
+        return REQUESTS if is_for_python or is_large else 0, 0
 
     def plan(
         self,
@@ -113,7 +113,7 @@ class EpollShell:
         skip: int,
         is_all: bool,
     ) -> bool:
-        # Python would send them here as well: whoever owns the queue can do that.
+        # Python would send them here as well: the owner of the queue can do that.
         del connection, parts, skip, is_all
         return False
 
@@ -137,7 +137,7 @@ class EpollShell:
         try:
             sent = os.write(self._descriptors[connection], data) if data else 0
         except OSError:
-            sent = 0  # the next send tells what it was
+            sent = 0  # the next send raises the error
         if sent < len(data):
             connection.take_back([bytearray(data[sent:])])
         return sent == len(data)

@@ -1,6 +1,6 @@
-"""Produce requests of versions 3-13: whether one is plain, and its answer; see `connection.pyi`.
+"""Produce on the fast path, versions 3-13: the check and the answer; see `connection.pyi`.
 
-Nothing here says what is wrong with a request that is not plain: the handler in Python does.
+Nothing here says why a request takes the slow path: the handler in Python finds out itself.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ _PARTITION: Final = Struct(">ihqq")  # index, error code, base offset, append ti
 _ACKS: Final = (ACKS_ALL, ACKS_NONE, ACKS_LEADER)
 
 
-class NotPlain(Exception):
-    """The request is for Python, whatever the reason."""
+class NotEligible(Exception):
+    """The request takes the slow path, whatever the reason."""
 
 
-class PlainBatch(NamedTuple):
+class CheckedBatch(NamedTuple):
     """One partition's batch, checked."""
 
     slot: PartitionSlot
@@ -88,23 +88,23 @@ class PlainBatch(NamedTuple):
         return row
 
 
-class PlainTopic(NamedTuple):
+class CheckedTopic(NamedTuple):
     """A topic as the request names it, and its partitions in the request's order."""
 
     name_or_id: bytes
-    batches: list[tuple[int, PlainBatch]]
+    batches: list[tuple[int, CheckedBatch]]
 
 
-class PlainProduce(NamedTuple):
+class CheckedProduce(NamedTuple):
     """A request that can be staged."""
 
     acks: int
     timeout_ms: int
-    topics: list[PlainTopic]
+    topics: list[CheckedTopic]
 
 
 class _Reader:
-    """Reads a body field by field; a byte that is missing makes the request not plain."""
+    """Reads a body field by field; a missing byte raises NotEligible."""
 
     def __init__(self, view: memoryview, version: int) -> None:
         self.view = view
@@ -113,7 +113,7 @@ class _Reader:
 
     def take(self, size: int) -> memoryview:
         if not 0 <= size <= len(self.view) - self.at:
-            raise NotPlain
+            raise NotEligible
         self.at += size
         return self.view[self.at - size : self.at]
 
@@ -127,7 +127,7 @@ class _Reader:
             number |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return number
-        raise NotPlain
+        raise NotEligible
 
     def size(self, form: Struct) -> int:
         """Of a string, bytes or an array; NULL_SIZE for null."""
@@ -135,11 +135,11 @@ class _Reader:
 
     def tags(self) -> None:
         if self.is_flexible and self.varint() != 0:
-            raise NotPlain  # unknown ones are kept and told by Python
+            raise NotEligible  # Python handles unknown ones
 
 
-def check(table: SlotTable, body: memoryview, version: int, wall_ms: int) -> PlainProduce | None:
-    """The request if it is plain in every partition; changes nothing."""
+def check(table: SlotTable, body: memoryview, version: int, wall_ms: int) -> CheckedProduce | None:
+    """The request if the fast path takes it in every partition; changes nothing."""
     table.requests_checked += 1
     reader = _Reader(body, version)
     try:
@@ -153,12 +153,12 @@ def check(table: SlotTable, body: memoryview, version: int, wall_ms: int) -> Pla
         for topic in topics:
             for _, batch in topic.batches:
                 _check_batch(body, batch, wall_ms)
-    except NotPlain:
+    except NotEligible:
         return None
-    return PlainProduce(acks, timeout_ms, topics)
+    return CheckedProduce(acks, timeout_ms, topics)
 
 
-def _topic(table: SlotTable, reader: _Reader, version: int, acks: int) -> PlainTopic:
+def _topic(table: SlotTable, reader: _Reader, version: int, acks: int) -> CheckedTopic:
     is_by_id = version >= PRODUCE_TOPIC_IDS_FROM
     name = bytes(reader.take(TOPIC_ID_BYTES if is_by_id else reader.size(_INT16)))
     found = []
@@ -170,32 +170,32 @@ def _topic(table: SlotTable, reader: _Reader, version: int, acks: int) -> PlainT
         data = reader.take(size)
         reader.tags()
         if slot is None or slot.seen_by == table.requests_checked or slot.failure is not None:
-            raise NotPlain
+            raise NotEligible
         slot.seen_by = table.requests_checked
         if (
             not slot.is_plain
             or slot.leader_epoch < 0
             or (acks == ACKS_ALL and not slot.is_all_plain)
         ):
-            raise NotPlain
+            raise NotEligible
         found.append((partition, _batch(slot, data, start)))
     reader.tags()
     if not found:
-        raise NotPlain
-    return PlainTopic(name, found)
+        raise NotEligible
+    return CheckedTopic(name, found)
 
 
-def _batch(slot: PartitionSlot, data: memoryview, start: int) -> PlainBatch:
-    """The only batch in `data`, as far as its header tells."""
+def _batch(slot: PartitionSlot, data: memoryview, start: int) -> CheckedBatch:
+    """The only batch in `data`, as far as the header allows a decision."""
     rows, _, reason = batches.walk(data, 0, len(data), check_crc=True, size_max=_BATCH_BYTES_MAX)
     if reason or len(rows) != ROW_FIELDS or len(data) > slot.message_bytes_max:
-        raise NotPlain
+        raise NotEligible
     count = rows[RECORD_COUNT]
     # Producers count their offsets from 0.
     if rows[BASE_OFFSET] or rows[ATTRIBUTES] or not count or rows[LAST_OFFSET] + 1 != count:
-        raise NotPlain
+        raise NotEligible
     if not slot.has_room_for(records=count, size_bytes=len(data)):
-        raise NotPlain
+        raise NotEligible
     entry = None
     if rows[PRODUCER_ID] >= 0:
         entry = slot.producers.get(rows[PRODUCER_ID])
@@ -207,28 +207,28 @@ def _batch(slot: PartitionSlot, data: memoryview, start: int) -> PlainBatch:
             or rows[BASE_SEQUENCE] < 0
             or not entry.expects(rows[BASE_SEQUENCE], slot.round)
         ):
-            raise NotPlain
-    return PlainBatch(slot, start, start + len(data), rows, entry)
+            raise NotEligible
+    return CheckedBatch(slot, start, start + len(data), rows, entry)
 
 
-def _check_batch(body: memoryview, batch: PlainBatch, wall_ms: int) -> None:
-    """Every record, and the timestamps, which only the records tell."""
+def _check_batch(body: memoryview, batch: CheckedBatch, wall_ms: int) -> None:
+    """Every record, and the timestamps, which are known from the records alone."""
     slot, row = batch.slot, batch.row
     reason, lowest, highest, _, null_keys = records.inspect(
         body, batch.start + HEADER_BYTES, batch.stop, row[RECORD_COUNT], contiguous=True
     )
     base, newest = row[BASE_TIMESTAMP], row[MAX_TIMESTAMP]
     if reason or (null_keys and slot.needs_key):
-        raise NotPlain
+        raise NotEligible
     if any(abs(number) > _TIME_MAX for number in (base, lowest, highest)):
-        raise NotPlain
+        raise NotEligible
     if (
         newest != base + highest
         or newest - wall_ms > slot.timestamp_after_max_ms
         or wall_ms - base - lowest > slot.timestamp_before_max_ms
         or newest > slot.roll_timestamp_ms
     ):
-        raise NotPlain
+        raise NotEligible
 
 
 def encode_answer(
@@ -236,8 +236,8 @@ def encode_answer(
 ) -> tuple[bytearray, list[int]]:
     """The response frame, and for each partition where its error code is.
 
-    A partition is (index, base offset, log start). The place is negative where no log start is
-    told, so that an error knows what to overwrite.
+    A partition is (index, base offset, log start). The place is negative where no log start
+    follows, so that an error knows what to overwrite.
     """
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     out = bytearray(FRAME_SIZE_BYTES) + _INT32.pack(correlation_id) + b"\0" * is_flexible

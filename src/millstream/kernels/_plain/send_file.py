@@ -46,7 +46,7 @@ def send_file(sock: int, file: int, position: int, size: int) -> tuple[int, int]
 
 
 def _cached_bytes(file: int, position: int, size: int) -> int:
-    """From `position` on; -1 when it cannot be told."""
+    """From `position` on; -1 where that is unknown."""
     start = position - position % _PAGE_BYTES
     length = position + size - start
     count = -(-length // _PAGE_BYTES)

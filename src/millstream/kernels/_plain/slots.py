@@ -1,4 +1,4 @@
-"""Partitions and producers as plain numbers, and the table of partitions; see `slots.pyi`.
+"""Partitions and producers as numbers, and the table of partitions; see `slots.pyi`.
 
 Written apart from the compiled twin, so that an error in one shows against the other.
 """
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millstream.kernels._plain.connection import Connection
-    from millstream.kernels._plain.produce import PlainBatch
+    from millstream.kernels._plain.produce import CheckedBatch
     from millstream.kernels.slot_owner import SlotOwner
 
 __all__ = [
@@ -111,7 +111,7 @@ class PartitionSlot:
             and len(self._entries) < self.batches_max
         )
 
-    def stage(self, batch: PlainBatch, data: memoryview) -> int:
+    def stage(self, batch: CheckedBatch, data: memoryview) -> int:
         """Take a checked batch, stamped with the offsets it will have; returns the base offset."""
         base_offset = self.staged_end
         row = batch.stamp(data, position=self._bytes, base_offset=base_offset, slot=self)
@@ -130,7 +130,7 @@ class PartitionSlot:
             return
         try:
             self.owner.commit_staged()
-        except Exception as error:  # noqa: BLE001 - told to `code_of_error`
+        except Exception as error:  # noqa: BLE001 - `code_of_error` gets it
             self.failure = error
             self.drop_staged()
 
@@ -153,7 +153,7 @@ class PartitionSlot:
     def drop_staged(self) -> None:
         self.round += 1
         self._records = self._bytes = 0
-        # New ones: whoever wrote them may still look at the old.
+        # New ones: the log may still hold the old.
         self._rows, self._buffers, self._entries = array("q"), [], []
 
     def takes(self, last_offset: int, size_bytes: int, timestamp_ms: int) -> bool:
@@ -225,7 +225,7 @@ class SlotTable:
         self.produce_bytes_in = self.produce_bytes_out = 0
         self.requests_checked = 0
         self._by_key: dict[tuple[bytes, int], PartitionSlot] = {}
-        """By name and by id: an id has 16 bytes, a name of as many is told apart by its prefix."""
+        """By name and by id: an id has 16 bytes, a name of as many differs by its prefix."""
         self._requests: list[Staged] = []
         self._ready: dict[Connection, None] = {}
         self._failed: dict[Connection, None] = {}
@@ -268,7 +268,7 @@ class SlotTable:
             self._finish(request, codes)
 
     def _finish(self, request: Staged, codes: dict[PartitionSlot, int]) -> None:
-        request.waits_for = 1  # nothing is released while its partitions are still looked at
+        request.waits_for = 1  # nothing is released before all its partitions are checked
         for slot, at, end_offset in request.places:
             if slot in codes:
                 self.produce_errors += 1
