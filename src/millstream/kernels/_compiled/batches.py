@@ -112,9 +112,8 @@ def _fields_wrong(at: cython.p_uchar) -> cython.int:
         return reasons.OFFSETS
     if count < 0 or count > _i32(at + layout.LAST_OFFSET_DELTA_AT) + 1:
         return reasons.COUNT
-    if (at[layout.ATTRIBUTES_LOW_AT] & layout.CODEC_MASK) > layout.CODEC_MAX:
-        return reasons.CODEC
-    return reasons.NONE
+    codec: cython.int = at[layout.ATTRIBUTES_LOW_AT] & layout.CODEC_MASK
+    return reasons.CODEC if codec > layout.CODEC_MAX else reasons.NONE
 
 
 @cython.cfunc
@@ -158,24 +157,22 @@ def _walk(
     used: cython.Py_ssize_t = 0
     position: cython.Py_ssize_t = start
     size: cython.longlong
-    at: cython.p_uchar
     reason: cython.int = reasons.NONE
     while position < stop:
-        at = data + position
-        size = _claimed(at, stop - position, size_max)
+        size = _claimed(data + position, stop - position, size_max)
         if size < 0:
             reason = cython.cast(cython.int, -size)
         elif size > stop - position:
             reason = reasons.SHORT
-        elif check_crc and _crc(at, size) != _u32(at + layout.CRC_AT):
+        elif check_crc and _crc(data + position, size) != _u32(data + position + layout.CRC_AT):
             reason = reasons.CRC
         else:
-            reason = _fields_wrong(at)
+            reason = _fields_wrong(data + position)
         if reason != reasons.NONE:
             break
         if used == len(rows):
             resize(rows, used * 2)
-        _fill(rows.data.as_longlongs + used, at, position)
+        _fill(rows.data.as_longlongs + used, data + position, position)
         used += layout.ROW_FIELDS
         position += size
     if used != len(rows):
