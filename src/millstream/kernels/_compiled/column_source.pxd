@@ -4,12 +4,6 @@ from libc.stdint cimport int64_t, uint8_t
 from millstream.kernels._compiled.column_buffers cimport Held
 
 
-cdef enum:
-    # Instead of the size of a value.
-    NULL_VALUE = -1
-    WRONG = -2
-
-
 cdef class Spans:
     cdef Held offsets_held
     cdef Held data_held

@@ -18,6 +18,10 @@ __all__ = ["Source", "Spans"]
 p_u8 = cython.typedef(cython.pointer[uint8_t])
 pp_u8 = cython.typedef(cython.pointer[p_u8])
 
+# Variables: with constants `encode` is laid out worse, by 2 %.
+NULL_VALUE = cython.declare(int64_t, -1)
+WRONG = cython.declare(int64_t, -2)
+
 
 @cython.cfunc
 @cython.inline

@@ -8,7 +8,7 @@ from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray
 from cython.cimports.libc.stdint import int32_t, int64_t, uint8_t, uint32_t
 from cython.cimports.libc.string import memcpy
 from cython.cimports.millstream.kernels._compiled.column_buffers import Held, load32
-from cython.cimports.millstream.kernels._compiled.column_source import WRONG, Spans, binary
+from cython.cimports.millstream.kernels._compiled.column_source import Spans, binary
 
 from millstream.kernels.column_types import flat_view
 from millstream.kernels.partition_types import RECORD_COST
@@ -21,6 +21,7 @@ p_i64 = cython.typedef(cython.pointer[int64_t])
 SEED = cython.declare(uint32_t, 0x9747B28C)
 MIX = cython.declare(uint32_t, 0x5BD1E995)
 POSITIVE = cython.declare(uint32_t, 0x7FFFFFFF)
+WRONG = cython.declare(int64_t, -2)
 COST = cython.declare(int64_t, RECORD_COST)
 _NUMBERS = py_array("q")
 
