@@ -14,7 +14,7 @@ from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Outcome
 from millstream.runtime.scheduler import Steps, run_whole
 from millstream.storage import names
-from millstream.storage.manager.log_steps import LOGS_PER_TURN, SEGMENTS_PER_TURN
+from millstream.storage.log_steps import LOGS_PER_TURN, SEGMENTS_PER_TURN
 from millstream.storage.manager.changes import TREES_PER_JOB
 from millstream.storage.manager.log_manager import NewPartition
 from millstream.testing.sim.disk_faults import DiskOperation
