@@ -1,6 +1,6 @@
-"""The client: topics, offsets and administration of a cluster, ours or Apache Kafka's.
+"""The client: topics, offsets, administration and records as Arrow columns; for any Kafka.
 
-`settings.py` says how to talk, `cluster.py` talks, `blocking.py` is its face for code that blocks.
-Importing anything here starts nothing; pyarrow and numpy are loaded by the modules about columns
-alone.
+`settings.py` says how to talk, `cluster.py` talks (asyncio), `blocking.py` is the blocking API.
+`fetch` reads records by partition and offset, `produce` writes them. Importing anything here starts
+nothing; only the modules about columns load pyarrow.
 """

@@ -1,5 +1,6 @@
-"""Which topics there are and where their partitions are: pure decisions and a thin durable shell.
+"""Which topics there are, where their partitions are and who leads them: decisions and shells.
 
-`topics.py`, `placement.py`, `controller/standalone/adoption.py` and `views.py` decide; `store.py`
-keeps files; `controller/standalone/controller.py` is the controller of a broker that is alone.
+`image.py` is the cluster at one moment; `topics.py`, `placement.py` and `views.py` decide without
+I/O. `cluster` is the controller of a cluster, which keeps its state in the coordination service;
+`standalone` that of a standalone broker, which keeps it in files (`store.py`).
 """

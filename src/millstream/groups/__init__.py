@@ -1,1 +1,6 @@
-"""The group coordinator: pure machines and a thin shell."""
+"""The group coordinator: both group protocols and committed offsets, as pure machines.
+
+Start at `coordinator.py` (every request) and `shard.py` (all groups in one partition of the offsets
+topic, decided without I/O). `classic` and `consumer` are the two protocols, `offsets` the committed
+offsets, `records` their format in the log. `shards` loads, writes and answers for them.
+"""

@@ -1,5 +1,6 @@
-"""Everything that touches PySpark: data source, sink, pipelines, mirroring.
+"""Topics as Spark DataFrames: the data source and sink `millstream`.
 
-What decides (options, offsets, ranges, admission, lost data, schema, progress) imports neither
-PySpark nor the client, so it is tested without either. The data source itself is not built yet.
+The modules here decide (options, offsets, ranges, admission, lost data, schema, progress) and
+import neither pyspark nor the client, so they are tested without either. `spark` is what Spark
+calls. Start at `options.py` and `spark/data_source.py`.
 """

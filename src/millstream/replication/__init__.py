@@ -1,6 +1,7 @@
-"""The leader of one partition: who may write and read, and from when on a record counts.
+"""Leaders and followers of partitions: appends, acknowledgements, in-sync replicas.
 
-Start at `partition.py` (one) and `partitions.py` (all that this broker leads). Today the broker
-is alone in sync with itself; followers, changes of the in-sync set and truncation are not built
-yet.
+Start at `partition.py` (the leader of one partition: when a record is committed), `leader.py` (what
+it knows of its followers, pure), `follower.py` (what a follower asks for and where it truncates)
+and `partitions.py` (all replicas of this broker). `fetchers.py` fetches from other leaders.
+docs/replication.md explains it.
 """

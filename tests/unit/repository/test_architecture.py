@@ -196,3 +196,25 @@ def test_every_package_is_in_the_table_of_layers() -> None:
 def test_the_other_contracts_are_counted_right() -> None:
     assert len(contracts()) == 5
     assert "Four more contracts hold" in PAGE.read_text()
+
+
+# -- packages ----------------------------------------------------------------------------------
+
+
+def missing_modules(package: Path, text: str) -> list[str]:
+    """Modules that a package's docstring names, below it or below `src/millstream`."""
+    names = [span for span in SPAN.findall(text) if span.endswith(".py") and "NAME" not in span]
+    return [one for one in names if not (package / one).exists() and not (SRC / one).exists()]
+
+
+def test_a_module_that_is_not_there_is_found_in_a_docstring() -> None:
+    text = "`log.py`, `gone.py`, `storage/log/base.py`, `NAME.py`"
+    assert missing_modules(SRC / "storage" / "log", text) == ["gone.py"]
+
+
+def test_package_docstrings_name_modules_that_exist() -> None:
+    found = []
+    for path in SRC.rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(path.read_text())) or ""
+        found += [f"{path.parent}: {one}" for one in missing_modules(path.parent, text)]
+    assert found == []

@@ -1,1 +1,4 @@
-"""Records of produce requests before the log takes them, and producer ids."""
+"""Records of produce requests before the log takes them, and producer ids.
+
+`broker/handlers/produce.py` is the way in; requests on the fast path (`kernels`) never come here.
+"""

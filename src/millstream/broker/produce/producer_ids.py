@@ -25,7 +25,7 @@ class NoProducerIds(OperatingError):
 
 
 class BlockSource(Protocol):
-    """Who knows which ids are spent; `LocalController` today."""
+    """Knows which ids are spent: `ProducerIdBlocks` in a cluster, else `LocalController`."""
 
     async def allocate_producer_id_block(self) -> range:
         """Ids that nobody got before and nobody will get again; durable when it returns."""

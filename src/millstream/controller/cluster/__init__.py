@@ -1,4 +1,6 @@
-"""The controller of a cluster: decisions (pure) and the shells that carry them out.
+"""The controller of a cluster: pure decisions, and the shells that carry them out.
 
-docs/adr/0018 tells how the parts belong together. `plans.py` has the shape of a decision.
+Start at `active.py` (the elected controller) and `elections.py` (who leads). `candidate.py` elects
+the controller, `decisions.py` makes one decision at a time, `fenced_writes.py` writes it,
+`metadata_feed.py` and `metadata_follower.py` bring it to every broker. ADR 0018 has the reasons.
 """
