@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
 def test_the_programs_print_what_the_page_says(spark: SparkSession, tmp_path: Path) -> None:
-    program = r"```python\n(.*?)```\n+It prints ((?:`[^`]+`(?: and )?)+)"
+    program = r"```python\n(.*?)```\n+It prints\s+((?:`[^`]+`(?:\s+and\s+)?)+)"
     blocks = re.findall(program, PAGE, re.DOTALL)
     assert len(blocks) == PAGE.count("```python") == 4
     names: dict[str, object] = {}
