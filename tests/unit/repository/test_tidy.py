@@ -285,6 +285,50 @@ def test_every_invariant_in_code_is_written_down() -> None:
     assert [f"{path}:{line} {number}" for path, line, number in used if number not in known] == []
 
 
+# -- documents ---------------------------------------------------------------------------------
+
+DOCUMENT_COLUMNS_MAX = 100
+
+
+def documents() -> list[Path]:
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def long_document_lines(text: str) -> Iterator[int]:
+    """Lines of prose that could be wrapped: not tables, code, or a link that is as long itself."""
+    is_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code and not line.lstrip().startswith("|") and len(line) > DOCUMENT_COLUMNS_MAX:
+            indent = len(line) - len(line.lstrip())
+            if indent + max(map(len, line.split())) <= DOCUMENT_COLUMNS_MAX:
+                yield number
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("short\n" + "word " * 21, [2]),
+        ("- " + "word " * 20 + "\n\n```\n" + "code " * 30 + "\n```\n" + "word " * 30, [1, 6]),
+        ("| " + "cell " * 30 + "|", []),
+        ("- https://example.org/" + "a" * 90, []),
+        ("word " * 19 + "words", []),
+    ],
+)
+def test_long_lines_of_documents_are_found(text: str, found: list[int]) -> None:
+    assert list(long_document_lines(text)) == found
+
+
+def test_documents_wrap_at_100_columns() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in documents()
+        for line in long_document_lines(path.read_text())
+    ]
+    assert found == []
+
+
 # -- the whole repository ----------------------------------------------------------------------
 
 
