@@ -274,11 +274,11 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
         manager.flush(log, lambda _: flushed.set())
         await flushed.wait()
         manager.store_checkpoints()
-        manager.run_cleaner()
-        while manager.cleaner.in_progress is not None:
+        # The first report may be of a cleaning that began before the flush.
+        while log.first_dirty < log.segments.active.base_offset:
             reported.clear()
+            manager.run_cleaner()
             await reported.wait()
-        assert log.first_dirty == log.segments.active.base_offset
         manager.cleaner.stop()
         manager.store_checkpoints()
         assert await background.close(timeout_s=20) == []
