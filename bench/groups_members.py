@@ -18,7 +18,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.history.group_events import Place
 from millstream.testing.protocol_members.classic import ClassicMember
 from millstream.testing.protocol_members.consumer import ConsumerMember
-from millstream.testing.protocol_members.member import LeanMember, MemberWish, TopicsKnown
+from millstream.testing.protocol_members.member import MemberSpec, ProtocolMember, TopicsKnown
 
 SIZES: Final = (10, 50) if QUICK else (10, 100, 500)
 RUNS: Final = 1 if QUICK else 3
@@ -50,7 +50,7 @@ class Group:
             partitions={topic.name: topic.partitions}, names={topic.topic_id: topic.name}
         )
         self._name = f"group-{uuid.uuid4().hex[:8]}"
-        self.members: list[LeanMember] = []
+        self.members: list[ProtocolMember] = []
         self._connections: list[Connections] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -58,7 +58,7 @@ class Group:
         number = len(self.members)
         settings = RpcSettings(client_id=f"member-{number}", request_timeout_s=60.0)
         connections = Connections(LoopNetwork(), settings, SeededRandomness(f"{number}"))
-        wish = MemberWish(
+        wish = MemberSpec(
             group=self._name,
             topics=(self._topic.name,),
             session_ms=30_000,
@@ -66,7 +66,7 @@ class Group:
             heartbeat_s=HEARTBEAT_S,
         )
         given = (wish, _Deaf(), self._known, connections, lambda: self._address)
-        made: LeanMember
+        made: ProtocolMember
         if self._kind == CLASSIC:
             made = ClassicMember(*given)
         else:

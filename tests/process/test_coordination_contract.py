@@ -35,7 +35,7 @@ from millstream.coordination.port import (
     WatchEvent,
     WatchKind,
 )
-from millstream.coordination.proofs import create_surely, delete_surely, set_surely
+from millstream.coordination.proofs import create_with_proof, delete_surely, set_surely
 from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.peers.zookeeper import zookeeper_servers
 
@@ -515,7 +515,7 @@ def test_a_write_whose_answer_was_lost_is_proved_and_not_made_twice(play: Play) 
             world.mend("one")
             return await writing
 
-        mine = create_surely(one, path, b"one", kind=NodeKind.EPHEMERAL)
+        mine = create_with_proof(one, path, b"one", kind=NodeKind.EPHEMERAL)
         created = await with_lost_answer(mine, path)
         assert created == (path, await two.exists(path))
         stat = await with_lost_answer(set_surely(one, path, b"more", version=0), path)
@@ -535,7 +535,9 @@ def test_a_proof_does_not_take_somebody_elses_write_for_ones_own(play: Play) -> 
         await two.create(path, b"two", kind=NodeKind.EPHEMERAL)
         world.cut("one")
         await eventually(world, lambda: one.state is SessionState.SUSPENDED, "suspended")
-        creating = asyncio.ensure_future(create_surely(one, path, b"two", kind=NodeKind.EPHEMERAL))
+        creating = asyncio.ensure_future(
+            create_with_proof(one, path, b"two", kind=NodeKind.EPHEMERAL)
+        )
         setting = asyncio.ensure_future(set_surely(one, path, b"one", version=5))
         await world.pause()
         world.mend("one")

@@ -80,7 +80,7 @@ class Story:
         self.owner.store(names.LOG_STARTS, {PARTITION: self.log.log_start})
         self.disk.mark(Promise(self.history, self.durable, log_start=start))
         self.log.remove_segments_below_start()
-        self.owner.empty_rubbish(1e9)
+        self.owner.delete_due(1e9)
 
     def close(self) -> None:
         self.log.close()

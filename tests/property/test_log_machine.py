@@ -73,8 +73,8 @@ class AnyLogMachine(RuleBasedStateMachine):
         self.driver.advance_start(part)
 
     @rule()
-    def empty_rubbish(self) -> None:
-        self.driver.empty_rubbish()
+    def delete_due(self) -> None:
+        self.driver.delete_due()
 
     @rule(part=parts, suffix=st.sampled_from([".index", ".timeindex"]))
     def lose_index(self, part: float, suffix: str) -> None:

@@ -11,7 +11,7 @@ from millstream.model.ids import Offset, TopicId, TopicPartition
 from millstream.pipelines.data_loss import ClusterView
 from millstream.pipelines.options import stream_read_options
 from millstream.pipelines.source_offset import SourceOffset, topic_id_from_text
-from millstream.pipelines.spark.metadata_lookup import ClusterLook
+from millstream.pipelines.spark.metadata_lookup import MetadataLookup
 from millstream.wire.errors import ErrorCode
 
 PARTITION = TopicPartition("t", 0)
@@ -28,7 +28,7 @@ def view(latest: int | None, topic_id: TopicId = OLD) -> ClusterView:
     )
 
 
-class ScriptedLook(ClusterLook):
+class ScriptedLook(MetadataLookup):
     """Brokers that say one thing after another; nothing is connected."""
 
     def __init__(self, answers: Sequence[Answer], attempts: int = 3) -> None:

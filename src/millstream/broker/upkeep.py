@@ -26,7 +26,7 @@ log = get_logger("millstream.broker.upkeep")
 FLUSH_LOOK_S: Final = 1.0
 """`flush.ms` is kept to within this; Kafka's own scheduler looks every few seconds."""
 PRODUCER_LOOK_S: Final = 600.0
-RUBBISH_LOOK_S: Final = 0.5
+DELETION_CHECK_S: Final = 0.5
 """`file.delete.delay.ms` is kept to within this."""
 FULL_CHECK_S: Final = 1.0
 """Until a full disk is reported, and, in twice that, that it has room again."""
@@ -96,7 +96,7 @@ class Upkeep:
         )
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
         self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
-        self._every("old files", lambda: RUBBISH_LOOK_S, self._logs.rubbish.run)
+        self._every("old files", lambda: DELETION_CHECK_S, self._logs.deferred_deletion.run)
         self._every("log lines", lambda: 1.0, logs.flush)
         self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.looking)
         self._every("failures", lambda: 1.0, self._tell_failures)

@@ -34,7 +34,7 @@ class Search:
         self.reasons: dict[str, str] = {}
         """By address; those that are being tried too. Empty when the last search found one."""
 
-    async def first_of(self, addresses: Iterable[Address], connect: Connect) -> Connection:
+    async def connect_first(self, addresses: Iterable[Address], connect: Connect) -> Connection:
         """The first that can be connected to; raises BrokersUnreachable when none can."""
         waiting = deque(addresses)
         running: Running = {}

@@ -100,7 +100,7 @@ class Routes:
         if open_ones:
             return min(open_ones, key=lambda one: one.in_flight)
         addresses.sort(key=self._connections.wait_s)
-        return await self._search.first_of(addresses, self._get)
+        return await self._search.connect_first(addresses, self._get)
 
     async def _controller(self) -> Broker:
         if self._brokers_are_stale or self._metadata.controller is None:

@@ -33,7 +33,7 @@ from millstream.model.ids import Zxid
 from millstream.model.invariant import invariant
 
 
-async def create_surely(
+async def create_with_proof(
     session: Session, path: str, data: bytes = b"", *, kind: NodeKind = NodeKind.PERSISTENT
 ) -> Created:
     """Create the node, or raise NodeExists when somebody else has; raises SessionLost.
@@ -122,7 +122,7 @@ async def read_surely(session: Session, path: str) -> NodeData | None:
 # -- several at once ---------------------------------------------------------------------------
 
 
-async def multi_surely(session: Session, operations: Sequence[Operation]) -> list[MultiResult]:
+async def multi_with_proof(session: Session, operations: Sequence[Operation]) -> list[MultiResult]:
     """All of them or none, tried again after a lost connection; raises MultiFailed, SessionLost.
 
     A second attempt is harmless: a change names the version it is based on, so a multi that was

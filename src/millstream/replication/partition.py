@@ -98,7 +98,7 @@ class Partition(ReadableReplica):
         "_settled",
         "_state",
         "broker_id",
-        "low_waiters",
+        "low_watermark_waiters",
     )
 
     def __init__(self, log: Log, facts: LeaderFacts, home: LeaderHome) -> None:
@@ -111,7 +111,7 @@ class Partition(ReadableReplica):
         """Appends whose flush is not done."""
         self._acknowledged: deque[Waiter] = deque()
         self._replicated: deque[Waiter] = deque()
-        self.low_waiters: dict[LowWaiter, None] = {}
+        self.low_watermark_waiters: dict[LowWaiter, None] = {}
         self._listeners: list[LeadershipListener] = []
         self._others: LeaderReplicas | None = None
         """None: this broker is the only replica."""
@@ -387,7 +387,7 @@ class Partition(ReadableReplica):
             self._home.wake(self)
 
     def _tell_low_waiters(self) -> None:
-        for waiter in list(self.low_waiters):
+        for waiter in list(self.low_watermark_waiters):
             waiter.low_watermark_moved(self)
 
     def check_lag(self) -> None:

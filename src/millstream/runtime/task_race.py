@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 
-async def first_of(*works: Coroutine[Any, Any, Any]) -> int:
+async def run_until_first(*works: Coroutine[Any, Any, Any]) -> int:
     """Run all until one of them ends: its number. The others are cancelled and waited for.
 
     Raises what any of them raised, the first in the order given; a bug of ours before all.
@@ -33,7 +33,7 @@ async def first_of(*works: Coroutine[Any, Any, Any]) -> int:
 
 async def until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
     """Do the work, or give it up when `stop` is set: whether it came to its end."""
-    return await first_of(work, stop.wait()) == 0
+    return await run_until_first(work, stop.wait()) == 0
 
 
 class Wake(asyncio.Event):

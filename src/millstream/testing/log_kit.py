@@ -20,7 +20,7 @@ from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk
 from millstream.storage.config import LogConfig
 from millstream.storage.directories.log_directory import LogDirectory
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
 from millstream.storage.log.reader import Isolation
 from millstream.storage.recovery.loader import LoadReport, load_log
@@ -72,7 +72,7 @@ def open_log(
     """Open the partition under `root` as the log manager would."""
     owner = LogDirectory(disk, root)
     owner.open()
-    home = LogHome(
+    home = LogContext(
         partition,
         topic_id,
         owner,

@@ -10,7 +10,7 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.storage.config import LogConfig, TimestampType
 from millstream.storage.directories.log_directory import LogDirectory
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
 from millstream.storage.recovery.loader import LoadReport, load_log
 from millstream.storage.segments.files import OpenFiles
@@ -31,7 +31,7 @@ def open_log(
     owner = LogDirectory(disk, str(directory))
     owner.open()
     files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
-    home = LogHome(
+    home = LogContext(
         partition=TopicPartition(topic, 0),
         topic_id=None,
         owner=owner,

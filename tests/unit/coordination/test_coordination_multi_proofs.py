@@ -17,7 +17,7 @@ from millstream.coordination.port import (
     Session,
     Set,
 )
-from millstream.coordination.proofs import multi_surely
+from millstream.coordination.proofs import multi_with_proof
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.sim.unsure_session import Losses, UnsureSession
@@ -59,7 +59,7 @@ def test_it_is_made_once(times: int, *, is_carried_out: bool) -> None:
         )
         if is_carried_out and times > 1:
             del unsure.losses.planned[1:]  # later ones are refused, and a refusal is an answer
-        results = await multi_surely(unsure, operations)
+        results = await multi_with_proof(unsure, operations)
         assert results[0] is None
         assert isinstance(results[1], NodeStat)
         assert results[1].version == 1
@@ -77,7 +77,7 @@ def test_a_deletion_and_a_set_without_version_behind_a_fence(*, is_carried_out: 
         operations = fenced(
             Set(path=NODE, data=b"new", version=ANY_VERSION), Delete(path=OTHER, version=0)
         )
-        await multi_surely(unsure, operations)
+        await multi_with_proof(unsure, operations)
         assert (await sure.get(NODE)).data == b"new"
         assert await sure.exists(OTHER) is None
 
@@ -96,7 +96,7 @@ def test_who_fails_the_fence_is_told_so_whatever_became_of_it(*, is_carried_out:
 
         unsure.losses.between = another_is_elected
         with pytest.raises(MultiFailed) as failure:
-            await multi_surely(unsure, fenced(Set(path=NODE, data=b"new", version=0)))
+            await multi_with_proof(unsure, fenced(Set(path=NODE, data=b"new", version=0)))
         assert failure.value.index == 0
 
     play(tale)
@@ -107,7 +107,7 @@ def test_a_fenced_one_that_was_refused_was_not_carried_out() -> None:
         await sure.create(OTHER, b"theirs")
         unsure.losses.lose_next("multi", is_carried_out=False)
         with pytest.raises(MultiFailed) as failure:
-            await multi_surely(
+            await multi_with_proof(
                 unsure,
                 fenced(Set(path=NODE, data=b"new", version=0), Create(path=OTHER, data=b"x")),
             )
@@ -121,7 +121,7 @@ def test_a_fenced_one_that_was_refused_was_not_carried_out() -> None:
 def test_a_refusal_without_doubt_is_a_refusal() -> None:
     async def tale(unsure: UnsureSession, _: Session) -> None:
         with pytest.raises(MultiFailed):
-            await multi_surely(unsure, [Set(path=NODE, data=b"old", version=7)])
+            await multi_with_proof(unsure, [Set(path=NODE, data=b"old", version=7)])
 
     play(tale)
 
@@ -134,7 +134,7 @@ def test_the_same_words_of_somebody_else_are_not_taken_for_ones_own() -> None:
         await sure.set(NODE, b"new", version=0)
         await sure.create(OTHER, b"x")
         with pytest.raises(MultiUnproved):
-            await multi_surely(
+            await multi_with_proof(
                 unsure,
                 [Set(path=NODE, data=b"new", version=0), Create(path=OTHER, data=b"x")],
             )
@@ -151,7 +151,7 @@ def test_an_election_is_told_by_the_owner(*, is_carried_out: bool) -> None:
         ]
         unsure.losses.lose_next("multi", is_carried_out=is_carried_out)
         if is_carried_out:
-            assert (await multi_surely(unsure, operations))[0] == OTHER
+            assert (await multi_with_proof(unsure, operations))[0] == OTHER
             return
 
         async def the_other_is_first() -> None:
@@ -159,7 +159,7 @@ def test_an_election_is_told_by_the_owner(*, is_carried_out: bool) -> None:
 
         unsure.losses.between = the_other_is_first
         with pytest.raises((MultiFailed, MultiUnproved)):
-            await multi_surely(unsure, operations)
+            await multi_with_proof(unsure, operations)
 
     play(tale)
 
@@ -174,7 +174,7 @@ def test_an_election_is_told_by_the_owner(*, is_carried_out: bool) -> None:
 def test_what_cannot_be_proved_is_not_tried(operation: Operation) -> None:
     async def tale(unsure: UnsureSession, _: Session) -> None:
         with pytest.raises(InvariantViolated):
-            await multi_surely(unsure, [operation])
+            await multi_with_proof(unsure, [operation])
 
     play(tale)
 
@@ -189,7 +189,7 @@ def test_counting_up_with_lost_answers_counts_every_step_once(seed: int) -> None
     async def tale(unsure: UnsureSession, sure: Session) -> None:
         unsure.losses.probability = 0.4
         for number in range(40):
-            one = await multi_surely(
+            one = await multi_with_proof(
                 unsure, fenced(Set(path=NODE, data=str(number).encode(), version=number))
             )
             assert isinstance(one[1], NodeStat)

@@ -57,7 +57,7 @@ EXISTS, CHANGED, ABSENT = errors.NodeExists(PATH), errors.BadVersion(PATH), erro
     ],
 )
 def test_a_node_that_is_ours(answers: tuple[object, ...], kind: NodeKind) -> None:
-    made = asyncio.run(proofs.create_surely(session(*answers), PATH, b"x", kind=kind))
+    made = asyncio.run(proofs.create_with_proof(session(*answers), PATH, b"x", kind=kind))
     last = answers[-1]
     assert isinstance(last, NodeData)
     assert made == Created(PATH, last.stat)
@@ -76,7 +76,7 @@ def test_a_node_that_is_ours(answers: tuple[object, ...], kind: NodeKind) -> Non
 )
 def test_a_node_that_is_not(answers: tuple[object, ...], kind: NodeKind) -> None:
     with pytest.raises(errors.NodeExists):
-        asyncio.run(proofs.create_surely(session(*answers), PATH, b"x", kind=kind))
+        asyncio.run(proofs.create_with_proof(session(*answers), PATH, b"x", kind=kind))
 
 
 def test_a_change_that_is_ours() -> None:
@@ -110,4 +110,4 @@ def test_a_node_that_is_gone_after_a_lost_answer_was_deleted() -> None:
 def test_a_lost_session_ends_every_attempt() -> None:
     lost = errors.SessionLost("gone")
     with pytest.raises(errors.SessionLost):
-        asyncio.run(proofs.create_surely(session(LOST, lost), PATH))
+        asyncio.run(proofs.create_with_proof(session(LOST, lost), PATH))

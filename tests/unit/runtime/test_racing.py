@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from millstream.runtime.task_race import Wake, first_of, until
+from millstream.runtime.task_race import Wake, run_until_first, until
 from millstream.testing.sim.virtual_loop import run
 
 
@@ -22,7 +22,7 @@ async def _after(seconds: float, ended: list[str], name: str) -> None:
 def test_the_others_are_cancelled_and_waited_for() -> None:
     async def story() -> None:
         ended: list[str] = []
-        assert await first_of(_after(2, ended, "slow"), _after(1, ended, "quick")) == 1
+        assert await run_until_first(_after(2, ended, "slow"), _after(1, ended, "quick")) == 1
         assert ended == ["quick", "slow"]
 
     run(story)
@@ -40,9 +40,9 @@ def test_an_error_is_raised_and_a_violation_before_all() -> None:
 
     async def story() -> None:
         with pytest.raises(ValueError, match="first"):
-            await first_of(fail(ValueError("first")), asyncio.sleep(10))
+            await run_until_first(fail(ValueError("first")), asyncio.sleep(10))
         with pytest.raises(Violation, match="late"):
-            await first_of(fail(ValueError("first")), fail_when_cancelled())
+            await run_until_first(fail(ValueError("first")), fail_when_cancelled())
 
     run(story)
 
@@ -50,7 +50,9 @@ def test_an_error_is_raised_and_a_violation_before_all() -> None:
 def test_who_is_cancelled_leaves_nothing_running() -> None:
     async def story() -> None:
         ended: list[str] = []
-        task = asyncio.ensure_future(first_of(_after(5, ended, "one"), _after(5, ended, "two")))
+        task = asyncio.ensure_future(
+            run_until_first(_after(5, ended, "one"), _after(5, ended, "two"))
+        )
         await asyncio.sleep(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

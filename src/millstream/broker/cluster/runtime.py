@@ -56,8 +56,8 @@ from millstream.runtime.task_race import until
 from millstream.storage.manager.log_manager import LogManager, StartReport
 
 if TYPE_CHECKING:
-    from millstream.broker.cluster.standalone_import import LonePast
-    from millstream.controller.cluster.standalone_bootstrap import LoneState
+    from millstream.broker.cluster.standalone_import import StandaloneImport
+    from millstream.controller.cluster.standalone_bootstrap import StandaloneState
 
 log = get_logger("millstream.broker.cluster")
 
@@ -127,7 +127,7 @@ class ClusterPart:
             )
         )
         self.metadata = ClusterMetadata(self.member, configs.topic_defaults)
-        self._past: LonePast | None = None
+        self._past: StandaloneImport | None = None
         """Of a broker that was alone until now."""
         self._forward(dispatch)
         self._fetchers = self._replicate()
@@ -219,11 +219,11 @@ class ClusterPart:
     def _load_lone(self) -> StartReport:
         """Directories of a broker that was alone: it brings what it knows, all of it or nothing."""
         # Only here: it happens once in a broker's life.
-        from millstream.broker.cluster.standalone_import import LonePast
-        from millstream.controller.cluster.standalone_bootstrap import LONE_EPOCH
+        from millstream.broker.cluster.standalone_import import StandaloneImport
+        from millstream.controller.cluster.standalone_bootstrap import STANDALONE_EPOCH
 
         seams = self._seams
-        past = LonePast(
+        past = StandaloneImport(
             seams.disk,
             seams.configs.get_list("log.dirs"),
             broker_id=seams.broker_id,
@@ -237,21 +237,24 @@ class ClusterPart:
         )
         past.check(seams.logs, report)
         self._identity.leave_out(())
-        self.member.last_epoch = LONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
+        self.member.last_epoch = STANDALONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
         self.member.found_logs = len(report.loaded)
         self._past = past
         return report
 
-    async def _found_cluster(self, state: "LoneState") -> None:
+    async def _found_cluster(self, state: "StandaloneState") -> None:
         """Write what is known to the coordination service, then say so in the directories."""
-        from millstream.controller.cluster.standalone_bootstrap import ClusterIsThere, found_cluster
+        from millstream.controller.cluster.standalone_bootstrap import (
+            ClusterIsThere,
+            bootstrap_from_standalone,
+        )
 
         settings = self._settings
         session = await self.member.coordination.connect(
             timeout_ms=settings.session_timeout_ms, wait_s=settings.connection_timeout_s
         )
         try:
-            await found_cluster(session, state)
+            await bootstrap_from_standalone(session, state)
         except (ClusterIsThere, InconsistentClusterId) as error:
             first = self._seams.configs.get_list("log.dirs")[0]
             reason = f"it has the metadata of a broker alone, and {error}"

@@ -6,7 +6,7 @@ logs that nobody knows are deleted, so in any doubt the broker stays alone.
 
 from collections.abc import Iterable, Sequence
 
-from millstream.controller.cluster.standalone_bootstrap import LoneState
+from millstream.controller.cluster.standalone_bootstrap import StandaloneState
 from millstream.controller.errors import NotOfThisCluster
 from millstream.controller.standalone.controller import LocalController
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
@@ -16,7 +16,7 @@ from millstream.runtime.randomness import Randomness
 from millstream.storage.manager.log_manager import LogManager, StartReport
 
 
-class LonePast:
+class StandaloneImport:
     """Made, `read`, then `check`ed against the logs."""
 
     def __init__(
@@ -85,9 +85,9 @@ class LonePast:
                 yield partition
 
     @property
-    def state(self) -> LoneState:
+    def state(self) -> StandaloneState:
         image = self._controller.image
-        return LoneState(
+        return StandaloneState(
             self._broker_id,
             image.cluster_id,
             list(image.topics.values()),

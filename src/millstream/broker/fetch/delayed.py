@@ -208,7 +208,7 @@ class DelayedDeletion:
     def start(self, *, timeout_ms: int) -> None:
         """Wait for the followers' fetches."""
         for leader in self._wanted:
-            leader.low_waiters[self] = None
+            leader.low_watermark_waiters[self] = None
         self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
 
     def low_watermark_moved(self, leader: Partition) -> None:
@@ -224,7 +224,7 @@ class DelayedDeletion:
         if wanted is None or (leader.is_usable and leader.low_watermark < wanted):
             return False
         del self._wanted[leader]
-        leader.low_waiters.pop(self, None)
+        leader.low_watermark_waiters.pop(self, None)
         self._on_reached(leader)
         return True
 
@@ -243,7 +243,7 @@ class DelayedDeletion:
     def _leave(self) -> None:
         self._is_over = True
         for leader in self._wanted:
-            leader.low_waiters.pop(self, None)
+            leader.low_watermark_waiters.pop(self, None)
         self._wanted.clear()
 
     def _answer(self) -> None:

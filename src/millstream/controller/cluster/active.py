@@ -27,10 +27,10 @@ from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.plans import Plan, Policy
 from millstream.controller.cluster.port import (
     ElectionKind,
-    FeedNews,
     FeedPosition,
     IsrChange,
     LostReplica,
+    MetadataDelta,
     Reassignment,
 )
 from millstream.controller.cluster.registration import Registered
@@ -48,7 +48,7 @@ from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.observe.logs import get_logger
 from millstream.runtime.randomness import Randomness
 from millstream.runtime.scheduler import Steps, on_the_loop
-from millstream.runtime.task_race import first_of
+from millstream.runtime.task_race import run_until_first
 
 log = get_logger("millstream.controller.active")
 
@@ -131,7 +131,7 @@ class ActiveController:
             works = [self._decisions.run(), self._follow_brokers(watch)]
             if self._settings.balance.is_enabled:
                 works.append(self._balance())
-            await first_of(*works)
+            await run_until_first(*works)
         except Deposed:
             log.info("deposed", epoch=self.controller_epoch)
         finally:
@@ -345,7 +345,7 @@ class ActiveController:
         )
         return not left
 
-    async def news(self, position: FeedPosition, *, wait_s: float) -> FeedNews:
+    async def news(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
         return await self._decisions.news(position, wait_s=wait_s)
 
 

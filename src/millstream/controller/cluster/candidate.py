@@ -41,7 +41,7 @@ from millstream.coordination.port import (
     Session,
     Set,
 )
-from millstream.coordination.proofs import create_surely, multi_surely, read_surely
+from millstream.coordination.proofs import create_with_proof, multi_with_proof, read_surely
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.model.invariant import invariant
@@ -49,7 +49,7 @@ from millstream.observe.logs import get_logger
 from millstream.rpc.backoff import Backoff
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.task_race import Wake, first_of
+from millstream.runtime.task_race import Wake, run_until_first
 
 log = get_logger("millstream.controller.candidate")
 
@@ -168,7 +168,7 @@ class Candidate(Generic[A]):
         if found is None:
             first = encode_controller_epoch(FIRST_EPOCH)
             with suppress(NodeExists):
-                await create_surely(session, CONTROLLER_EPOCH, first)
+                await create_with_proof(session, CONTROLLER_EPOCH, first)
             found = await read_surely(session, CONTROLLER_EPOCH)
             if found is None:
                 return None
@@ -183,7 +183,7 @@ class Candidate(Generic[A]):
             ),
         ]
         try:
-            results = await multi_surely(session, operations)
+            results = await multi_with_proof(session, operations)
         except (MultiFailed, MultiUnproved):
             return None
         stat = results[1]
@@ -201,7 +201,7 @@ class Candidate(Generic[A]):
         self.active = active = self._make_active(incarnation, elected)
         self._know(self.broker_id)
         try:
-            await first_of(active.run(), self._while_ours(session))
+            await run_until_first(active.run(), self._while_ours(session))
             self._failures += 1
         except SessionLost:
             raise
@@ -233,7 +233,7 @@ class Candidate(Generic[A]):
     async def _resign(self, session: Session, elected: Elected) -> None:
         """Make room; not if another one was elected meanwhile, whose node has the same version."""
         with suppress(MultiFailed, MultiUnproved):
-            await multi_surely(
+            await multi_with_proof(
                 session,
                 [
                     Check(path=CONTROLLER_EPOCH, version=elected.epoch_version),
@@ -267,7 +267,7 @@ async def _delete_own(session: Session) -> None:
     if epoch is None or found is None or found.stat.owner != session.session_id:
         return
     with suppress(MultiFailed, MultiUnproved):
-        await multi_surely(
+        await multi_with_proof(
             session,
             [
                 Check(path=CONTROLLER_EPOCH, version=epoch.stat.version),

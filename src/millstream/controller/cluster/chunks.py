@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from millstream.controller.cluster.nodes import Registration
-from millstream.controller.cluster.port import FeedNews, FeedPosition
+from millstream.controller.cluster.port import FeedPosition, MetadataDelta
 from millstream.controller.image import (
     BrokerImage,
     ClusterImage,
@@ -52,7 +52,7 @@ class Extent(NamedTuple):
 class Transfer:
     """News, cut into pieces; nothing is encoded yet."""
 
-    news: FeedNews
+    news: MetadataDelta
     pieces: list[list[Extent]] = field(default_factory=list)
     deleted: list[TopicId] = field(default_factory=list)
     has_brokers: bool = True
@@ -62,7 +62,7 @@ class Transfer:
 # -- the controller's side ---------------------------------------------------------------------
 
 
-def cutting(news: FeedNews, *, piece_partitions: int = PIECE_PARTITIONS) -> Steps[Transfer]:
+def cutting(news: MetadataDelta, *, piece_partitions: int = PIECE_PARTITIONS) -> Steps[Transfer]:
     """Cut news into pieces, in steps; no pieces where nothing is new."""
     changes = news.changes
     if changes is None:
@@ -219,7 +219,7 @@ class Assembled(NamedTuple):
     """Topics that are as they were are the same objects as before."""
 
 
-class Assembly:
+class ChunkAssembler:
     """Puts the pieces of one answer together; the first one tells how many there are."""
 
     def __init__(self, base: ClusterImage, first: PullMetadataResponse) -> None:

@@ -16,7 +16,7 @@ from millstream.controller.cluster.errors import NotController
 from millstream.controller.cluster.fenced_writes import FencedWriter
 from millstream.controller.cluster.metadata_feed import Feed
 from millstream.controller.cluster.plans import Plan
-from millstream.controller.cluster.port import FeedNews, FeedPosition
+from millstream.controller.cluster.port import FeedPosition, MetadataDelta
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
@@ -87,7 +87,7 @@ class Decisions:
         self._work.set()
         return await future
 
-    async def news(self, position: FeedPosition, *, wait_s: float) -> FeedNews:
+    async def news(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
         """What is new since then; waits for it that long."""
         try:
             async with asyncio.timeout(wait_s):

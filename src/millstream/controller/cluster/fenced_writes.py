@@ -19,7 +19,7 @@ from millstream.coordination.port import (
     Session,
     Set,
 )
-from millstream.coordination.proofs import multi_surely
+from millstream.coordination.proofs import multi_with_proof
 from millstream.model.errors import OperatingError
 from millstream.model.invariant import invariant
 
@@ -79,7 +79,7 @@ class FencedWriter:
                 raise Deposed("this controller writes nothing any more")
             invariant(multi[0] is self._fence, "I-16 a controller writes without its epoch")
             try:
-                results += (await multi_surely(self._session, multi))[1:]
+                results += (await multi_with_proof(self._session, multi))[1:]
             except MultiFailed as error:
                 self.is_over = True
                 if error.index == 0:

@@ -7,7 +7,7 @@ behind, or comes from another controller, gets the whole image. Pure.
 from collections import deque
 from typing import Final, NamedTuple
 
-from millstream.controller.cluster.port import FeedNews, FeedPosition
+from millstream.controller.cluster.port import FeedPosition, MetadataDelta
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
 
@@ -75,9 +75,9 @@ class Feed:
         """Whether there is anything that a broker at this position does not have."""
         return position != self.position
 
-    def since(self, position: FeedPosition) -> FeedNews:
+    def since(self, position: FeedPosition) -> MetadataDelta:
         """The changes after the position, or the image as a whole."""
-        return FeedNews(self.position, self.image, self._changes_since(position))
+        return MetadataDelta(self.position, self.image, self._changes_since(position))
 
     def _changes_since(self, position: FeedPosition) -> list[ImageChange] | None:
         if position.controller_epoch != self.controller_epoch:

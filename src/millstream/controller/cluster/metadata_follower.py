@@ -11,7 +11,12 @@ from typing import Final
 
 from millstream.controller.cluster.active import ActiveController
 from millstream.controller.cluster.candidate import Candidate
-from millstream.controller.cluster.chunks import Assembled, Assembly, BrokenTransfer, endpoints_of
+from millstream.controller.cluster.chunks import (
+    Assembled,
+    BrokenTransfer,
+    ChunkAssembler,
+    endpoints_of,
+)
 from millstream.controller.cluster.differences import difference
 from millstream.controller.cluster.errors import NotController
 from millstream.controller.cluster.metadata_feed import NO_POSITION
@@ -171,7 +176,7 @@ class Following:
         if first.piece_count == 0:
             position = FeedPosition(first.controller_epoch, first.version)
             return Assembled(position, self.image)
-        assembly = Assembly(self.image, first)
+        assembly = ChunkAssembler(self.image, first)
         assembly.add(first)
         while (piece := assembly.next_piece) is not None:
             response = await self._send(connection, transfer_id=first.transfer_id, piece=piece)

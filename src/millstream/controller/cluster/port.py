@@ -45,7 +45,7 @@ class FeedPosition(NamedTuple):
     version: int
 
 
-class FeedNews(NamedTuple):
+class MetadataDelta(NamedTuple):
     """What is new since a position: the image as a whole, or the changes that lead to it."""
 
     position: FeedPosition
@@ -129,5 +129,5 @@ class ClusterController(Protocol):
     async def shut_down(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         """Take its leaderships and its places in sync; whether nothing is left to be moved."""
 
-    async def news(self, position: FeedPosition, *, wait_s: float) -> FeedNews:
+    async def news(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
         """What is new since then; waits for it that long."""

@@ -18,7 +18,7 @@ from millstream.controller.cluster.nodes import (
 )
 from millstream.coordination.errors import BadVersion, NodeExists
 from millstream.coordination.port import Session
-from millstream.coordination.proofs import create_surely, read_surely, set_surely
+from millstream.coordination.proofs import create_with_proof, read_surely, set_surely
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
 from millstream.model.invariant import invariant
@@ -74,7 +74,7 @@ async def take_block(session: Session, broker_id: BrokerId) -> range:
         found = await read_surely(session, PRODUCER_IDS)
         if found is None:
             with suppress(NodeExists):
-                await create_surely(session, PRODUCER_IDS)
+                await create_with_proof(session, PRODUCER_IDS)
             continue
         last = decode_producer_ids(found.data)
         start = 0 if last is None else last.stop

@@ -35,7 +35,7 @@ from millstream.coordination.port import (
     Session,
     SessionState,
 )
-from millstream.coordination.proofs import create_surely, multi_surely, read_surely
+from millstream.coordination.proofs import create_with_proof, multi_with_proof, read_surely
 from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.model.invariant import invariant
@@ -43,7 +43,7 @@ from millstream.observe.logs import get_logger
 from millstream.rpc.backoff import Backoff
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.task_race import Wake, first_of, until
+from millstream.runtime.task_race import Wake, run_until_first, until
 from millstream.storage.directories.clean_shutdown import CLEAN_SHUTDOWN_FILE
 
 log = get_logger("millstream.controller.registration")
@@ -257,7 +257,7 @@ class Membership:
         return self._registration._replace(previous_epoch=NO_BROKER_EPOCH, earlier_epochs=())
 
     async def _stay(self, incarnation: Registered) -> None:
-        await first_of(self._guard(incarnation), self._work_beside(incarnation))
+        await run_until_first(self._guard(incarnation), self._work_beside(incarnation))
 
     async def _work_beside(self, incarnation: Registered) -> None:
         if self._while_registered is not None:
@@ -300,11 +300,11 @@ async def make_base_nodes(session: Session) -> None:
     if len(missing) > 1:
         # Together, for one sync instead of many; unless somebody else makes them, too.
         with suppress(MultiFailed, MultiUnproved):
-            await multi_surely(session, [Create(path=one) for one in missing])
+            await multi_with_proof(session, [Create(path=one) for one in missing])
             return
     for path in missing:
         with suppress(NodeExists):
-            await create_surely(session, path)
+            await create_with_proof(session, path)
 
 
 async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
@@ -312,7 +312,9 @@ async def agree_on_cluster_id(session: Session, ids: ClusterIds) -> str:
     found = await read_surely(session, CLUSTER_ID)
     if found is None:
         with suppress(NodeExists):
-            await create_surely(session, CLUSTER_ID, nodes.encode_cluster_id(ids.known or ids.new))
+            await create_with_proof(
+                session, CLUSTER_ID, nodes.encode_cluster_id(ids.known or ids.new)
+            )
         found = await read_surely(session, CLUSTER_ID)
         invariant(found is not None, "the cluster's id is gone again", path=CLUSTER_ID)
     theirs = nodes.decode_cluster_id(found.data if found is not None else b"")
@@ -352,7 +354,7 @@ async def register(session: Session, registration: Registration, *, now_ms: int)
     until_s = loop.time() + session.timeout_ms / 1000 * EXPIRY_SHARE
     while True:
         try:
-            return (await create_surely(session, path, data, kind=NodeKind.EPHEMERAL)).stat
+            return (await create_with_proof(session, path, data, kind=NodeKind.EPHEMERAL)).stat
         except NodeExists:
             found = await read_surely(session, path)
         if found is None:
@@ -378,7 +380,7 @@ async def _replace(session: Session, path: str, data: bytes, found: NodeData) ->
     """Take the place of a dead one in one step, so that nobody else gets between."""
     log.info("replacing the registration of a dead predecessor", path=path)
     try:
-        await multi_surely(
+        await multi_with_proof(
             session,
             [
                 Delete(path=path, version=found.stat.version),

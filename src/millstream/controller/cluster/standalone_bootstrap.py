@@ -25,7 +25,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.model.limits import PRODUCER_ID_BLOCK
 
-LONE_EPOCH: Final = BrokerEpoch(0)
+STANDALONE_EPOCH: Final = BrokerEpoch(0)
 """Of a broker that was alone: smaller than every one that the coordination service gives. It comes
 with this one as its proof if it was stopped in order."""
 
@@ -44,7 +44,7 @@ class ClusterIsThere(OperatingError):
     """A cluster has elected a controller already; it is not founded anew."""
 
 
-class LoneState(NamedTuple):
+class StandaloneState(NamedTuple):
     """What a broker that was alone knows."""
 
     broker_id: BrokerId
@@ -54,7 +54,7 @@ class LoneState(NamedTuple):
     next_producer_id: int
 
 
-async def found_cluster(session: Session, state: LoneState) -> None:
+async def bootstrap_from_standalone(session: Session, state: StandaloneState) -> None:
     """Write all of it; raises ClusterIsThere, InconsistentClusterId, InvalidPartitionCount."""
     _check_sizes(state.topics)
     while True:
@@ -66,7 +66,7 @@ async def found_cluster(session: Session, state: LoneState) -> None:
             return
 
 
-async def _found(session: Session, state: LoneState) -> None:
+async def _found(session: Session, state: StandaloneState) -> None:
     if await session.exists(nodes.CONTROLLER_EPOCH) is not None:
         raise ClusterIsThere("the cluster of this coordination service has had a controller")
     await make_base_nodes(session)
@@ -99,7 +99,7 @@ async def _clear(session: Session, path: str) -> None:
 # -- what is written ---------------------------------------------------------------------------
 
 
-def founding(state: LoneState) -> Iterator[Operation]:
+def founding(state: StandaloneState) -> Iterator[Operation]:
     """Each node after its parent; the ones that all clusters have are there."""
     for topic in state.topics:
         yield from _topic(topic)
@@ -109,7 +109,7 @@ def founding(state: LoneState) -> Iterator[Operation]:
         last = range(state.next_producer_id - PRODUCER_ID_BLOCK, state.next_producer_id)
         data = nodes.encode_producer_ids(state.broker_id, last)
         yield Set(path=nodes.PRODUCER_IDS, data=data, version=ANY_VERSION)
-    known = nodes.encode_known_broker(KnownBroker(LONE_EPOCH))
+    known = nodes.encode_known_broker(KnownBroker(STANDALONE_EPOCH))
     yield Create(path=nodes.known_broker_path(state.broker_id), data=known)
 
 

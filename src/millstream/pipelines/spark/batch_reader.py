@@ -13,7 +13,7 @@ from millstream.pipelines.options import batch_read_options
 from millstream.pipelines.ranges import split_ranges
 from millstream.pipelines.resolution import batch_ranges
 from millstream.pipelines.spark.bound_lookup import end_wanted, resolved, start_wanted
-from millstream.pipelines.spark.metadata_lookup import ClusterLook
+from millstream.pipelines.spark.metadata_lookup import MetadataLookup
 from millstream.pipelines.spark.notices import tell
 from millstream.pipelines.spark.task_reader import ReadTask, TaskRules
 
@@ -33,7 +33,7 @@ class BatchReader(DataSourceReader):
         """One for each task."""
         read = self._options.read
         tell(read)
-        look = ClusterLook(read)
+        look = MetadataLookup(read)
         selection = look.selection()
         first = start_wanted(read, selection)
         last = end_wanted(self._options.end, selection)
@@ -48,7 +48,7 @@ class BatchReader(DataSourceReader):
         )
         return [ReadTask(one, selection.topic_ids.get(one.topic)) for one in pieces]
 
-    def _check_ends(self, look: ClusterLook, ends: Mapping[TopicPartition, Offset]) -> None:
+    def _check_ends(self, look: MetadataLookup, ends: Mapping[TopicPartition, Offset]) -> None:
         """Tasks would wait for records that nobody has written yet."""
         if not isinstance(self._options.end, AtOffsets):
             return

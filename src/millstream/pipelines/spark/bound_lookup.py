@@ -5,11 +5,11 @@ from millstream.pipelines.bounds import AtTimestamps, Bound, NoMatch
 from millstream.pipelines.offsets_json import LATEST_OFFSET
 from millstream.pipelines.options import ReadOptions
 from millstream.pipelines.resolution import Wanted, settled, unmatched, wanted
-from millstream.pipelines.spark.metadata_lookup import ClusterLook, Selection
+from millstream.pipelines.spark.metadata_lookup import MetadataLookup, Selection
 
 
 def resolved(
-    look: ClusterLook, asked: Wanted, *, no_match: NoMatch
+    look: MetadataLookup, asked: Wanted, *, no_match: NoMatch
 ) -> dict[TopicPartition, Offset]:
     """What a bound means in offsets; times that no record reaches are looked up once more."""
     answers = look.offsets(asked.lookups)

@@ -55,7 +55,7 @@ class Selection:
     topic_ids: Mapping[str, TopicId]
 
 
-class ClusterLook:
+class MetadataLookup:
     """The driver's eyes; for one query, in one process."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:

@@ -40,7 +40,7 @@ from millstream.pipelines.source_offset import (
     source_offset_from_document,
 )
 from millstream.pipelines.spark.bound_lookup import resolved, start_wanted
-from millstream.pipelines.spark.metadata_lookup import ClusterLook
+from millstream.pipelines.spark.metadata_lookup import MetadataLookup
 from millstream.pipelines.spark.notices import tell, tell_all
 from millstream.pipelines.spark.task_reader import ReadTask, TaskRules
 from millstream.runtime.clock import SystemClock
@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
         self._options: Final = stream_read_options(options)
         self._rules: Final = TaskRules.of(self._options.read, schema)
-        self._look: Final = ClusterLook(self._options.read)
+        self._look: Final = MetadataLookup(self._options.read)
         self._clock: Final = SystemClock()
         self._initial: SourceOffset | None = None
         self._start_failure: Exception | None = None

@@ -17,7 +17,7 @@ FILES_PER_JOB_MAX: Final = 256
 """So that the removal of thousands does not keep a thread from everything else."""
 
 
-class RubbishRemoval:
+class DeferredDeletion:
     """Owned by the thread that owns the logs; one job at a time for each directory."""
 
     def __init__(
@@ -44,7 +44,7 @@ class RubbishRemoval:
     def _begin(self, directory: LogDirectory, now_s: float) -> None:
         if self._is_stopped or directory.path in self._busy:
             return
-        paths = directory.take_rubbish(now_s, count_max=FILES_PER_JOB_MAX)
+        paths = directory.take_due_deletions(now_s, count_max=FILES_PER_JOB_MAX)
         if not paths:
             return
         self._busy.add(directory.path)

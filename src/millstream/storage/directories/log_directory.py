@@ -1,4 +1,4 @@
-"""One log directory: its lock, its checkpoint files, its health, its rubbish.
+"""One log directory: its lock, its checkpoint files, its health, its deferred deletions.
 
 A directory that failed once is not used again before a restart: after a failed fsync the kernel
 may have dropped the pages and report success the next time.
@@ -95,9 +95,9 @@ class LogDirectory:
         self._behind: set[str] = set()
         """Checkpoints whose file still names a partition that is gone."""
         self._checkpoint_lock = threading.RLock()
-        self._rubbish: list[tuple[float, int, str]] = []
+        self._deletions: list[tuple[float, int, str]] = []
         """A heap by due time, then in the order it came: topics have delays of their own."""
-        self._rubbish_numbers = count()
+        self._deletion_numbers = count()
         self.damaged_checkpoints: list[str] = []
 
     def open(self) -> None:
@@ -365,24 +365,24 @@ class LogDirectory:
                 found.append(partition)
         return found
 
-    # -- rubbish ---------------------------------------------------------------------------
+    # -- deferred deletions ----------------------------------------------------------------
 
     def discard(self, paths: list[str], *, due_s: float) -> None:
         """Remove these files once `due_s` on the monotonic clock has come."""
         for path in paths:
-            heappush(self._rubbish, (due_s, next(self._rubbish_numbers), path))
+            heappush(self._deletions, (due_s, next(self._deletion_numbers), path))
 
-    def take_rubbish(self, now_s: float, *, count_max: int) -> list[str]:
+    def take_due_deletions(self, now_s: float, *, count_max: int) -> list[str]:
         """Files that are due, the oldest first; whoever takes them removes them."""
         due: list[str] = []
-        while len(due) < count_max and self._rubbish and self._rubbish[0][0] <= now_s:
-            due.append(heappop(self._rubbish)[2])
+        while len(due) < count_max and self._deletions and self._deletions[0][0] <= now_s:
+            due.append(heappop(self._deletions)[2])
         return due
 
-    def empty_rubbish(self, now_s: float) -> int:
+    def delete_due(self, now_s: float) -> int:
         """Remove what is due, blocking, for who has no background; returns how many files."""
         removed = 0
-        for path in self.take_rubbish(now_s, count_max=len(self._rubbish)):
+        for path in self.take_due_deletions(now_s, count_max=len(self._deletions)):
             with suppress(FileNotFoundError):  # its partition was deleted meanwhile
                 self.disk.remove(path)
                 removed += 1

@@ -31,7 +31,7 @@ from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.sparse_index import IndexCache
 
 
-class LogHome(NamedTuple):
+class LogContext(NamedTuple):
     """Where a log lives and what it borrows from the process."""
 
     partition: TopicPartition
@@ -66,7 +66,7 @@ class GivesWay(Protocol):
 class LogBase:
     """What is known of the log; `DurableLog`, `ShrinkingLog` and `Log` add what it can do."""
 
-    def __init__(self, home: LogHome, config: LogConfig, state: LogState) -> None:
+    def __init__(self, home: LogContext, config: LogConfig, state: LogState) -> None:
         self._home = home
         self._config = config
         self.slot = LogSlot(self)
@@ -105,7 +105,7 @@ class LogBase:
     # -- facts -----------------------------------------------------------------------------
 
     @property
-    def home(self) -> LogHome:
+    def home(self) -> LogContext:
         return self._home
 
     @property

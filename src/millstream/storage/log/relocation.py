@@ -8,7 +8,7 @@ the old files open.
 from millstream.model.invariant import invariant
 from millstream.storage import names
 from millstream.storage.epochs import EpochFile
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.durability import DurableLog
 from millstream.storage.segments.segment import Segment
 from millstream.storage.segments.segment_list import Segments
@@ -17,7 +17,7 @@ from millstream.storage.segments.segment_list import Segments
 class MovableLog(DurableLog):
     """Adds the change of directories; `storage/moves/directory_move.py` copies and decides."""
 
-    def move_to(self, home: LogHome) -> None:
+    def move_to(self, home: LogContext) -> None:
         """Use the copy in `home.directory` from now on. It is durable and complete but for the
         active segment's indexes, which are in memory. Nothing here can fail: there is no way back.
 

@@ -33,7 +33,7 @@ from millstream.storage import names
 from millstream.storage.config import LogConfig
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.directories.partition_metadata import encode_topic_id
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN, as_now, removing_segments
 from millstream.storage.moves.queue import DirectoryMoves
@@ -124,7 +124,7 @@ class ChangingLogs:
 
     def _homes(
         self, wanted: Sequence[NewPartition], counts: dict[str, int]
-    ) -> list[tuple[LogHome, LogConfig]]:
+    ) -> list[tuple[LogContext, LogConfig]]:
         homes = []
         for one in wanted:
             usable = self._usable()
@@ -164,7 +164,7 @@ class ChangingLogs:
                 f"{one.partition} has topic id {existing.home.topic_id}, not {one.topic_id}"
             )
 
-    def _creating_together(self, homes: Sequence[tuple[LogHome, LogConfig]]) -> Steps[None]:
+    def _creating_together(self, homes: Sequence[tuple[LogContext, LogConfig]]) -> Steps[None]:
         for directory in self._usable():
             mine = [(home, config) for home, config in homes if home.owner is directory]
             if not mine:
@@ -176,7 +176,7 @@ class ChangingLogs:
                     self._places[home.partition] = directory.path
                 yield None
 
-    def _making_files(self, directory: LogDirectory, homes: Sequence[LogHome]) -> Steps[None]:
+    def _making_files(self, directory: LogDirectory, homes: Sequence[LogContext]) -> Steps[None]:
         """The files of empty logs, durably; nothing of them stays after an error."""
         job = partial(_make_files, self._seams.disk, directory, homes)
         try:
@@ -373,8 +373,8 @@ class ChangingLogs:
 
     def _home(
         self, directory: LogDirectory, partition: TopicPartition, topic_id: TopicId | None
-    ) -> LogHome:
-        return LogHome(
+    ) -> LogContext:
+        return LogContext(
             partition,
             topic_id,
             directory,
@@ -402,7 +402,7 @@ class ChangingLogs:
 # -- jobs ---------------------------------------------------------------------------------------
 
 
-def _make_files(disk: Disk, directory: LogDirectory, homes: Sequence[LogHome]) -> None:
+def _make_files(disk: Disk, directory: LogDirectory, homes: Sequence[LogContext]) -> None:
     """First the logs, then the metadata, whose sync makes the names of both durable."""
     directory.check_in_place()
     made: list[str] = []

@@ -32,17 +32,17 @@ from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
 from millstream.storage.directories import clean_shutdown
 from millstream.storage.directories.clean_shutdown import CleanShutdown
-from millstream.storage.directories.deferred_deletion import RubbishRemoval
+from millstream.storage.directories.deferred_deletion import DeferredDeletion
 from millstream.storage.directories.log_directory import LogDirectory, Withheld, withhold
 from millstream.storage.directories.partition_metadata import read_topic_id
 from millstream.storage.flush import Flushable, FlushDone, GroupCommit
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.durability import close_together
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import as_now
 from millstream.storage.manager.changes import ChangingLogs, NewPartition, Seams
-from millstream.storage.moves.duplicate_copies import settle_copies
-from millstream.storage.moves.marks import settle_moves
+from millstream.storage.moves.duplicate_copies import resolve_duplicate_copies
+from millstream.storage.moves.marks import resolve_interrupted_moves
 from millstream.storage.moves.queue import DirectoryMoves
 from millstream.storage.recovery.loader import LoadReport, load_log
 from millstream.storage.segments.files import OpenFiles
@@ -104,7 +104,7 @@ class LogManager(ChangingLogs):
             randomness=seams.randomness,
             on_moved=self._note_moved,
         )
-        self.rubbish = RubbishRemoval(
+        self.deferred_deletion = DeferredDeletion(
             self._directories, clock=seams.clock, background=seams.background
         )
         self.cleaner = Cleaner(
@@ -168,7 +168,7 @@ class LogManager(ChangingLogs):
         self._is_stopping = True
         self.cleaner.stop()
         self.moves.stop()
-        self.rubbish.stop()
+        self.deferred_deletion.stop()
         for commit in self._commits.values():
             commit.stop()
 
@@ -199,8 +199,8 @@ class LogManager(ChangingLogs):
         self, found: dict[str, list[TopicPartition]], report: StartReport
     ) -> dict[TopicPartition, str]:
         """Keep one copy of every partition, or none; the moves that were interrupted."""
-        moves = settle_moves(self._directories, found)
-        undecided = settle_copies(
+        moves = resolve_interrupted_moves(self._directories, found)
+        undecided = resolve_duplicate_copies(
             self._usable(), found, report.surplus_copies, deleted=self._deleted_topics
         )
         for partition, (path, reason) in (moves.unusable | undecided).items():
@@ -391,7 +391,7 @@ class LogManager(ChangingLogs):
                 directory.refused(error)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue
-        self.rubbish.run()
+        self.deferred_deletion.run()
         return removed
 
     def flush(self, log: Flushable, done: FlushDone) -> None:
@@ -425,7 +425,7 @@ class LogManager(ChangingLogs):
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _note_moved(self, home: LogHome) -> None:
+    def _note_moved(self, home: LogContext) -> None:
         self._places[home.partition] = home.owner.path
 
 

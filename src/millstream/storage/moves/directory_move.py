@@ -23,7 +23,7 @@ from millstream.runtime.background import Background, BackgroundFullError, Outco
 from millstream.runtime.disk import remove_tree, write_all_atomically, write_atomically
 from millstream.storage import names
 from millstream.storage.directories.partition_metadata import encode_topic_id
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
 from millstream.storage.moves.copy import Copier, CopyFailed, CopyPlan, SegmentPart, Side, blaming
 from millstream.storage.moves.marks import SETTLED, Mark, remove_mark
@@ -65,7 +65,7 @@ class Surroundings(NamedTuple):
 
     background: Background
     throttle: Throttle
-    on_moved: Callable[[LogHome], None]
+    on_moved: Callable[[LogContext], None]
     """Told at once when a log went on elsewhere."""
     on_end: Callable[[MoveReport], None]
 
@@ -73,7 +73,7 @@ class Surroundings(NamedTuple):
 class DirectoryMove:
     """One partition on its way. Registers itself with the log as what must give way."""
 
-    def __init__(self, log: Log, home: LogHome, unique: str, around: Surroundings) -> None:
+    def __init__(self, log: Log, home: LogContext, unique: str, around: Surroundings) -> None:
         self.log = log
         self.target = home.owner
         self._source = log.home

@@ -20,7 +20,7 @@ from millstream.storage.directories.partition_metadata import read_topic_id
 _FILES_OF_A_NEW_PARTITION: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
 
 
-def settle_copies(
+def resolve_duplicate_copies(
     usable: Sequence[LogDirectory],
     found: Mapping[str, list[TopicPartition]],
     surplus: list[str],

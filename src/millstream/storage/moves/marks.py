@@ -3,12 +3,12 @@
 A move ends with one renaming: the copy in the target directory loses its `-future`. Whatever
 happens around that, exactly one copy is used afterwards:
 
-- the copy still has its `-future`: it is rubbish, the source counts and the move begins again;
+- the copy still has its `-future`: it is incomplete, the source stays and the move begins again;
 - source and target both have the partition's name, and the source says `moving-away` to that
   target: the target counts. Nothing was written to the source after it;
 - both have the name, and the source does not say so: the broker could not make the renaming
   durable, took its word back and went on writing to the source. The target, which says
-  `moved-here`, is rubbish.
+  `moved-here`, is a leftover.
 
 So `moving-away` is durable before the renaming, and taken back before anything is written after a
 failed one. Both marks of a move carry the same number, which tells its two sides even where disks
@@ -76,7 +76,7 @@ class SettledMoves:
     """Copies that do not count; they are gone now."""
 
 
-def settle_moves(
+def resolve_interrupted_moves(
     directories: Sequence[LogDirectory], found: Mapping[str, list[TopicPartition]]
 ) -> SettledMoves:
     """Clear away what interrupted moves left; `found` loses the copies that do not count.

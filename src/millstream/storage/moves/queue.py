@@ -17,7 +17,7 @@ from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
 from millstream.storage import names
 from millstream.storage.directories.log_directory import LogDirectory
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
 from millstream.storage.moves.directory_move import DirectoryMove, MoveReport, Surroundings
 from millstream.storage.throttle import Throttle
@@ -25,7 +25,7 @@ from millstream.storage.throttle import Throttle
 PREFERRED_MAX: Final = 10_000
 """Wishes for partitions that do not exist: anybody may send names, the oldest are forgotten."""
 
-HomeOf = Callable[[LogDirectory, TopicPartition, TopicId | None], LogHome]
+HomeOf = Callable[[LogDirectory, TopicPartition, TopicId | None], LogContext]
 
 
 class LogDirectoryNotFound(OperatingError):
@@ -61,7 +61,7 @@ class DirectoryMoves:
         background: Background,
         clock: Clock,
         randomness: Randomness,
-        on_moved: Callable[[LogHome], None],
+        on_moved: Callable[[LogContext], None],
     ) -> None:
         self._directories = directories
         """The owner's own list: it may grow before the start."""

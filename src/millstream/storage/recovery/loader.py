@@ -22,7 +22,7 @@ from millstream.storage.config import LogConfig
 from millstream.storage.directories.checkpoints import CorruptCheckpoint
 from millstream.storage.directories.log_directory import is_descriptor_shortage
 from millstream.storage.epochs import LeaderEpochs
-from millstream.storage.log.base import LogHome, LogState
+from millstream.storage.log.base import LogContext, LogState
 from millstream.storage.log.log import Log
 from millstream.storage.producers.producer_log import ProducerLog
 from millstream.storage.recovery.crash_recovery import Recovered, recover_segment
@@ -45,14 +45,14 @@ class LoadReport:
     is_epoch_file_rebuilt: bool = False
 
 
-def make_log_file(home: LogHome) -> None:
+def make_log_file(home: LogContext) -> None:
     """What an empty log has on disk, in its directory that was just made; the caller syncs it."""
     path = names.segment_path(home.directory, Offset(0), names.LOG)
     with home.owner.disk.open_write(path) as file:
         file.truncate(0)
 
 
-def new_log(home: LogHome, config: LogConfig) -> Log:
+def new_log(home: LogContext, config: LogConfig) -> Log:
     """The empty log whose file `make_log_file` made. The disk is not touched."""
     context = SegmentContext(home.directory, home.files, home.cache, config.index_interval_bytes)
     segment = Segment(context, Offset(0))
@@ -71,7 +71,7 @@ def new_log(home: LogHome, config: LogConfig) -> Log:
 
 
 def load_log(
-    home: LogHome, config: LogConfig, *, is_clean: bool, report: LoadReport | None = None
+    home: LogContext, config: LogConfig, *, is_clean: bool, report: LoadReport | None = None
 ) -> Log:
     """Open the log in `home.directory`, created empty where it is missing.
 
@@ -93,7 +93,7 @@ def load_log(
         raise trouble from error
 
 
-def _trouble_of_one(error: OSError, home: LogHome) -> OperatingError | None:
+def _trouble_of_one(error: OSError, home: LogContext) -> OperatingError | None:
     """The error for this partition, where it says nothing against the whole directory."""
     if error.errno == errno.ENOSPC:
         return home.owner.full()
@@ -107,7 +107,7 @@ def _trouble_of_one(error: OSError, home: LogHome) -> OperatingError | None:
 class _Loading:
     """One run through the steps; holds what they pass on to each other."""
 
-    def __init__(self, home: LogHome, config: LogConfig, report: LoadReport) -> None:
+    def __init__(self, home: LogContext, config: LogConfig, report: LoadReport) -> None:
         self._home = home
         self._disk = home.owner.disk
         self._report = report

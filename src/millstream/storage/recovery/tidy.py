@@ -3,7 +3,7 @@
 Compaction writes `.cleaned` files, syncs them, and then renames in this order, with a directory
 sync after every step: indexes to `.swap`, log to `.swap`, replaced segments to `.deleted`,
 indexes to their final names, log to its final name. So a `.log.swap` means that the new segment is
-complete and must take its place; any other `.swap` without it is rubbish.
+complete and must take its place; any other `.swap` without it is a leftover.
 """
 
 from dataclasses import dataclass, field
@@ -60,10 +60,10 @@ def _remove_leftovers(disk: Disk, directory: str, present: list[str]) -> list[Se
     complete = {base for base, kind, state in parsed if (kind, state) == (names.LOG, names.SWAP)}
     kept = []
     for base, kind, state in parsed:
-        is_rubbish = state in (names.DELETED, names.CLEANED, names.TEMPORARY) or (
+        is_leftover = state in (names.DELETED, names.CLEANED, names.TEMPORARY) or (
             state == names.SWAP and base not in complete
         )
-        if is_rubbish:
+        if is_leftover:
             disk.remove(names.segment_path(directory, base, kind) + state)
         else:
             kept.append((base, kind, state))

@@ -13,7 +13,7 @@ from millstream.testing.protocol_members.assignments import (
     encode_assignment,
     encode_subscription,
 )
-from millstream.testing.protocol_members.member import FENCED, LeanMember, MemberRefused
+from millstream.testing.protocol_members.member import FENCED, MemberRefused, ProtocolMember
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -28,7 +28,7 @@ SLACK_S: Final = 5.0
 JOIN, SYNC, HEARTBEAT, LEAVE = range(5, 10), range(3, 6), range(3, 5), range(3, 6)
 
 
-class ClassicMember(LeanMember):
+class ClassicMember(ProtocolMember):
     """Joins, synchronises, and says that it is alive."""
 
     is_cooperative = False

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from millstream.testing.history.group_events import Place
-from millstream.testing.protocol_members.member import FENCED, LeanMember, MemberRefused
+from millstream.testing.protocol_members.member import FENCED, MemberRefused, ProtocolMember
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -15,7 +15,7 @@ VERSIONS: Final = range(1, 2)
 """From 1 on members choose their ids themselves."""
 
 
-class ConsumerMember(LeanMember):
+class ConsumerMember(ProtocolMember):
     """The coordinator assigns; what it wants back is given up before it is confirmed."""
 
     server_assignor: str | None = None

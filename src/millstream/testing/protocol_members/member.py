@@ -3,7 +3,7 @@
 One object, one coroutine, one connection to the coordinator: hundreds of them run in one process,
 in virtual time for the simulation and in real time for measurements. They do in order what a
 client's threads do at once: heartbeat, then work, then commit. What happens to a member is told to
-its `Ears`; what it does with its partitions is up to a subclass (`work`).
+its `MemberListener`; what it does with its partitions is up to a subclass (`work`).
 """
 
 import asyncio
@@ -54,7 +54,7 @@ FENCED: Final = frozenset(
 """The group goes on without us."""
 
 
-class Ears(Protocol):
+class MemberListener(Protocol):
     """Hears what a member goes through."""
 
     def assigned(self, places: list[Place], generation: int) -> None: ...
@@ -73,7 +73,7 @@ class MemberRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberWish:
+class MemberSpec:
     """What a member is to be."""
 
     group: str
@@ -93,13 +93,13 @@ class TopicsKnown:
     names: dict[UUID, str]
 
 
-class LeanMember:
+class ProtocolMember:
     """One life of one member; subclasses have the protocol."""
 
     def __init__(
         self,
-        wish: MemberWish,
-        ears: Ears,
+        wish: MemberSpec,
+        ears: MemberListener,
         topics: TopicsKnown,
         connections: Connections,
         any_broker: Callable[[], Address],

@@ -51,7 +51,7 @@ def test_the_answer_comes_when_the_followers_logs_begin_there_too() -> None:
             assert told(await deleted(cluster, before)) == ("NONE", before)
             assert [cluster[one].log().log_start for one in (1, 2, 3)] == [before] * 3
             assert cluster.world.loop.time() - started_s < WAIT_MAX_MS / 2000
-        assert cluster[1].leader().low_waiters == {}
+        assert cluster[1].leader().low_watermark_waiters == {}
 
     Cluster().play(story)
 
@@ -67,7 +67,7 @@ def test_a_follower_that_does_not_answer_is_waited_for_until_the_time_is_up() ->
         assert told(result) == ("REQUEST_TIMED_OUT", 0)
         assert 1.0 <= cluster.world.loop.time() - started_s < 1.5
         assert [cluster[one].log().log_start for one in (1, 2, 3)] == [6, 6, 0]
-        assert cluster[1].leader().low_waiters == {}
+        assert cluster[1].leader().low_watermark_waiters == {}
         assert told(await deleted(cluster, 6, timeout_ms=0)) == ("REQUEST_TIMED_OUT", 0)
         cluster.world.network.heal("broker-1", "broker-3")
         assert told(await deleted(cluster, 6, timeout_ms=int(LAG_S * 3000))) == ("NONE", 6)
@@ -82,7 +82,7 @@ def test_one_that_is_dead_is_not_waited_for() -> None:
         assert told(await deleted(cluster, 3)) == ("NONE", 3)
         cluster.world.network.partition("broker-1", "broker-2")
         waiting = asyncio.get_running_loop().create_task(deleted(cluster, 5, timeout_ms=60_000))
-        await cluster.until(lambda: cluster[1].leader().low_waiters, "somebody waits")
+        await cluster.until(lambda: cluster[1].leader().low_watermark_waiters, "somebody waits")
         await cluster[2].crash()
         now = cluster.partition()
         cluster.put(0, now._replace(isr=(now.leader,), partition_epoch=now.partition_epoch + 1))
@@ -98,7 +98,7 @@ def test_a_leadership_that_is_lost_meanwhile_is_told() -> None:
         await filled(cluster)
         cluster.world.network.partition("broker-1", "broker-3")
         waiting = asyncio.get_running_loop().create_task(deleted(cluster, 5, timeout_ms=60_000))
-        await cluster.until(lambda: cluster[1].leader().low_waiters, "somebody waits")
+        await cluster.until(lambda: cluster[1].leader().low_watermark_waiters, "somebody waits")
         cluster.elect(2, isr=[1, 2, 3])
         assert told(await waiting) == ("NOT_LEADER_OR_FOLLOWER", -1)
 
@@ -112,10 +112,10 @@ def test_whoever_is_gone_leaves_nothing_waiting() -> None:
         await filled(cluster)
         cluster.world.network.partition("broker-1", "broker-3")
         waiting = asyncio.get_running_loop().create_task(deleted(cluster, 5, timeout_ms=86_400_000))
-        await cluster.until(lambda: cluster[1].leader().low_waiters, "somebody waits")
+        await cluster.until(lambda: cluster[1].leader().low_watermark_waiters, "somebody waits")
         cluster.world.network.reset("admin", "broker-1")
         await asyncio.wait([waiting])
         assert waiting.exception() is not None
-        await cluster.until(lambda: not cluster[1].leader().low_waiters, "nobody waits")
+        await cluster.until(lambda: not cluster[1].leader().low_watermark_waiters, "nobody waits")
 
     Cluster().play(story)

@@ -12,7 +12,11 @@ from millstream.broker.broker import Broker, BrokerSeams
 from millstream.broker.cluster.member import ClusterMember
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.controller.cluster import nodes
-from millstream.controller.cluster.standalone_bootstrap import LONE_EPOCH, LoneState, found_cluster
+from millstream.controller.cluster.standalone_bootstrap import (
+    STANDALONE_EPOCH,
+    StandaloneState,
+    bootstrap_from_standalone,
+)
 from millstream.controller.errors import NotOfThisCluster, OfACluster
 from millstream.controller.topics import NewTopic
 from millstream.coordination.port import Coordination
@@ -279,14 +283,16 @@ def test_a_founder_is_not_alone_again() -> None:
 def test_what_an_attempt_left_that_was_cut_off_is_not_kept() -> None:
     async def story(world: SimulatedWorld) -> None:
         session = await world.open("founder")
-        state = LoneState(BrokerId(1), "c", [], {"1": {"a": "b"}}, 3000)
-        await found_cluster(session, state)
-        await found_cluster(session, state._replace(broker_configs={}, next_producer_id=5000))
+        state = StandaloneState(BrokerId(1), "c", [], {"1": {"a": "b"}}, 3000)
+        await bootstrap_from_standalone(session, state)
+        await bootstrap_from_standalone(
+            session, state._replace(broker_configs={}, next_producer_id=5000)
+        )
         assert (await session.children(nodes.BROKER_CONFIGS)).names == []
         block = nodes.decode_producer_ids((await session.get(nodes.PRODUCER_IDS)).data)
         assert block == range(4000, 5000)
         told = await session.get(nodes.known_broker_path(BrokerId(1)))
-        assert nodes.decode_known_broker(BrokerId(1), told.data).epoch == LONE_EPOCH
+        assert nodes.decode_known_broker(BrokerId(1), told.data).epoch == STANDALONE_EPOCH
 
     played(26, story)
 

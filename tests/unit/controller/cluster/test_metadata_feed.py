@@ -6,15 +6,15 @@ from uuid import UUID
 import pytest
 
 from millstream.controller.cluster.chunks import (
-    Assembly,
     BrokenTransfer,
+    ChunkAssembler,
     Transfer,
     cutting,
     response_of,
 )
 from millstream.controller.cluster.differences import difference
 from millstream.controller.cluster.metadata_feed import NO_POSITION, Feed, partition_count
-from millstream.controller.cluster.port import FeedNews, FeedPosition
+from millstream.controller.cluster.port import FeedPosition, MetadataDelta
 from millstream.controller.image import (
     BrokerImage,
     ClusterImage,
@@ -108,7 +108,7 @@ class History:
         self.images.append(image)
 
 
-def answers(news: FeedNews, piece_partitions: int) -> list[PullMetadataResponse]:
+def answers(news: MetadataDelta, piece_partitions: int) -> list[PullMetadataResponse]:
     """Over the wire."""
     transfer: Transfer = run_whole(cutting(news, piece_partitions=piece_partitions))
     count = max(1, len(transfer.pieces))
@@ -117,7 +117,7 @@ def answers(news: FeedNews, piece_partitions: int) -> list[PullMetadataResponse]
 
 
 def put_together(base: ClusterImage, pieces: Sequence[PullMetadataResponse]) -> ClusterImage:
-    assembly = Assembly(base, pieces[0])
+    assembly = ChunkAssembler(base, pieces[0])
     for one in pieces:
         assembly.add(one)
     assert assembly.next_piece is None
@@ -196,7 +196,7 @@ def test_changes_are_weighed_by_their_partitions() -> None:
 
 def test_no_piece_is_larger_than_allowed_and_a_large_topic_is_spread() -> None:
     image = empty().changed(put=[topic("large", 25, number=1), topic("small", 1, number=2)])
-    news = FeedNews(FeedPosition(7, image.version), image, None)
+    news = MetadataDelta(FeedPosition(7, image.version), image, None)
     pieces = answers(news, 10)
     assert len(pieces) == 3
     for one in pieces:
@@ -207,9 +207,9 @@ def test_no_piece_is_larger_than_allowed_and_a_large_topic_is_spread() -> None:
 
 def test_pieces_that_do_not_belong_together_are_refused() -> None:
     image = empty().changed(put=[topic("large", 25, number=1)])
-    news = FeedNews(FeedPosition(7, image.version), image, None)
+    news = MetadataDelta(FeedPosition(7, image.version), image, None)
     first, second, third = answers(news, 10)
-    assembly = Assembly(empty(), first)
+    assembly = ChunkAssembler(empty(), first)
     assembly.add(first)
     with pytest.raises(BrokenTransfer):
         assembly.assembled()
@@ -225,9 +225,9 @@ def test_changes_on_the_wrong_image_are_refused() -> None:
     before = empty().changed(put=[topic("t", 3, number=1)])
     moved = [partition(0, 1), *before.topics["t"].partitions[1:]]
     after = before.changed(put=[before.topics["t"]._replace(partitions=tuple(moved))])
-    news = FeedNews(FeedPosition(7, after.version), after, [difference(before, after)])
+    news = MetadataDelta(FeedPosition(7, after.version), after, [difference(before, after)])
     (only,) = answers(news, 10)
-    assembly = Assembly(empty(), only)
+    assembly = ChunkAssembler(empty(), only)
     assembly.add(only)
     with pytest.raises(BrokenTransfer):
         assembly.assembled()

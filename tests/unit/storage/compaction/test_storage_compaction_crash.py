@@ -283,7 +283,7 @@ def test_replaced_files_go_after_the_delay() -> None:
     bench.clean()
     assert any(name.endswith(names.DELETED) for name in bench.files())
     bench.clock.advance(COMPACT.file_delete_delay_ms)
-    bench.opened.owner.empty_rubbish(bench.clock.monotonic_s())
+    bench.opened.owner.delete_due(bench.clock.monotonic_s())
     assert not any(name.endswith(names.DELETED) for name in bench.files())
     kept = [name for name in bench.files() if name.endswith(names.SNAPSHOT)]
     bases = {f"{segment.base_offset:020d}.snapshot" for segment in bench.log.segments}

@@ -16,7 +16,7 @@ from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.os_disk import OsDisk
 from millstream.storage import names
-from millstream.storage.log.base import LogHome
+from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
 from millstream.storage.log.reader import Isolation
 from millstream.storage.segments.files import OpenFiles
@@ -170,7 +170,7 @@ def test_a_slice_being_sent_survives_retention_and_removal() -> None:
     story.opened.owner.store(names.LOG_STARTS, {PARTITION: Offset(60)})
     assert story.log.remove_segments_below_start() > 1
     story.clock.advance(10**9)
-    story.opened.owner.empty_rubbish(story.clock.monotonic_s())
+    story.opened.owner.delete_due(story.clock.monotonic_s())
     assert not story.disk.exists(f"{DIRECTORY}/{0:020d}.log")
     sent = file.read_at(data.position, data.size_bytes)
     assert [record.offset for record in read_records(sent)] == list(range(13))
@@ -235,5 +235,5 @@ def test_descriptors_taken_by_others_are_found_in_the_pool(
         for number in taken:
             os.close(number)
     assert len(list(read_all(log))) == 30
-    assert isinstance(log.home, LogHome)
+    assert isinstance(log.home, LogContext)
     assert log.owner.failure is None

@@ -277,7 +277,7 @@ def test_retention_during_a_flush_does_no_harm() -> None:
     world.log.advance_log_start(Offset(40))
     world.story.opened.owner.store(names.LOG_STARTS, {PARTITION: Offset(40)})
     assert world.log.remove_segments_below_start() == 2
-    world.story.opened.owner.empty_rubbish(world.story.clock.monotonic_s())
+    world.story.opened.owner.delete_due(world.story.clock.monotonic_s())
     world.background.step()
     assert world.told == [None]
     assert world.log.recovery_point == 60

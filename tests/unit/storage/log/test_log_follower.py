@@ -185,6 +185,6 @@ def test_two_batches_too_far_apart_for_one_segment_go_to_two() -> None:
 def test_the_empty_segment_before_a_wide_gap_leaves_no_files() -> None:
     story = Story()
     followed(story, 5 * FAR)
-    story.opened.owner.empty_rubbish(story.clock.monotonic_s())
+    story.opened.owner.delete_due(story.clock.monotonic_s())
     logs = [name for name in story.file_names() if not name.startswith("leader")]
     assert {name.partition(".")[0] for name in logs} == {f"{5 * FAR:020d}"}

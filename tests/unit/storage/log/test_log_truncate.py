@@ -234,7 +234,7 @@ def test_files_of_what_was_cut_go_after_the_delay() -> None:
     story = story_of_batches()
     story.log.truncate_fully(Offset(50))
     assert any(name.endswith(names.DELETED) for name in story.file_names())
-    story.opened.owner.empty_rubbish(story.clock.monotonic_s())
+    story.opened.owner.delete_due(story.clock.monotonic_s())
     left = {name.partition(".")[0] for name in story.file_names() if name[0] == "0"}
     assert left == {f"{50:020d}"}
     assert story.disk.exists(ROOT)

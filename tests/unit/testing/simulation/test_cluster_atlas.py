@@ -5,7 +5,7 @@ from millstream.testing.history.cluster_views import (
     CommittedState,
     PartitionKey,
 )
-from millstream.testing.simulation.cluster.fault_budget import Atlas
+from millstream.testing.simulation.cluster.fault_budget import FaultBudget
 
 KEY = PartitionKey("t", "id", 0)
 
@@ -17,10 +17,10 @@ def atlas(
     wounded: tuple[int, ...] = (),
     without_directory: tuple[int, ...] = (),
     last_known: int = -1,
-) -> Atlas:
+) -> FaultBudget:
     partition = CommittedPartition(KEY, (1, 2, 3), isr[0] if isr else -1, 0, isr, elr, last_known)
     state = CommittedState({KEY: partition})
-    return Atlas(
+    return FaultBudget(
         lambda: state,
         is_promised=lambda key: key == KEY,
         wounded=set(wounded),
@@ -60,5 +60,5 @@ def test_all_may_be_killed_while_nobody_lost_anything() -> None:
 
 def test_what_is_not_promised_may_be_lost() -> None:
     state = CommittedState({KEY: CommittedPartition(KEY, (1,), 1, 0, (1,))})
-    careless = Atlas(lambda: state, is_promised=lambda _: False, wounded=set())
+    careless = FaultBudget(lambda: state, is_promised=lambda _: False, wounded=set())
     assert careless.may_lose_power(1, [1])

@@ -15,7 +15,7 @@ from millstream.storage import names
 from millstream.testing.sim.disk import SimDisk
 from millstream.testing.simulation.broker.watch import require
 from millstream.testing.simulation.cluster.brokers import BrokerMachine
-from millstream.testing.simulation.cluster.fault_budget import Atlas
+from millstream.testing.simulation.cluster.fault_budget import FaultBudget
 from millstream.testing.simulation.cluster.scene import ClusterScene
 
 LOST: Final = "directories lost"
@@ -36,7 +36,9 @@ class Loss(Enum):
 class LostDirectories:
     """Takes directories away and brings them back; one at a time of each broker."""
 
-    def __init__(self, scene: ClusterScene, atlas: Atlas, randomness: SeededRandomness) -> None:
+    def __init__(
+        self, scene: ClusterScene, atlas: FaultBudget, randomness: SeededRandomness
+    ) -> None:
         self._scene = scene
         self._atlas = atlas
         self._randomness = randomness

@@ -17,7 +17,7 @@ from millstream.testing.history.cluster_views import (
 )
 
 
-class Atlas:
+class FaultBudget:
     """Judges by what is committed and by who is well."""
 
     def __init__(

@@ -16,7 +16,7 @@ from millstream.testing.sim.keeper_session import WireCoordination
 from millstream.testing.simulation.broker.process import SimProcess
 from millstream.testing.simulation.cluster.brokers import BrokerMachine
 from millstream.testing.simulation.cluster.directories import LostDirectories
-from millstream.testing.simulation.cluster.fault_budget import Atlas
+from millstream.testing.simulation.cluster.fault_budget import FaultBudget
 from millstream.testing.simulation.cluster.keeper import KEEPER, KEEPER_PORT, KeeperMachine
 from millstream.testing.simulation.cluster.scene import SESSION_MS, ClusterScene
 
@@ -39,7 +39,7 @@ class ClusterFaults:
         scene: ClusterScene,
         keeper: KeeperMachine,
         brokers: dict[int, BrokerMachine],
-        atlas: Atlas,
+        atlas: FaultBudget,
         randomness: SeededRandomness,
     ) -> None:
         self._scene, self._keeper, self._brokers = scene, keeper, brokers

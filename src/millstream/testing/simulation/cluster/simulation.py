@@ -42,7 +42,7 @@ from millstream.testing.simulation.cluster.clients import (
 )
 from millstream.testing.simulation.cluster.coverage import CPU_S_MAX, TOO_SLOW, counted
 from millstream.testing.simulation.cluster.disks import check_acknowledged, scan_disks
-from millstream.testing.simulation.cluster.fault_budget import Atlas
+from millstream.testing.simulation.cluster.fault_budget import FaultBudget
 from millstream.testing.simulation.cluster.faults import ClusterFaults
 from millstream.testing.simulation.cluster.keeper import KeeperMachine
 from millstream.testing.simulation.cluster.scene import ClusterScene, ClusterTopic
@@ -111,7 +111,7 @@ class ClusterPlay:
         settings = _own_settings(scene) if settings is None else settings
         self.brokers = {one: BrokerMachine(scene, one, settings) for one in range(1, count + 1)}
         scene.broker_hosts = {one: machine.host for one, machine in self.brokers.items()}
-        atlas = Atlas(
+        atlas = FaultBudget(
             lambda: scene.committed,
             is_promised=lambda key: key.topic in scene.promised,
             wounded=scene.excuses.wounded,

@@ -31,7 +31,12 @@ from millstream.testing.history.group_events import (
 from millstream.testing.history.groups import GroupHistory, MemberStory
 from millstream.testing.protocol_members.classic import ClassicMember, CooperativeMember
 from millstream.testing.protocol_members.consumer import ConsumerMember
-from millstream.testing.protocol_members.member import FETCH, LeanMember, MemberWish, TopicsKnown
+from millstream.testing.protocol_members.member import (
+    FETCH,
+    MemberSpec,
+    ProtocolMember,
+    TopicsKnown,
+)
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.scene import PORT
 from millstream.testing.simulation.cluster.scene import ClusterScene
@@ -121,7 +126,7 @@ class SimMember(Client):
     """One life of one member."""
 
     def __init__(
-        self, group: SimGroup, scene: ClusterScene, randomness: SeededRandomness, wish: MemberWish
+        self, group: SimGroup, scene: ClusterScene, randomness: SeededRandomness, wish: MemberSpec
     ) -> None:
         group.lives += 1
         name = f"{group.name}-{group.lives}"
@@ -138,13 +143,13 @@ class SimMember(Client):
     def now_ns(self) -> int:
         return round(self.scene.now_s() * 1e9)
 
-    def _make(self, wish: MemberWish) -> LeanMember:
+    def _make(self, wish: MemberSpec) -> ProtocolMember:
         ears = _Ears(self.story, self.now_ns)
         given: tuple[Any, ...] = (
             *(wish, ears, self.group.topics),
             *(self._connections, self._any_broker),
         )
-        made: LeanMember
+        made: ProtocolMember
         if self.group.kind == SERVER_SIDE:
             member_id = UUID(bytes=self.randomness.bytes(16), version=4)
             made = ConsumerMember(*given, member_id=str(member_id))
@@ -223,10 +228,10 @@ class SimOnlooker(Client):
         self._groups = groups
         self._links = {one.name: self._link(one) for one in groups}
 
-    def _link(self, group: SimGroup) -> LeanMember:
-        wish = MemberWish(group=group.name, topics=())
+    def _link(self, group: SimGroup) -> ProtocolMember:
+        wish = MemberSpec(group=group.name, topics=())
         ears = _Ears(MemberStory("onlooker", set()), lambda: 0)
-        return LeanMember(wish, ears, group.topics, self._connections, self._any_broker)
+        return ProtocolMember(wish, ears, group.topics, self._connections, self._any_broker)
 
     def _any_broker(self) -> Address:
         return Address(self.randomness.choice(list(self._hosts.values())), PORT)

@@ -16,7 +16,7 @@ from typing import Final
 
 from millstream.rpc.connections import Address
 from millstream.testing.history.groups import check_group, figures
-from millstream.testing.protocol_members.member import MemberWish, TopicsKnown
+from millstream.testing.protocol_members.member import MemberSpec, TopicsKnown
 from millstream.testing.simulation.broker.scene import PORT
 from millstream.testing.simulation.broker.simulation import errors_are_failures
 from millstream.testing.simulation.broker.watch import SimulationFailed
@@ -157,7 +157,7 @@ class GroupPlay(ClusterPlay):
         await admin.process.spawn(ask_for_the_id(), "topic's id")
 
     def _join(self, group: SimGroup) -> None:
-        wish = MemberWish(group=group.name, topics=(TOPIC,), session_ms=SESSION_MS)
+        wish = MemberSpec(group=group.name, topics=(TOPIC,), session_ms=SESSION_MS)
         randomness = self._chance.fork(f"{group.name} {group.lives}")
         member = SimMember(group, self.scene, randomness, wish)
         group.members[member.name] = member

@@ -313,9 +313,9 @@ class LogDriver:
         self.model.log_start = start
         self.model.durable_end = max(self.model.durable_end, start)
 
-    def empty_rubbish(self) -> None:
+    def delete_due(self) -> None:
         self.clock.advance(1)
-        self.opened.owner.empty_rubbish(self.clock.monotonic_s())
+        self.opened.owner.delete_due(self.clock.monotonic_s())
 
     def compact(self) -> None:
         """Clean what is dirty, flushed and decided; the newest record of every key must stay."""

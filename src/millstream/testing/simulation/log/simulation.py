@@ -39,7 +39,7 @@ SOMETIMES: Final[dict[str, Step]] = {
     "truncate": lambda log, r: log.truncate(r.between(0, 1)),
     "truncate_fully": lambda log, r: log.truncate_fully(r.integer(0, 6)),
     "advance_start": lambda log, r: log.advance_start(r.between(0, 1)),
-    "empty_rubbish": lambda log, _: log.empty_rubbish(),
+    "delete_due": lambda log, _: log.delete_due(),
     "lose_index": lambda log, r: log.lose_index(
         r.between(0, 1), r.choice([".index", ".timeindex"])
     ),

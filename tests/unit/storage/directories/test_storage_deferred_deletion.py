@@ -3,7 +3,7 @@
 import errno
 
 from kits.storage.compaction_kit import StepBackground
-from millstream.storage.directories.deferred_deletion import FILES_PER_JOB_MAX, RubbishRemoval
+from millstream.storage.directories.deferred_deletion import FILES_PER_JOB_MAX, DeferredDeletion
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.testing.sim.clock import ManualClock
 from millstream.testing.sim.disk import SimDisk
@@ -17,7 +17,7 @@ class Yard:
         self.disk = SimDisk(directories=["/a"])
         self.directory = LogDirectory(self.disk, "/a")
         self.directory.open()
-        self.removal = RubbishRemoval(
+        self.removal = DeferredDeletion(
             [self.directory], clock=self.clock, background=self.background
         )
         paths = [f"/a/{number}.deleted" for number in range(count)]
