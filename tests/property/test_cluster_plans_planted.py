@@ -19,7 +19,7 @@ from millstream.controller.cluster import (
 )
 from millstream.controller.cluster.brokers import _Looks
 from millstream.controller.cluster.drafts import Draft
-from millstream.controller.cluster.elections import Electorate, Members, Settled, TopicRules
+from millstream.controller.cluster.elections import ElectionResult, Electorate, Members, TopicRules
 from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import KNOWN_BROKERS
 from millstream.controller.cluster.plans import Plan
@@ -65,12 +65,12 @@ def elected_out_of_the_isr(patch: pytest.MonkeyPatch) -> None:
 
 
 def unclean_elections_are_not_reported(patch: pytest.MonkeyPatch) -> None:
-    unclean = elections._settled_without
+    unclean = elections._elect_without_isr
 
-    def silent(*given: Any, **named: Any) -> Settled:
+    def silent(*given: Any, **named: Any) -> ElectionResult:
         return unclean(*given, **named)._replace(is_unclean=False)
 
-    patch.setattr(elections, "_settled_without", silent)
+    patch.setattr(elections, "_elect_without_isr", silent)
 
 
 def the_same_leader_keeps_its_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -155,25 +155,25 @@ def a_lost_replica_is_brought_in_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lost_replica_is_the_last_known_leader(patch: pytest.MonkeyPatch) -> None:
-    without = elections._settled_without
+    without = elections._elect_without_isr
 
-    def forgetful(partition: PartitionImage, *given: Any, **named: Any) -> Settled:
+    def forgetful(partition: PartitionImage, *given: Any, **named: Any) -> ElectionResult:
         outcome = without(partition._replace(lost=()), *given, **named)
         if outcome.partition.lost == partition.lost:
             return outcome
         return outcome._replace(partition=outcome.partition._replace(lost=partition.lost))
 
     no_checks(patch)
-    patch.setattr(elections, "_settled_without", forgetful)
+    patch.setattr(elections, "_elect_without_isr", forgetful)
 
 
 def a_lost_replica_stays_eligible(patch: pytest.MonkeyPatch) -> None:
     no_checks(patch)
 
-    def trusting(*given: Any, lost: Collection[BrokerId], **named: Any) -> Settled:
-        return elections.settled(*given, **named)
+    def trusting(*given: Any, lost: Collection[BrokerId], **named: Any) -> ElectionResult:
+        return elections.elect(*given, **named)
 
-    patch.setattr(lost_replicas, "settled", trusting)
+    patch.setattr(lost_replicas, "elect", trusting)
 
 
 def a_mark_is_not_written_down(patch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ from millstream.controller.cluster.elections import (
     Electorate,
     TopicRules,
     UncleanElection,
+    elect,
     elect_leaderless,
-    settled,
     unclean_election,
 )
 from millstream.controller.cluster.errors import BrokerIdNotRegistered
@@ -146,7 +146,7 @@ def _taking_out(draft: Draft, policy: Policy, looks: _Looks) -> Steps[None]:
                 # Whoever came may have more than those that an unclean election could choose now.
                 rules = TopicRules.of(topic, policy).only_certain()
             isr = tuple([one for one in partition.isr if one in stayed])
-            outcome = settled(partition, rules, electorate, isr=isr, lost=lost)
+            outcome = elect(partition, rules, electorate, isr=isr, lost=lost)
             draft.put(topic, outcome.partition)
             if pace.is_due():
                 yield None
@@ -200,7 +200,7 @@ def unregister_broker(
                 rules = TopicRules.of(topic, policy)
                 elr = tuple([one for one in partition.elr if one != broker_id])
                 without = partition._replace(elr=elr)
-                outcome = settled(without, rules, electorate, isr=partition.isr)
+                outcome = elect(without, rules, electorate, isr=partition.isr)
                 draft.put(topic, outcome.partition)
                 if outcome.is_unclean:
                     unclean.append(unclean_election(topic, outcome))

@@ -78,7 +78,7 @@ class AllRules:
         return rules
 
 
-class Settled(NamedTuple):
+class ElectionResult(NamedTuple):
     """A partition as it should be; its partition epoch is the old one."""
 
     partition: PartitionImage
@@ -86,14 +86,14 @@ class Settled(NamedTuple):
     is_last_known: bool = False
 
 
-def settled(
+def elect(
     partition: PartitionImage,
     rules: TopicRules,
     electorate: Electorate,
     *,
     isr: Members,
     lost: Collection[BrokerId] = NOBODY,
-) -> Settled:
+) -> ElectionResult:
     """The partition with another in-sync set, and with the leader that follows from it.
 
     The caller has taken out of `isr` whoever is not alive. `lost` have come back without proof
@@ -101,7 +101,7 @@ def settled(
     """
     elr = eligible(partition, rules, isr=isr, lost=lost)
     if partition.leader in isr:
-        return Settled(
+        return ElectionResult(
             partition._replace(isr=isr, elr=elr, last_known_leader=NO_LEADER)
             if isr != partition.isr or elr != partition.elr
             else partition
@@ -110,9 +110,9 @@ def settled(
     if leader == NO_LEADER and not isr:
         leader = electorate.first(partition.replicas, elr)
     if leader != NO_LEADER:
-        return Settled(_led(partition, rules, leader=leader, isr=isr or (leader,), elr=elr))
+        return ElectionResult(_led(partition, rules, leader=leader, isr=isr or (leader,), elr=elr))
     last_known = _last_known(partition, lost)
-    return _settled_without(partition, rules, electorate, isr=isr, elr=elr, last_known=last_known)
+    return _elect_without_isr(partition, rules, electorate, isr=isr, elr=elr, last_known=last_known)
 
 
 def _last_known(partition: PartitionImage, lost: Collection[BrokerId]) -> BrokerId:
@@ -128,7 +128,7 @@ def _last_known(partition: PartitionImage, lost: Collection[BrokerId]) -> Broker
     return last if last in held or not held else held[0]
 
 
-def _settled_without(
+def _elect_without_isr(
     partition: PartitionImage,
     rules: TopicRules,
     electorate: Electorate,
@@ -136,24 +136,24 @@ def _settled_without(
     isr: Members,
     elr: Members,
     last_known: BrokerId,
-) -> Settled:
+) -> ElectionResult:
     """Nobody who surely has everything is alive."""
     candidates = [one for one in partition.replicas if one not in partition.lost]
     is_nobody_left = rules.is_last_known_allowed and not isr and not elr
     if is_nobody_left and last_known in electorate.alive and last_known in candidates:
         led = _led(partition, rules, leader=last_known, isr=(last_known,), elr=())
-        return Settled(led, is_unclean=True, is_last_known=True)
+        return ElectionResult(led, is_unclean=True, is_last_known=True)
     if rules.is_unclean_allowed:
         # Who is only being added may have nothing at all.
         order = sorted(candidates, key=lambda one: one in partition.adding)
         leader = electorate.first(order, order)
         if leader != NO_LEADER:
             led = _led(partition, rules, leader=leader, isr=(leader,), elr=())
-            return Settled(led, is_unclean=True)
+            return ElectionResult(led, is_unclean=True)
     if partition.leader == NO_LEADER and (isr, elr) == (partition.isr, partition.elr):
-        return Settled(partition)
+        return ElectionResult(partition)
     nobody = _with_leader(partition, NO_LEADER)
-    return Settled(nobody._replace(isr=isr, elr=elr, last_known_leader=last_known))
+    return ElectionResult(nobody._replace(isr=isr, elr=elr, last_known_leader=last_known))
 
 
 def eligible(
@@ -197,7 +197,7 @@ def _with_leader(partition: PartitionImage, leader: BrokerId) -> PartitionImage:
     )
 
 
-def unclean_election(topic: TopicImage, outcome: Settled) -> UncleanElection:
+def unclean_election(topic: TopicImage, outcome: ElectionResult) -> UncleanElection:
     """What is to be reported of it."""
     partition = TopicPartition(topic.name, outcome.partition.index)
     return UncleanElection(partition, outcome.partition.leader, outcome.is_last_known)
@@ -213,7 +213,7 @@ def elect_leaderless(
 ) -> bool:
     """Elect a leader for a partition that has none; whether there is one then."""
     isr = tuple([one for one in partition.isr if one in electorate.alive])
-    outcome = settled(partition, rules, electorate, isr=isr)
+    outcome = elect(partition, rules, electorate, isr=isr)
     if outcome.partition is partition:
         return False
     draft.put(topic, outcome.partition)

@@ -12,7 +12,7 @@ from millstream.controller.cluster import nodes
 from millstream.controller.cluster.brokers import BrokerNews, considering_brokers
 from millstream.controller.cluster.differences import difference
 from millstream.controller.cluster.drafts import Draft
-from millstream.controller.cluster.elections import AllRules, Electorate, settled
+from millstream.controller.cluster.elections import AllRules, Electorate, elect
 from millstream.controller.cluster.errors import DamagedNode
 from millstream.controller.cluster.nodes import Assignment, Registration
 from millstream.controller.cluster.plans import Group, Plan, Policy
@@ -318,7 +318,7 @@ def _completing_reassignments(image: ClusterImage, policy: Policy) -> Steps[Plan
                 continue
             after, isr = completed(partition, partition.isr)
             if after is not partition:
-                draft.put(topic, settled(after, rules.of(topic), electorate, isr=isr).partition)
+                draft.put(topic, elect(after, rules.of(topic), electorate, isr=isr).partition)
             if pace.is_due():
                 yield None
     return (yield from draft.planning(None))

@@ -7,7 +7,7 @@ heard of a newer controller: then we are not it any more.
 from collections.abc import Sequence
 
 from millstream.controller.cluster.drafts import Draft
-from millstream.controller.cluster.elections import AllRules, Electorate, settled
+from millstream.controller.cluster.elections import AllRules, Electorate, elect
 from millstream.controller.cluster.errors import (
     IneligibleReplica,
     InvalidUpdateVersion,
@@ -74,7 +74,7 @@ def considering_isr_changes(
             continue
         isr = tuple([member for member, _ in change.isr])
         after, isr = completed(partition, isr)
-        outcome = settled(after, all_rules.of(topic), electorate, isr=isr)
+        outcome = elect(after, all_rules.of(topic), electorate, isr=isr)
         # Also where nothing changes: who asks for what is so does not know what became of an
         # earlier change, and by the new partition epoch that one is refused from now on.
         results.append(draft.put(topic, outcome.partition))

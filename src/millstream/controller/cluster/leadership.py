@@ -10,8 +10,8 @@ from millstream.controller.cluster.elections import (
     Electorate,
     TopicRules,
     UncleanElection,
+    elect,
     elect_leaderless,
-    settled,
     with_leader,
 )
 from millstream.controller.cluster.errors import (
@@ -214,7 +214,7 @@ def shutting_down(
             if _can_go_on(partition, broker_id, electorate):
                 isr = tuple([one for one in partition.isr if one != broker_id])
                 rules = all_rules.of(topic).only_certain()
-                outcome = settled(partition, rules, electorate, isr=isr)
+                outcome = elect(partition, rules, electorate, isr=isr)
                 draft.put(topic, outcome.partition)
             elif partition.leader == broker_id and _is_anybody(_whole(partition), electorate):
                 left.append(TopicPartition(topic.name, partition.index))

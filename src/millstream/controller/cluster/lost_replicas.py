@@ -12,11 +12,11 @@ from typing import NamedTuple
 from millstream.controller.cluster.drafts import Draft
 from millstream.controller.cluster.elections import (
     AllRules,
+    ElectionResult,
     Electorate,
-    Settled,
     TopicRules,
     UncleanElection,
-    settled,
+    elect,
     unclean_election,
 )
 from millstream.controller.cluster.errors import NoReplicaThere
@@ -91,7 +91,7 @@ def losing_replicas(
 
 def _without(
     partition: PartitionImage, broker_id: BrokerId, rules: TopicRules, electorate: Electorate
-) -> Settled:
+) -> ElectionResult:
     marked = partition._replace(lost=(*partition.lost, broker_id))
     isr = tuple([one for one in partition.isr if one != broker_id])
-    return settled(marked, rules, electorate, isr=isr, lost=(broker_id,))
+    return elect(marked, rules, electorate, isr=isr, lost=(broker_id,))

@@ -13,7 +13,7 @@ from millstream.controller.cluster.elections import (
     AllRules,
     Electorate,
     TopicRules,
-    settled,
+    elect,
     unclean_election,
 )
 from millstream.controller.cluster.errors import NoReassignmentInProgress
@@ -120,7 +120,7 @@ class _Work(NamedTuple):
         self._take_room(topic, before, after)
         after, isr = completed(after._replace(elr=elr), isr)
         # The new replicas have the say about who left the set, the old ones about who was in it.
-        outcome = settled(after, rules, self.electorate, isr=isr)
+        outcome = elect(after, rules, self.electorate, isr=isr)
         self.draft.put(topic, outcome.partition)
         if outcome.is_unclean:
             results.unclean_elections.append(unclean_election(topic, outcome))
