@@ -83,8 +83,8 @@ def test_a_directory_that_is_taken_away_goes_offline_and_the_others_go_on(
         assert list(told.values()).count(ErrorCode.NONE) == 2
         assert disks.gauge("offline_log_directories") == 1
         assert disks.gauge("offline_partitions") == 2
-        until(lambda: disks.lines("a log directory failed"), "it is told")
-        (line,) = disks.lines("a log directory failed")
+        until(lambda: disks.lines("log directory failed"), "it is told")
+        (line,) = disks.lines("log directory failed")
         assert str(disks.path("two")) in line
         client.create_topic("new", 4)
         assert [put(client, one, b"x", "new") for one in range(4)] == [ErrorCode.NONE] * 4
@@ -102,8 +102,8 @@ def test_a_directory_that_is_taken_away_goes_offline_and_the_others_go_on(
 def test_a_directory_that_is_taken_away_is_told_while_nobody_writes(disks: Disks) -> None:
     with disks.broker(*ALL):
         shutil.rmtree(disks.path("three"))
-        until(lambda: disks.lines("a log directory failed"), "it is told")
-        (line,) = disks.lines("a log directory failed")
+        until(lambda: disks.lines("log directory failed"), "it is told")
+        (line,) = disks.lines("log directory failed")
         assert str(disks.path("three")) in line
     assert TOPIC not in "".join(one.name for one in disks.path("three").parent.glob("*/*"))
 
@@ -166,8 +166,8 @@ def test_a_segment_cut_under_a_reader_costs_its_partition_and_no_other(
         assert other.fetch("cut", 0, partition=WHOLE).responses[0].partitions[0].error_code == 0
         assert disks.gauge("offline_partitions") == 1
         assert disks.gauge("offline_log_directories") == 0
-        until(lambda: disks.lines("a partition failed"), "it is told")
-        (line,) = disks.lines("a partition failed")
+        until(lambda: disks.lines("partition failed"), "it is told")
+        (line,) = disks.lines("partition failed")
         assert f"cut-{CUT}" in line
         assert "shorter" in line
         assert len(disks.lines("connection closed")) <= 1
@@ -208,7 +208,7 @@ def test_a_partition_whose_files_are_removed_acknowledges_nothing_more(
         assert put(client, WHOLE, b"x", "cut") == 0
         assert disks.gauge("offline_partitions") == 1
         assert disks.gauge("offline_log_directories") == 0
-        until(lambda: disks.lines("a partition failed"), "it is told")
+        until(lambda: disks.lines("partition failed"), "it is told")
         delete_topic(client, "cut")
         assert disks.gauge("offline_partitions") == 0
         client.create_topic("cut", 2)

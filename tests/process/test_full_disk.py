@@ -24,8 +24,8 @@ from millstream.testing.peers.kafka import free_ports
 from millstream.testing.record_batches import read_records
 from millstream.wire.errors import ErrorCode
 
-FULL = "a log directory is full: writes are refused"
-ROOM_AGAIN = "a log directory has room again: writes are accepted"
+FULL = "log directory full; refusing writes"
+ROOM_AGAIN = "log directory has space again; accepting writes"
 DISK_BYTES = 8 << 20
 LEFT_BYTES = 1 << 20
 VALUE = b"v" * 100_000

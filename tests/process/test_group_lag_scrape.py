@@ -20,7 +20,7 @@ SAMPLE = re.compile(r"^millstream_(\w+)\{([^}]*)\} (\S+)$", re.MULTILINE)
 def scrape(directory: Path) -> dict[str, dict[int, dict[int, float]]]:
     """Of our topic: metric, broker, partition, value."""
     lines = (directory / "stderr").read_text().splitlines()
-    served = [json.loads(one) for one in lines if "metrics are served" in one]
+    served = [json.loads(one) for one in lines if "serving metrics" in one]
     assert len(served) == 2
     found: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for one in served:

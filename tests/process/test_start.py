@@ -39,8 +39,9 @@ TOO_HEAVY = {
     "zipfile",
 }
 """Each costs a start more than it is worth before the first client has come."""
-MODULES_MAX = 380
-"""Of all kinds, the interpreter's own included; each takes a quarter of a millisecond or more."""
+MODULES_MAX = 366
+"""Of all kinds, the interpreter's own included; each takes a quarter of a millisecond or more. Our
+packages do not count: they hold nothing but a docstring, and cost a tenth of that."""
 
 STARTED = """
 import os, signal, sys
@@ -111,7 +112,9 @@ def test_a_broker_loads_nothing_heavy_before_it_is_ready(tmp_path: Path) -> None
     loaded = set(modules.split())
     assert {name.partition(".")[0] for name in loaded} & TOO_HEAVY == set()
     assert loaded & TOO_HEAVY == set()
-    assert len(loaded) <= MODULES_MAX
+    ours = {name for name in loaded if name.partition(".")[0] == "millstream"}
+    packages = {name.rpartition(".")[0] for name in ours}
+    assert len(loaded - packages) <= MODULES_MAX
     assert gc_is_on == "True"
 
 
@@ -194,7 +197,7 @@ def test_one_log_directory_that_cannot_be_made_is_told_and_the_others_serve(
         client.create_topic("events", 4)
         client.produce("events", build_batch([(b"k", b"v")]))
         assert client.fetch("events", 0).responses[0].partitions[0].high_watermark == 1
-    told = [one for one in lines_of(tmp_path) if one["message"] == "a log directory is unusable"]
+    told = [one for one in lines_of(tmp_path) if one["message"] == "log directory offline"]
     assert [one["directory"] for one in told] == [bad]
 
 

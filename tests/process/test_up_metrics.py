@@ -21,7 +21,7 @@ BROKER = 4
 def metrics_ports(directory: Path) -> dict[int, int]:
     """By broker, as the log lines have them."""
     lines = (directory / "stderr").read_text().splitlines()
-    told = [json.loads(one) for one in lines if "metrics are served" in one]
+    told = [json.loads(one) for one in lines if "serving metrics" in one]
     return {one["node"]: one["port"] for one in told}
 
 
@@ -88,4 +88,4 @@ def test_a_bad_setting_of_one_start_is_refused_in_one_line(tmp_path: Path) -> No
 def test_a_broker_started_by_hand_serves_no_metrics_unless_told(tmp_path: Path) -> None:
     with broker_process(tmp_path):
         pass
-    assert "metrics are served" not in (tmp_path / "stderr").read_text()
+    assert "serving metrics" not in (tmp_path / "stderr").read_text()

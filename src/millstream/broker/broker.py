@@ -308,7 +308,7 @@ class Broker:
         _tell_start(report, bound)
         if cluster is None:
             for problem in lone_broker.problems(configs):
-                log.warning("a setting that does not fit a single broker", problem=problem)
+                log.warning("setting does not fit a standalone broker", problem=problem)
         return report
 
     def _load_alone(self) -> StartReport:
@@ -324,12 +324,12 @@ class Broker:
         if self.controller.is_first_start:
             # The one line by which a disk that is not mounted can be told from a new broker.
             log.info(
-                "a first start: nothing of this broker was found",
+                "first start: no earlier data found",
                 directories=",".join(self._configs.get_list("log.dirs")),
                 cluster=self.controller.image.cluster_id,
             )
         for gone in self.controller.directory_plan.forgotten:
-            log.info("a log directory without partitions is gone", directory=gone.path)
+            log.info("log directory without partitions is missing", directory=gone.path)
         self._adopt(report)
         self.partitions.attach(self.controller.image)
         return report
@@ -347,7 +347,7 @@ class Broker:
         for topic in outcome.adopted:
             log.info("topic adopted", topic=topic.name, partitions=len(topic.partitions))
         for refused, reason in outcome.refused.items():
-            log.warning("a partition was left alone", partition=str(refused), reason=reason)
+            log.warning("partition not adopted", partition=str(refused), reason=reason)
 
     def _config_of(self, partition: TopicPartition, _: TopicId | None) -> LogConfig:
         topic = self.controller.image.topics.get(partition.topic)
@@ -485,7 +485,7 @@ class Broker:
         self.logs.stop_work()
         unfinished = await self._background.close(timeout_s=STOP_TIMEOUT_S)
         if unfinished:
-            log.warning("background work did not end in time", work=unfinished[:5])
+            log.warning("background work did not finish in time", work=unfinished[:5])
         if self.cluster is not None:
             self.logs.close(broker_epoch=self.cluster.last_epoch)
             await self.cluster.close()
@@ -516,14 +516,16 @@ def _telling(change: ImageChange) -> Steps[None]:
     for topic in change.reconfigured:
         log.info("topic settings changed", topic=topic.name, settings=dict(topic.configs))
     if change.brokers_reconfigured:
-        log.info("settings of brokers or groups changed")
+        log.info("broker or group settings changed")
 
 
 def _tell_start(report: StartReport, bound: list[ListenerAddress]) -> None:
     for directory, cause in report.failed_directories.items():
-        log.error("a log directory is unusable", directory=directory, cause=cause)
+        log.error("log directory offline", directory=directory, cause=cause)
     for partition, cause in report.unusable_partitions.items():
-        log.error("a partition is unusable", partition=str(partition), cause=cause)
+        log.error(
+            "partition offline: its log could not be loaded", partition=str(partition), cause=cause
+        )
     log.info(
         "broker started",
         partitions=len(report.loaded),

@@ -147,7 +147,7 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
             await broker.serve_until(end.told)
         finally:
             if end.is_orphan:
-                log.warning("whoever started this broker is gone: it stops")
+                log.warning("parent process is gone; shutting down")
             # Who cannot go on has nothing to hand over that others could still fetch.
             await broker.stop(hands_over=not end.is_orphan and broker.failure is None)
             logs.flush()

@@ -188,7 +188,7 @@ class Upkeep:
         for one in self._logs.directories:
             if one.failure is not None and one.path not in self._told:
                 self._told.add(one.path)
-                log.error("a log directory failed", directory=one.path, cause=str(one.failure))
+                log.error("log directory failed", directory=one.path, cause=str(one.failure))
         failed = {
             (one.path, partition): cause
             for one in self._logs.directories
@@ -199,7 +199,7 @@ class Upkeep:
             self._told_partitions.add(key)
             path, partition = key
             log.error(
-                "a partition failed", partition=str(partition), directory=path, cause=failed[key]
+                "partition failed", partition=str(partition), directory=path, cause=failed[key]
             )
 
     def _watch_full(self) -> Steps[None] | None:
@@ -213,7 +213,7 @@ class Upkeep:
             if one.path not in self._reported_full:
                 self._reported_full.add(one.path)
                 log.error(
-                    "a log directory is full: writes are refused",
+                    "log directory full; refusing writes",
                     directory=one.path,
                     free_bytes=room.free_bytes,
                 )
@@ -221,7 +221,7 @@ class Upkeep:
             if not room.is_full:
                 self._reported_full.discard(one.path)
                 log.info(
-                    "a log directory has room again: writes are accepted",
+                    "log directory has space again; accepting writes",
                     directory=one.path,
                     free_bytes=room.free_bytes,
                     refused_writes=room.refused_in_episode,

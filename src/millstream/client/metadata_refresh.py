@@ -76,7 +76,7 @@ class Refresher:
             now_s = asyncio.get_running_loop().time()
             for one in self._metadata.update(response, names=names, now_s=now_s):
                 _log.warning(
-                    "a topic was deleted and created again",
+                    "topic was deleted and recreated",
                     topic=one.topic,
                     old_id=one.old_id,
                     new_id=one.new_id,

@@ -327,7 +327,7 @@ class KazooSession:
             limit_s, now_s = self._hang_limit_s, self._clock.monotonic_s()
             if watchdog.is_hung(stamp=self._stamp, now_s=now_s, limit_s=limit_s):
                 self._loss = self._loss or "the event loop hangs"
-                log.error("the event loop hangs: the session is closed", limit_s=limit_s)
+                log.error("event loop hangs; closing the session", limit_s=limit_s)
                 break
         self._client.end(timeout_s=CLOSE_TIMEOUT_S)
         if self._loss is not None:

@@ -2,7 +2,7 @@
 
     log = get_logger("millstream.broker.net.server")
     log.info("partition created", topic=name, partition=index)
-    log.error("a request failed", api=name, error=error)      # with the error's trace
+    log.error("request failed", api=name, error=error)      # with the error's trace
 
 Loggers do nothing until the program calls `configure`: a broker inside somebody's tests leaves
 that process's logging alone. Nothing on a hot path logs; what clients can repeat at will goes

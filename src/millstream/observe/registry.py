@@ -154,5 +154,5 @@ class Registry:
             return work()
         except Exception as error:  # noqa: BLE001 - a scrape tells what it can
             self._failed_reads += 1
-            log.warning("a metric could not be read", metric=name, error=error)
+            log.warning("reading a metric failed", metric=name, error=error)
             return instead

@@ -46,7 +46,7 @@ class ObserveServer:
     async def start(self, *, host: str, port: int) -> int:
         """Listen; the port, which the system chose when 0 was asked for."""
         self._listener = await self._network.listen(self._connection, host=host, port=port)
-        log.info("metrics are served", host=host, port=self._listener.port)
+        log.info("serving metrics", host=host, port=self._listener.port)
         return self._listener.port
 
     async def start_somewhere(self, *, host: str, port: int) -> int | None:
@@ -59,7 +59,7 @@ class ObserveServer:
                 return await self.start(host=host, port=wanted)
             except OSError as error:
                 reason = error.strerror or str(error)
-        log.warning("metrics cannot be served", host=host, reason=reason)
+        log.warning("cannot serve metrics", host=host, reason=reason)
         return None
 
     async def close(self) -> None:

@@ -170,7 +170,7 @@ class LeaderFetcher:
                 try:
                     connection = await self._seams.connections.get(address)
                 except OperatingError as error:
-                    log.debug("a leader cannot be reached", leader=self.leader, error=error)
+                    log.debug("leader unreachable", leader=self.leader, error=error)
                     await asyncio.sleep(0)
                     continue
                 self._connection = connection
@@ -254,7 +254,7 @@ class LeaderFetcher:
 
     def _lost(self, connection: Connection, error: OperatingError) -> None:
         """Nothing can be believed of this connection any more."""
-        log.debug("fetching from a leader failed", leader=self.leader, error=error)
+        log.debug("replica fetch failed", leader=self.leader, error=error)
         connection.close(f"fetching failed: {error}")
         self._connection = None
         if self._timer is not None:
@@ -270,7 +270,9 @@ class LeaderFetcher:
             end = await self._offset(connection, follower, LATEST)
             start = await self._offset(connection, follower, EARLIEST)
         except OperatingError as error:
-            log.debug("no place in the leader's log", partition=follower.partition, error=error)
+            log.debug(
+                "could not find the leader's log range", partition=follower.partition, error=error
+            )
             start = end = None
         if self._is_closed or not self._plan.holds(follower) or follower.state != state:
             return  # what was asked is void: another leader, or none

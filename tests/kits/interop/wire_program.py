@@ -93,7 +93,7 @@ def _outcome(answer: dict[str, Any]) -> Outcome:
 @contextmanager
 def wire_program(jars: Path, log: Path) -> Iterator[WireProgram]:
     """The running program, compiled when it is first needed."""
-    folder = PROGRAMS / "java"
+    folder = PROGRAMS / "clients" / "java"
     sources = [SOURCE, *(folder / "contract").glob("*.java")]
     classes = java_classes(PEERS, "wire-program", sources, jars)
     logging = folder / "log4j2.properties"

@@ -68,7 +68,7 @@ class LostReplicas:
                 await self._send(part, epoch)
             except GivenUp:
                 return  # under its next epoch it looks anew
-            log.warning("the controller knows of logs that failed here", partitions=len(part))
+            log.warning("reported failed logs to the controller", partitions=len(part))
 
     def _is_known(self, topic_id: TopicId, index: int) -> bool:
         """Whether the metadata says so, or has no such replica any more."""

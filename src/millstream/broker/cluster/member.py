@@ -243,7 +243,7 @@ class ClusterMember:
         except OperatingError as error:
             self.give_up(error)
         except Exception as error:  # noqa: BLE001 - told by whoever stops the broker
-            log.error("a fault in a member of the cluster", error=error)
+            log.error("cluster membership failed", error=error)
             self.give_up(MemberFault(f"{type(error).__name__}: {error}"))
 
     def give_up(self, reason: OperatingError) -> None:
@@ -251,7 +251,7 @@ class ClusterMember:
         if self.failure is not None:
             return  # what comes after the first failure comes of it
         self.failure = reason
-        log.error("this broker cannot be a member of the cluster", reason=str(reason))
+        log.error("broker cannot join the cluster", reason=str(reason))
         self.failed.set()
 
     async def _while_registered(self, incarnation: Registered) -> None:
@@ -269,9 +269,11 @@ class ClusterMember:
                     await asyncio.sleep(HAND_OVER_LOOK_S)
                     is_done = await self._is_handed_over(epoch)
         except TimeoutError:
-            log.warning("not everything could be handed over in time", seconds=HAND_OVER_S)
+            log.warning(
+                "controlled shutdown timed out; some partitions are still led", seconds=HAND_OVER_S
+            )
         except (GivenUp, OperatingError) as error:
-            log.warning("nothing was handed over", reason=str(error) or "the session is lost")
+            log.warning("controlled shutdown failed", reason=str(error) or "the session is lost")
 
     async def _is_handed_over(self, epoch: BrokerEpoch) -> bool:
         async def here(controller: ClusterController) -> bool:
@@ -317,7 +319,7 @@ class ClusterMember:
         self._taken_epoch = NO_BROKER_EPOCH
         self._parts.partitions.close_all_leaderships()
         if not self._is_closing:
-            log.warning("the session is lost: nothing is led any more", epoch=epoch)
+            log.warning("session expired; resigned all leaderships", epoch=epoch)
 
     def touch_changed(self) -> None:
         """Who is the controller is known in another way from here on."""
@@ -374,7 +376,7 @@ class ClusterMember:
         self._taken_epoch = NO_BROKER_EPOCH
         if was_shown:
             self._parts.partitions.close_all_leaderships()
-            log.warning("no member any more, says the controller: nothing is led", epoch=epoch)
+            log.warning("fenced by controller; resigned all leaderships", epoch=epoch)
 
     def _note_seen(self, epoch: BrokerEpoch) -> None:
         """An image has it: so a controller has written it down before."""
@@ -391,11 +393,11 @@ class ClusterMember:
         if not image.topics:
             # As likely a coordination service that lost everything: these may be the last copies.
             if self.found_logs:
-                log.warning("the cluster has no topics: logs that are here stay as they are")
+                log.warning("cluster metadata has no topics; local logs are kept")
             return
         strays = yield from self._parts.partitions.deleting_strays(image)
         for one in strays:
-            log.info("a log without a place in the cluster was deleted", partition=str(one))
+            log.info("deleted stray log: partition has no replica here", partition=str(one))
 
     # -- inside ----------------------------------------------------------------------------
 

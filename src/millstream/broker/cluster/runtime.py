@@ -193,7 +193,7 @@ class ClusterPart:
     def _note_unclean(self, partition: TopicPartition, mark: Offset, end: Offset) -> None:
         self.unclean_truncations += 1
         log.warning(
-            "records that were acknowledged are cut off, after an unclean election",
+            "truncated committed records after an unclean leader election",
             partition=str(partition),
             high_watermark=mark,
             end=end,
@@ -263,7 +263,7 @@ class ClusterPart:
             await session.close()
         self._mark_directories(state.cluster_id)
         log.info(
-            "a broker that was alone founds a cluster",
+            "standalone broker bootstrapped a cluster",
             topics=len(state.topics),
             cluster=state.cluster_id,
         )

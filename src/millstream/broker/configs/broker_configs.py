@@ -311,7 +311,7 @@ class BrokerConfigs:
     def _tell_once(self, name: str, text: str, error: Exception) -> None:
         if (name, text) not in self._told and len(self._told) < TOLD_MAX:
             self._told.add((name, text))
-            log.warning("a stored setting is passed over", name=name, reason=str(error))
+            log.warning("stored setting ignored", name=name, reason=str(error))
 
     def _tell_inert(self, name: str, reason: str | None) -> None:
         if (name, "") not in self._told and len(self._told) < TOLD_MAX:

@@ -140,7 +140,7 @@ class DelayedFetch:
         try:
             self._answer(context, self._reader)
         except Exception as error:  # noqa: BLE001 - called by somebody else's request
-            log.error("a delayed fetch failed", error=error)
+            log.error("delayed fetch failed", error=error)
             context.close(f"FETCH failed: {error!r}")
 
 

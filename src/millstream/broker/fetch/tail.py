@@ -151,7 +151,7 @@ class TailFetch:
 
     def _failed(self, error: Exception) -> None:
         self._leave()
-        log.error("a delayed fetch failed", error=error)
+        log.error("delayed fetch failed", error=error)
         self._context.close(f"FETCH failed: {error!r}")
 
 

@@ -33,7 +33,7 @@ async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse
     try:
         header, begin = decode_request_header(data)
     except MalformedFrame as error:
-        log.warning("an envelope has no request in it", reason=str(error))
+        log.warning("envelope without a request", reason=str(error))
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     if header.api_key not in FORWARDED:
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
@@ -46,7 +46,7 @@ async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse
         # NotController is raised through: the answer is `failed` with it.
         return EnvelopeResponse(response_data=await collecting.answered)
     except RequestRefused as error:
-        log.warning("a forwarded request was refused", api=header.api_key.name, reason=str(error))
+        log.warning("forwarded request refused", api=header.api_key.name, reason=str(error))
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
 
 

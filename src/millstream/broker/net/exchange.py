@@ -146,7 +146,7 @@ class Exchange:
             try:
                 work()
             except Exception as error:  # noqa: BLE001 - the answers of others must leave
-                log.error("work at the end of a wake-up failed", error=error)
+                log.error("work at the end of an event-loop iteration failed", error=error)
 
     def _again(self) -> None:
         self.begin()
@@ -257,7 +257,7 @@ class Exchange:
         )
 
     def _break_off(self, peer: ClientPeer, error: Exception) -> None:
-        log.error("a connection failed", client=peer.client_host, error=error)
+        log.error("connection failed", client=peer.client_host, error=error)
         peer.abort(f"failed: {error!r}", Cause.FAILURE)
 
     def _commit(self) -> None:

@@ -236,9 +236,7 @@ class Server:
         """At the limit new connections wait in the kernel until one ends."""
         self._is_full = is_full
         if is_full:
-            self._repeated.warning(
-                "full", "the limit of connections is reached", open=len(self._peers)
-            )
+            self._repeated.warning("full", "connection limit reached", open=len(self._peers))
         for listener in self._listeners:
             if isinstance(listener, SocketListener):
                 if is_full:
@@ -247,9 +245,7 @@ class Server:
                     listener.resume()
 
     def _short(self, error: OSError) -> None:
-        self._repeated.warning(
-            "shortage", "a connection could not be accepted", reason=error.strerror
-        )
+        self._repeated.warning("shortage", "could not accept a connection", reason=error.strerror)
 
     # -- upkeep ----------------------------------------------------------------------------
 

@@ -236,19 +236,19 @@ class Dispatch:
         code = code_of(error)
         facts, name = context.facts, _name_of(context)
         if code is ErrorCode.UNKNOWN_SERVER_ERROR:
-            log.error("a request failed", api=name, version=facts.version, error=error)
+            log.error("request failed", api=name, version=facts.version, error=error)
             if facts.api_key == ApiKey.PRODUCE or not isinstance(error, Exception):
                 context.peer.close(f"{name} failed: {error!r}")
                 return None
         elif not isinstance(error, OperatingError):
-            log.warning("a request was refused", api=name, error=error)
+            log.warning("request refused", api=name, error=error)
         if code is ErrorCode.NOT_CONTROLLER and isinstance(context.peer, CollectingPeer):
             context.peer.is_not_controller()
         return code
 
     def _give_up(self, context: Context, error: Exception, second: Exception) -> None:
         name = _name_of(context)
-        log.error("a failure could not be answered", api=name, error=second)
+        log.error("error response could not be sent", api=name, error=second)
         context.peer.close(f"{name} failed: {error!r}")
 
     # -- answers ---------------------------------------------------------------------------

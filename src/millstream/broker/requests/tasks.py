@@ -45,4 +45,4 @@ class TaskScope:
             return
         error = task.exception()
         if error is not None and not isinstance(error, InvariantViolated):
-            log.error("a task failed", task=task.get_name(), error=error)
+            log.error("task failed", task=task.get_name(), error=error)

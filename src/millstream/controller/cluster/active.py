@@ -133,7 +133,7 @@ class ActiveController:
                 works.append(self._balance())
             await run_until_first(*works)
         except Deposed:
-            log.info("deposed", epoch=self.controller_epoch)
+            log.info("no longer controller", epoch=self.controller_epoch)
         finally:
             self.depose()
 
@@ -202,7 +202,7 @@ class ActiveController:
                 )
             )
             if moved:
-                log.info("leaders were balanced", moved=moved)
+                log.info("preferred leaders elected", moved=moved)
 
     def _policy(self, image: ClusterImage) -> Policy:
         return self._policy_with(image.broker_configs)
@@ -297,7 +297,7 @@ class ActiveController:
             )
         )
         if results.marked:
-            log.warning("logs of a broker failed", broker=broker_id, partitions=results.marked)
+            log.warning("broker reported failed logs", broker=broker_id, partitions=results.marked)
         self._report(results.unclean_elections)
         return results.errors
 

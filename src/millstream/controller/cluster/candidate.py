@@ -121,7 +121,7 @@ class Candidate(Generic[A]):
                     raise
                 except OperatingError as error:
                     # Damaged nodes, no rights: told, and tried again. The broker serves on.
-                    log.error("cannot stand for controller", error=error)
+                    log.error("cannot run for controller", error=error)
                     self._failures += 1
         except SessionLost:
             return
@@ -152,7 +152,7 @@ class Candidate(Generic[A]):
             self._know(controller_id, await _registration(session, controller_id))
             self._failures = 0
         except DamagedNode as error:
-            log.error("nobody can tell who the controller is", error=str(error))
+            log.error("cannot find out which broker is the controller", error=str(error))
             self._know(None)
         await changed.wait()
 
@@ -206,7 +206,7 @@ class Candidate(Generic[A]):
         except SessionLost:
             raise
         except OperatingError as error:
-            log.error("gave up being the controller", error=error)
+            log.error("resigned as controller after an error", error=error)
             self._failures += 1
         finally:
             active.depose()

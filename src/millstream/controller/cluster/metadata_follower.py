@@ -158,7 +158,7 @@ class Following:
                 if isinstance(error, BrokenTransfer):
                     self.position = self.position._replace(version=-1)  # a snapshot, then
                 self._failures += 1
-                log.debug("no metadata from the controller", error=str(error))
+                log.debug("fetching metadata from the controller failed", error=str(error))
                 await asyncio.sleep(ASK_BACKOFF.delay_s(self._failures, self._randomness))
                 return  # it may be somewhere else by now
             self._failures = 0
@@ -236,4 +236,4 @@ class Following:
         self._moved = asyncio.Event()
         if failure is not None or second is not None:
             # The change stands: it is so in the cluster, whatever somebody here makes of it.
-            log.error("a change of metadata was not taken by all", error=failure or second)
+            log.error("metadata change was not applied by every listener", error=failure or second)

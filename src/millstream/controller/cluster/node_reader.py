@@ -151,5 +151,5 @@ def _decoded(path: str, node: NodeData) -> Registration | None:
         return nodes.decode_registration(broker_id, node.data, epoch=epoch)
     except DamagedNode as error:
         # One bad node must not stop the cluster: nobody can use that broker, which is enough.
-        log.error("a registration cannot be read", error=str(error))
+        log.error("broker registration is unreadable", error=str(error))
         return None

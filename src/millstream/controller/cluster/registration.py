@@ -206,14 +206,14 @@ class Membership:
                 )
             except CannotConnect as error:
                 failures += 1
-                log.warning("no session with the coordination service", error=str(error))
+                log.warning("cannot connect to the coordination service", error=str(error))
                 await asyncio.sleep(CONNECT_BACKOFF.delay_s(failures, self._randomness))
                 continue
             failures, self.has_connected = 0, True
             try:
                 await self._live(session)
             except SessionLost:
-                log.warning("the session is lost", session=session.session_id)
+                log.warning("session expired", session=session.session_id)
             finally:
                 self._lose()
                 await asyncio.shield(session.close())
@@ -227,9 +227,9 @@ class Membership:
                 self._lose()
                 ended.set()
             elif state is SessionState.SUSPENDED:
-                log.warning("the coordination service is away")
+                log.warning("coordination service unreachable")
             else:
-                log.info("the coordination service is back")
+                log.info("coordination service reachable again")
             self._events.touch_changed()
 
         session.add_listener(on_state)
@@ -247,7 +247,7 @@ class Membership:
         self._registration = self._registration._replace(previous_epoch=epoch)
         self._cluster_ids = self._cluster_ids._replace(complete_since=None)
         self.current = incarnation = Registered(session, epoch, cluster_id)
-        log.info("registered", broker=self._registration.broker_id, epoch=epoch)
+        log.info("broker registered", broker=self._registration.broker_id, epoch=epoch)
         self._events.registered(incarnation)
         await until(ended, self._stay(incarnation))
 
@@ -279,7 +279,7 @@ class Membership:
                     await session.connected()
                     continue
                 if stat is None or BrokerEpoch(stat.czxid) != incarnation.epoch:
-                    log.warning("the registration is gone", path=self.path)
+                    log.warning("registration was deleted", path=self.path)
                     self._lose()  # before anything is waited for
                     return
                 await changed.wait()
@@ -378,7 +378,7 @@ def _is_same_directory(registration: Registration, found: NodeData) -> bool:
 
 async def _replace(session: Session, path: str, data: bytes, found: NodeData) -> None:
     """Take the place of a dead one in one step, so that nobody else gets between."""
-    log.info("replacing the registration of a dead predecessor", path=path)
+    log.info("replacing the registration of the previous process", path=path)
     try:
         await multi_with_proof(
             session,

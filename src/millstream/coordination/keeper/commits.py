@@ -118,7 +118,7 @@ class Commits:
             self._changed.set()
             if _is_harmless(outcome.error):
                 # The logs are all there still, so nothing is lost; the next roll tries again.
-                log.error("no snapshot could be made", error=outcome.error)
+                log.error("snapshot failed", error=outcome.error)
             elif outcome.error is not None:
                 self._fail(outcome.error)
             self._start_fold()

@@ -109,7 +109,7 @@ class KeeperServer:
             name="keeper start",
         )
         if recovered.truncated_bytes:
-            log.warning("a torn end was cut off", bytes=recovered.truncated_bytes)
+            log.warning("truncated the torn end of the journal", bytes=recovered.truncated_bytes)
         state, rules = recovered.state, self._settings.rules
         now = self._now()
         self._machine = Machine(state, rules, secret=recovered.secret, now=now)
@@ -243,7 +243,7 @@ class KeeperServer:
 
     def _failed(self, error: BaseException) -> None:
         """The disk failed. Memory is ahead of it, so only a restart knows what is true."""
-        log.error("the keeper's disk failed", error=error)
+        log.error("disk failed", error=error)
         self.failure = error
         if self._listener is not None:
             self._listener.close()

@@ -48,7 +48,7 @@ class MoveEnd(Enum):
     CANCELLED = "cancelled, or the partition was closed or deleted"
     DISK_FULL = "no room in the target directory"
     NO_DESCRIPTORS = "the process has too many open files"
-    FAILED = "a log directory failed"
+    FAILED = "log directory failed"
 
 
 class MoveReport(NamedTuple):

@@ -150,7 +150,7 @@ def test_a_service_that_is_away_and_back_is_two_lines(caplog: pytest.LogCaptureF
 
     played(7, story)
     told = [one.getMessage() for one in caplog.records if "service" in one.getMessage()]
-    assert told == ["the coordination service is away", "the coordination service is back"]
+    assert told == ["coordination service unreachable", "coordination service reachable again"]
 
 
 def test_a_broker_whose_disk_failed_comes_again_without_proof() -> None:
