@@ -11,7 +11,7 @@ from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.spark.sessions import SHORT_LIVED_JVM, local_session
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks, also for `pytest tests/spark`
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads marks, also for `pytest tests/spark`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.path.as_posix():
