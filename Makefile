@@ -21,7 +21,7 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 KERNELS := build/.kernels
 
-.PHONY: help demo test check interop sim chaos soak bench up clean
+.PHONY: help demo test check hooks interop sim chaos soak bench up clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,6 +57,9 @@ check: $(KERNELS) ## ruff, cython-lint, mypy --strict, stubs against kernels, im
 	@$(BIN)/python -m millstream.testing.stubs
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --quiet --strict --site-dir build/site
+
+hooks: $(STAMP) ## let git run ruff on what is committed
+	@git config core.hooksPath .githooks
 
 interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Spark
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m interop tests/interop
