@@ -17,11 +17,13 @@ HOURS ?= 1
 PART ?= all
 PORT ?=
 WORKERS ?= 2
+BASE ?= HEAD
 
 STAMP := $(VENV)/.installed
 KERNELS := build/.kernels
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test check hooks interop sim chaos soak bench up clean
+.PHONY: help demo test changed check hooks interop sim chaos soak bench up clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,7 +49,12 @@ demo: $(KERNELS) ## the main job end to end, checks itself
 	@$(BIN)/python -m examples.shop
 
 test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not interop" tests
+	@$(PYTEST) -m "not interop" tests
+
+# Which tests those are: tests/kits/repository/changed_tests.py. It names what has none, or only in other targets.
+changed: $(KERNELS) ## tests of what differs from the last commit (or from BASE), by where they lie
+	@tests=$$(PYTHONPATH=tests $(BIN)/python -m kits.repository.changed $(BASE)); \
+	  if test -n "$$tests"; then echo "$$tests"; $(PYTEST) -m "not interop" $$tests; fi
 
 check: $(KERNELS) ## ruff, cython-lint, mypy --strict, stubs against kernels, import-linter, docs
 	@$(BIN)/ruff format --check --quiet . || { echo "run: $(BIN)/ruff format ."; exit 1; }
@@ -62,7 +69,7 @@ hooks: $(STAMP) ## let git run ruff on what is committed
 	@git config core.hooksPath .githooks
 
 interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Spark
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m interop tests/interop
+	@$(PYTEST) -m interop tests/interop
 
 # With PROOF=1 bugs are planted in the cluster's and the groups' code, one by one, and each must be caught.
 sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker, cluster, groups or all

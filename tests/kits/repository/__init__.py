@@ -1,0 +1,1 @@
+"""What tests of the repository itself, and its Makefile, use."""
