@@ -124,7 +124,7 @@ def _is_test(path: PurePosixPath) -> bool:
 
 def _imports(text: str, kit: PurePosixPath) -> bool:
     # The name of the file first: it spares the parsing of nearly all others.
-    return kit.stem in text and _module(kit) in _imported_modules(text)
+    return kit.stem in text and _module(kit) in imported_modules(text)
 
 
 def _module(kit: PurePosixPath) -> str:
@@ -132,7 +132,8 @@ def _module(kit: PurePosixPath) -> str:
     return ".".join(kit.relative_to(TESTS).with_suffix("").parts)
 
 
-def _imported_modules(text: str) -> Iterator[str]:
+def imported_modules(text: str) -> Iterator[str]:
+    """Every module that it may mean: `from a import b` is `a` and `a.b`."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import(names=names):

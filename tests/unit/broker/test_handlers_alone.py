@@ -1,4 +1,8 @@
-"""Elections, reassignments and the like on a broker that is alone: as from a Kafka of one."""
+"""What only a cluster has, on a standalone broker: answered as by a Kafka of one broker.
+
+ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, UnregisterBroker and
+DescribeQuorum.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""What brokers ask the controller, answered by one that is it, and by one that is not."""
+"""What brokers ask the controller, answered by one that is it, and by one that is not.
+
+AlterPartition, AssignReplicasToDirs, BrokerHeartbeat and PullMetadata.
+"""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,4 +1,7 @@
-"""Requests that are the controller's: any broker takes them, and the controller answers."""
+"""Requests that are the controller's: any broker takes them, and the controller answers.
+
+Envelope, which carries them.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine

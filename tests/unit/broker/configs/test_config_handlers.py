@@ -1,4 +1,7 @@
-"""The four configuration requests, over a real controller."""
+"""The four configuration requests, over a real controller.
+
+DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""The handlers of committed offsets in every version, into a real shard and its log."""
+"""The handlers of committed offsets in every version, into a real shard and its log.
+
+OffsetCommit, OffsetFetch and OffsetDelete.
+"""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,8 @@
-"""The handlers of groups in every version: over the wire, through the shell, into a real shard."""
+"""The handlers of groups in every version: over the wire, through the shell, into a real shard.
+
+JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, DescribeGroups, DeleteGroups,
+ConsumerGroupHeartbeat and ConsumerGroupDescribe.
+"""
 
 import asyncio
 import gc
