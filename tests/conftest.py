@@ -1,6 +1,7 @@
 """For all tests: a machine that is busy with other things must not fail a test by being slow.
 
-And tests of one group run in one process, in their order; or nothing runs.
+And tests of one group run in one process, in their order; or nothing runs. Tests that share servers
+are such a group, or every process of pytest-xdist would start all of them.
 """
 
 import pytest
@@ -8,6 +9,15 @@ from hypothesis import settings
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at groups in the same hook
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and "tests/process/" in item.path.as_posix():
+            used = item._fixtureinfo.name2fixturedefs.values()
+            if any(one.scope == "module" for definitions in used for one in definitions):
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.hookimpl(tryfirst=True)
