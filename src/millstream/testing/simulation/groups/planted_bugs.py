@@ -58,13 +58,13 @@ GROUP_BUGS: Final = (
         "a classic commit of an old generation is accepted",
         (Patch("millstream.groups.classic.commits:check_commit", _any_commit),),
         (WENT_BACK,),
-        first_seed=13,
+        first_seed=16,
     ),
     Planted(
         "a next-generation commit of an old epoch is accepted",
         (Patch("millstream.groups.consumer.group:check_commit", _any_commit_of_any_partition),),
         (WENT_BACK,),
-        first_seed=83,
+        first_seed=107,
     ),
     Planted(
         "a partition is handed over before its release",
@@ -75,7 +75,7 @@ GROUP_BUGS: Final = (
         "offsets are answered empty while they are loaded",
         (Patch(f"{_LED}.check_active", _serves_while_it_loads),),
         (WENT_BACK, BEGAN_BEFORE),
-        first_seed=99,
+        first_seed=126,
     ),
     Planted(
         "a commit is acknowledged before it counts",
@@ -86,6 +86,6 @@ GROUP_BUGS: Final = (
         "a dead member of a classic group is never removed",
         (Patch("millstream.groups.classic.deadlines:Deadlines.put", _never_over),),
         ("I-31",),
-        first_seed=10,
+        first_seed=13,
     ),
 )
