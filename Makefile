@@ -19,6 +19,10 @@ PORT ?=
 WORKERS ?= 2
 BASE ?= HEAD
 
+# Compiled modules are kept, also where the environment says PYTHONDONTWRITEBYTECODE: without them every
+# process that a test starts compiles our sources again, and pytest rewrites every test file in each worker.
+unexport PYTHONDONTWRITEBYTECODE
+
 STAMP := $(VENV)/.installed
 KERNELS := build/.kernels
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
@@ -49,7 +53,7 @@ demo: $(KERNELS) ## the main job end to end, checks itself
 	@$(BIN)/python -m examples.shop
 
 test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
-	@$(PYTEST) -m "not interop" tests
+	@$(PYTEST) -m "not interop" --durations=15 --durations-min=5 tests
 
 # Which tests those are: tests/kits/repository/changed_tests.py. It names what has none, or only in other targets.
 changed: $(KERNELS) ## tests of what differs from the last commit (or from BASE), by where they lie
@@ -100,3 +104,4 @@ up: $(KERNELS) ## three brokers with data in ./data (or those it has; BROKERS=n)
 
 clean: ## remove what the targets built
 	rm -rf build $(VENV) src/millstream/kernels/_compiled/*.so src/*.egg-info
+	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
