@@ -27,7 +27,7 @@ STAMP := $(VENV)/.installed
 KERNELS := build/.kernels
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
-.PHONY: help demo test changed check hooks interop sim chaos soak bench up clean
+.PHONY: help demo test quick changed check hooks interop sim chaos soak bench up clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ demo: $(KERNELS) ## the main job end to end, checks itself
 
 test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
 	@$(PYTEST) -m "not interop" --durations=15 --durations-min=5 tests
+
+quick: $(KERNELS) ## unit tests but the slow ones: under a minute and a half on two cores
+	@$(PYTEST) -m "not interop and not slow" tests/unit
 
 # Which tests those are: tests/kits/repository/changed_tests.py. It names what has none, or only in other targets.
 changed: $(KERNELS) ## tests of what differs from the last commit (or from BASE), by where they lie

@@ -112,6 +112,7 @@ def test_in_a_terminal_there_is_a_table_that_moves() -> None:
         assert part in output.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_empty", [True, False])
 def test_the_picture_is_drawn_whatever_happened(tmp_path: Path, is_empty: bool) -> None:
     seen = Story(("orders", "totals"), 120, STARTED_S) if is_empty else story()

@@ -173,6 +173,7 @@ def test_a_shard_that_is_led_elsewhere_by_now_is_left_to_its_new_coordinator() -
     assert sum(b'"b"' in one for one in committed) == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_a_hundred_thousand_offsets_are_told_in_short_steps(where: str) -> None:
     """Also where nothing is found: looking takes its time as well."""

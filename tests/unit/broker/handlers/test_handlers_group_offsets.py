@@ -171,6 +171,7 @@ def test_offsets_of_several_groups_each_with_its_own_error() -> None:
     tell(story)
 
 
+@pytest.mark.slow
 def test_large_commit_is_committed_as_a_whole() -> None:
     async def story(desk: GroupDesk) -> None:
         await desk.make("wide", 2000)

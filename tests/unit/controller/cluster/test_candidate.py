@@ -188,6 +188,7 @@ def test_a_deposed_controllers_late_write_changes_nothing() -> None:
     play(5, story)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 25))
 def test_epochs_never_go_back_whatever_is_lost(seed: int) -> None:
     """The ledger is written behind the fence: its epochs grow, and no epoch reigned twice.

@@ -170,6 +170,7 @@ def test_those_under_way_are_listed() -> None:
     assert reassignments(plan.image, [TopicPartition("x", 0), TopicPartition("t", 9)]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1000, 6000])
 def test_a_large_topic_moves_in_groups_that_fit_into_a_multi(count: int) -> None:
     """Each leaves the topic's node and the states in it agreeing."""

@@ -9,6 +9,7 @@ from kits.controller.controllers_simulation import simulate
 SEEDS = range(1, 17)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_acknowledged_is_so_and_everybody_agrees(seed: int) -> None:
     """Replay of one seed:
@@ -18,6 +19,7 @@ def test_what_was_acknowledged_is_so_and_everybody_agrees(seed: int) -> None:
     assert simulate(seed)["done"] > 2
 
 
+@pytest.mark.slow
 def test_the_seeds_meet_what_they_are_for() -> None:
     met = sum((simulate(seed) for seed in range(1, 6)), Counter[str]())
     assert met["reigns"] >= 8

@@ -51,6 +51,7 @@ def image_before_the_write(patch: pytest.MonkeyPatch) -> None:
 PLANTED = [without_the_epoch_check, image_before_the_write]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda one: one.__name__)
 def test_it_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)

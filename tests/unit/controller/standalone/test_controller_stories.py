@@ -228,6 +228,7 @@ def test_an_image_of_an_older_controller_is_refused() -> None:
     cluster_played(23, story)
 
 
+@pytest.mark.slow
 def test_two_thousand_partitions_change_hands() -> None:
     """With the simulated keeper: a controller dies, the next loads, elects and tells."""
 
@@ -266,6 +267,7 @@ class Nodes:
         return NodeChildren(sorted(self.names.get(path, [])), Node(b"").stat())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("topics", "partitions"), [(10, 1000), (10_000, 1)])
 def test_ten_thousand_partitions_are_loaded_soon(topics: int, partitions: int) -> None:
     """CPU of reading, decoding and the first look at the brokers; about a second."""

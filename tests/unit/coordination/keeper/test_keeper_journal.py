@@ -218,6 +218,7 @@ def test_one_process_at_a_time() -> None:
         opened(disk.another_process())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_no_power_loss_takes_what_was_promised(seed: int) -> None:
     """Every moment of a run with rolls and folds, a thousand ways of losing what was unsynced."""

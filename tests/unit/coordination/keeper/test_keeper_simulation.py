@@ -172,6 +172,7 @@ def simulate(seed: int, world: SimulatedWorld | None = None) -> Counter[str]:
     return known.events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_or_seen_is_lost(seed: int) -> None:
     """Replay of one seed:
@@ -181,6 +182,7 @@ def test_nothing_acknowledged_or_seen_is_lost(seed: int) -> None:
     assert simulate(seed)["acknowledged"] > 10
 
 
+@pytest.mark.slow
 def test_the_seeds_meet_every_kind_of_fault() -> None:
     met = sum((simulate(seed) for seed in range(1, 9)), Counter[str]())
     assert met["kill"] >= 5

@@ -285,6 +285,7 @@ def broken(again: Bench, before: list[PlainRecord], *, is_stored: bool) -> str |
     return None
 
 
+@pytest.mark.slow
 def test_no_power_loss_leaves_a_cleaned_log_with_less_than_was_trusted() -> None:
     assert first_broken_promise() is None
 

@@ -166,6 +166,7 @@ def test_appends_and_reads_go_on_between_steps(jobs: int) -> None:
     assert bench.state() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [10, 25])
 @pytest.mark.parametrize("jobs", range(STEPS))
 def test_a_truncation_between_steps_is_not_undone(jobs: int, end: int) -> None:

@@ -408,6 +408,7 @@ def test_a_damaged_checkpoint_means_more_work_and_nothing_lost(name: str, conten
     assert broker.manager.directories[0].damaged_checkpoints == []
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_in_two_directories() -> None:
     broker = Broker(roots=("/a", "/b"))
     wanted = [
