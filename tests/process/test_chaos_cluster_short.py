@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from millstream.broker.broker import BrokerSeams
+from millstream.broker.broker import BrokerDependencies
 from millstream.testing.chaos.cluster.actions import LATE_READERS, LATE_TURNS
 from millstream.testing.chaos.cluster.rounds import CHANGED, ClusterChaos
 from millstream.testing.chaos.network.world import require_networks
@@ -13,7 +13,7 @@ from millstream.testing.chaos.run import CLUSTER, run_chaos
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        "coordination" not in BrokerSeams.__dataclass_fields__,
+        "coordination" not in BrokerDependencies.__dataclass_fields__,
         reason="brokers have no cluster mode",
     ),
 ]

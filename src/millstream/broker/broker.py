@@ -11,7 +11,7 @@ from millstream.broker.configs import standalone_defaults as lone_broker
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.fetch.sessions import FetchSessions
 from millstream.broker.garbage import Garbage
-from millstream.broker.groups.service import OFFSETS_TOPIC, GroupsPart, GroupsSeams
+from millstream.broker.groups.service import OFFSETS_TOPIC, GroupService, GroupServiceDependencies
 from millstream.broker.net.limits import ConfiguredLimits
 from millstream.broker.net.listeners import (
     PLAINTEXT,
@@ -58,7 +58,7 @@ from millstream.storage.config import LogConfig
 from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
 
 if TYPE_CHECKING:
-    from millstream.broker.cluster.runtime import ClusterPart
+    from millstream.broker.cluster.runtime import ClusterRuntime
     from millstream.observe.server import ObserveServer
 
 log = get_logger("millstream.broker")
@@ -70,7 +70,7 @@ WARM_UP_STEP_S: Final = 0.02
 
 
 @dataclass(slots=True)
-class BrokerSeams:
+class BrokerDependencies:
     """What a broker borrows from the process; the defaults are the real things."""
 
     disk: Disk = field(default_factory=OsDisk)
@@ -105,17 +105,21 @@ class LoopTimers:
 class Broker:
     """Make it on a running loop, `await start()`, later `await stop()`."""
 
-    def __init__(self, configs: BrokerConfigs, seams: BrokerSeams | None = None) -> None:
+    def __init__(
+        self, configs: BrokerConfigs, dependencies: BrokerDependencies | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
-        seams = seams or BrokerSeams()
+        dependencies = dependencies or BrokerDependencies()
         self._configs = configs
-        self._seams = seams
-        self._background = seams.background or ThreadBackground(loop)
+        self._dependencies = dependencies
+        self._background = dependencies.background or ThreadBackground(loop)
         self.broker_id = BrokerId(configs.get_int("broker.id"))
-        self.metrics = BrokerMetrics(seams.process)
+        self.metrics = BrokerMetrics(dependencies.process)
         self._tasks = TaskScope()
         self._turns = Turns(self._background, self._tasks.spawn)
-        self._computing = seams.background or ThreadBackground(loop, workers=REQUESTS_ELSEWHERE_MAX)
+        self._computing = dependencies.background or ThreadBackground(
+            loop, workers=REQUESTS_ELSEWHERE_MAX
+        )
         self._requests = requests = Turns(
             self._background,
             self._tasks.spawn,
@@ -124,33 +128,26 @@ class Broker:
         )
         self._garbage = Garbage(lambda: self._turns.is_busy or requests.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
-        storage = Seams(seams.disk, seams.clock, seams.randomness, self._background)
-        directories = configs.get_list("log.dirs")
-        self.logs = LogManager(
-            storage,
-            directories,
-            open_files_max=seams.open_files_max,
-            cleaner_limits=configs.cleaner_limits(),
-        )
+        self.logs = self._make_logs()
         dispatch = Dispatch(lambda: self.services, self._tasks.spawn, requests)
         self.server = Server(
             dispatch,
             self._table,
             ConfiguredLimits(configs),
             self.metrics,
-            clock=seams.clock,
+            clock=dependencies.clock,
             background=self._background,
-            network=seams.network,
+            network=dependencies.network,
         )
         self.partitions = Partitions(self.logs, configs, self._table, broker_id=self.broker_id)
         self.server.exchange.reading_failed = self.logs.reading_failed
         self.server.exchange.after_commit = self.partitions.wake_readers
-        self.partitions.after_late_wake = self.server.exchange.poke
+        self.partitions.after_late_wake = self.server.exchange.flush_ready
         self.partitions.is_wake_coming = self.server.exchange.is_awake
         self.cluster = self._make_cluster(dispatch, requests) if self._is_in_cluster else None
         """What a broker of a cluster has beside the rest; None: it is alone."""
         self._alone = None if self.cluster is not None else self._make_alone()
-        timers = LoopTimers(loop, seams.clock)
+        timers = LoopTimers(loop, dependencies.clock)
         self.groups = self._make_groups(timers)
         self.services = self._make_services(dispatch, timers)
         gauges.register(self.services)
@@ -160,11 +157,11 @@ class Broker:
             self.logs,
             configs,
             self.metrics,
-            clock=seams.clock,
+            clock=dependencies.clock,
             turns=self._turns,
             make_missing_logs=self._make_missing_logs,
             garbage=self._garbage,
-            poke=self.server.exchange.poke,
+            flush_ready=self.server.exchange.flush_ready,
         )
         if self.cluster is not None:
             self._upkeep.cluster_duties = self.cluster.duties()
@@ -178,14 +175,23 @@ class Broker:
     @property
     def _is_in_cluster(self) -> bool:
         servers = self._configs.get_list("zookeeper.connect")
-        return self._seams.coordination is not None or bool(servers)
+        return self._dependencies.coordination is not None or bool(servers)
+
+    def _make_logs(self) -> LogManager:
+        dependencies, configs = self._dependencies, self._configs
+        return LogManager(
+            Seams(dependencies.disk, dependencies.clock, dependencies.randomness, self._background),
+            configs.get_list("log.dirs"),
+            open_files_max=dependencies.open_files_max,
+            cleaner_limits=configs.cleaner_limits(),
+        )
 
     def _make_alone(self) -> LocalController:
-        seams, configs = self._seams, self._configs
+        dependencies, configs = self._dependencies, self._configs
         return LocalController(
-            disk=seams.disk,
+            disk=dependencies.disk,
             background=self._background,
-            randomness=seams.randomness,
+            randomness=dependencies.randomness,
             directories=configs.get_list("log.dirs"),
             broker_id=self.broker_id,
             check_configs=configs.check_topic_configs,
@@ -193,33 +199,33 @@ class Broker:
             on_full=self.logs.note_full,
         )
 
-    def _make_cluster(self, dispatch: Dispatch, requests: Turns) -> "ClusterPart":
+    def _make_cluster(self, dispatch: Dispatch, requests: Turns) -> "ClusterRuntime":
         # Only here: a start is measured in tenths of a second, and one alone needs none of it.
-        from millstream.broker.cluster.runtime import ClusterPart, PartSeams
+        from millstream.broker.cluster.runtime import ClusterDependencies, ClusterRuntime
 
-        seams = self._seams
-        borrowed = PartSeams(
+        dependencies = self._dependencies
+        borrowed = ClusterDependencies(
             broker_id=self.broker_id,
             configs=self._configs,
-            coordination=seams.coordination,
-            disk=seams.disk,
+            coordination=dependencies.coordination,
+            disk=dependencies.disk,
             background=self._background,
-            network=seams.network or LoopNetwork(),
-            clock=seams.clock,
-            randomness=seams.randomness,
+            network=dependencies.network or LoopNetwork(),
+            clock=dependencies.clock,
+            randomness=dependencies.randomness,
             turns=self._turns,
             requests=requests,
             spawn=self._tasks.spawn,
             logs=self.logs,
             partitions=self.partitions,
             services=lambda: self.services,
-            poke=self.server.exchange.poke,
+            flush_ready=self.server.exchange.flush_ready,
         )
-        return ClusterPart(borrowed, dispatch)
+        return ClusterRuntime(borrowed, dispatch)
 
-    def _make_groups(self, timers: LoopTimers) -> GroupsPart:
-        groups = GroupsPart(
-            GroupsSeams(
+    def _make_groups(self, timers: LoopTimers) -> GroupService:
+        groups = GroupService(
+            GroupServiceDependencies(
                 services=lambda: self.services,
                 timers=timers,
                 turns=self._turns,
@@ -242,13 +248,13 @@ class Broker:
         return self.services.image
 
     def _make_services(self, dispatch: Dispatch, timers: LoopTimers) -> Services:
-        seams, configs = self._seams, self._configs
+        dependencies, configs = self._dependencies, self._configs
         cluster = self.cluster
         blocks: BlockSource = cluster.member.producer_id_blocks if cluster else self.controller
         return Services(
             broker_id=self.broker_id,
-            clock=seams.clock,
-            randomness=seams.randomness,
+            clock=dependencies.clock,
+            randomness=dependencies.randomness,
             timers=timers,
             answering=dispatch,
             configs=configs,
@@ -257,12 +263,12 @@ class Broker:
             partitions=self.partitions,
             fetch_sessions=FetchSessions(
                 slots_max=configs.get_int("max.incremental.fetch.session.cache.slots"),
-                clock=seams.clock,
-                randomness=seams.randomness,
+                clock=dependencies.clock,
+                randomness=dependencies.randomness,
             ),
             producer_ids=ProducerIds(blocks, self._tasks.spawn),
             metrics=self.metrics,
-            repeated=Repeated(log, seams.clock, interval_s=60.0),
+            repeated=Repeated(log, dependencies.clock, interval_s=60.0),
             membership=cluster.metadata if cluster else None,
             groups=self.groups,
         )
@@ -354,7 +360,7 @@ class Broker:
         return self._configs.log_config(topic.configs if topic is not None else {})
 
     def _told(self, endpoints: list[ListenerAddress]) -> tuple[Endpoint, ...]:
-        host = self._seams.host_name if self.cluster is not None else ""
+        host = self._dependencies.host_name if self.cluster is not None else ""
         return tuple(Endpoint(one.name, one.host or host, one.port, PLAINTEXT) for one in endpoints)
 
     @property
@@ -362,13 +368,13 @@ class Broker:
         return self._configs.get_text("broker.rack") or None
 
     async def _serve_metrics(self) -> None:
-        port, preferred = self._configs.get_int("metrics.port"), self._seams.metrics_port
+        port, preferred = self._configs.get_int("metrics.port"), self._dependencies.metrics_port
         if port < 0 and preferred is None:
             return
         from millstream.observe.server import ObserveServer
 
         self._observe = ObserveServer(
-            self._seams.network or LoopNetwork(),
+            self._dependencies.network or LoopNetwork(),
             self.metrics,
             why_not_ready=lambda: self._not_ready,
             prepare=self._register_gauges,
@@ -440,7 +446,9 @@ class Broker:
         Then what is there stays for ever, and the garbage collector need not look at it again.
         """
         if next(steps, None) is None:
-            if self._seams.process is not None:  # not in somebody's tests, whose garbage is theirs
+            if (
+                self._dependencies.process is not None
+            ):  # not in somebody's tests, whose garbage is theirs
                 self._garbage.begin()
             return
         loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.cluster.first_start import check_first_start
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.net.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
@@ -122,13 +122,13 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
     try:
         check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
         files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
-        seams = BrokerSeams(
+        dependencies = BrokerDependencies(
             process=LinuxProcess(),
             host_name=socket.gethostname(),
             open_files_max=files,
             metrics_port=starter.metrics_port,
         )
-        broker = Broker(configs, seams)
+        broker = Broker(configs, dependencies)
         if not await _started(broker, end.told):
             return EXIT_OK
     except (OperatingError, OSError) as error:

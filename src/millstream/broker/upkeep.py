@@ -58,15 +58,15 @@ class Upkeep:
         clock: Clock,
         turns: Turns,
         make_missing_logs: Callable[[], Coroutine[Any, Any, None] | None],
-        poke: Callable[[], None],
+        flush_ready: Callable[[], None],
         garbage: Garbage,
     ) -> None:
-        """`poke` lets answers leave that became ready here."""
+        """`flush_ready` lets answers leave that became ready here."""
         self.cluster_duties: Mapping[str, Duty] = {}
         """What a broker in a cluster has to do besides; set before the start."""
         self._clock = clock
         self._turns_of_work = turns
-        self._poke = poke
+        self._flush_ready = flush_ready
         self._garbage = garbage
         self._told: set[str] = set()
         self._told_partitions: set[tuple[str, TopicPartition]] = set()
@@ -232,7 +232,7 @@ class Upkeep:
         now_ms = self._clock.wall_ms()
         for one in self._logs.with_waiting():
             if one.slot.expire_waiting(now_ms, ErrorCode.REQUEST_TIMED_OUT):
-                self._poke()
+                self._flush_ready()
 
     def _expire_producers(self) -> None:
         self._logs.expire_producers()

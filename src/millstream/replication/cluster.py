@@ -9,7 +9,7 @@ from millstream.replication.throttle import ReplicaThrottle
 
 
 @dataclass(slots=True)
-class ClusterSeams:
+class ReplicationDependencies:
     """Set once, when the broker is put together; and what is counted."""
 
     monotonic_s: Callable[[], float] = lambda: 0.0

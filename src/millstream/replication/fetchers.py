@@ -43,7 +43,7 @@ LOST_WAIT_S: Final = 0.02
 
 
 @dataclass(slots=True, kw_only=True)
-class FetchSeams:
+class FetcherDependencies:
     """What fetchers borrow from the broker."""
 
     connections: Connections
@@ -55,7 +55,7 @@ class FetchSeams:
     limits: Callable[[], FetchLimits] = FetchLimits
     back_off_max_s: Callable[[], float] = lambda: 1.0
     """`replica.fetch.backoff.ms`."""
-    poke: Callable[[], None] = lambda: None
+    flush_ready: Callable[[], None] = lambda: None
     """Lets answers leave that became ready here."""
     throttle: ReplicaThrottle = field(default_factory=ReplicaThrottle)
     """For all that is fetched of partitions in which this broker is not in sync."""
@@ -64,8 +64,8 @@ class FetchSeams:
 class ReplicaFetchers:
     """Follows every partition from its leader. Implements `partitions.FollowedPartitions`."""
 
-    def __init__(self, seams: FetchSeams) -> None:
-        self._seams = seams
+    def __init__(self, dependencies: FetcherDependencies) -> None:
+        self._dependencies = dependencies
         self._fetchers: dict[BrokerId, LeaderFetcher] = {}
         self._places: dict[Follower, LeaderFetcher] = {}
         self._is_closed = False
@@ -83,7 +83,7 @@ class ReplicaFetchers:
             return
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = LeaderFetcher(self._seams, leader)
+            fetcher = self._fetchers[leader] = LeaderFetcher(self._dependencies, leader)
         self._places[follower] = fetcher
         fetcher.follow(follower)
 
@@ -108,10 +108,10 @@ class ReplicaFetchers:
 class LeaderFetcher:
     """All partitions that are followed from one leader."""
 
-    def __init__(self, seams: FetchSeams, leader: BrokerId) -> None:
-        self._seams = seams
+    def __init__(self, dependencies: FetcherDependencies, leader: BrokerId) -> None:
+        self._dependencies = dependencies
         self.leader = leader
-        self._plan = FetchPlan(seams.throttle)
+        self._plan = FetchPlan(dependencies.throttle)
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._replica: tuple[BrokerId, BrokerEpoch] | None = None
@@ -157,18 +157,18 @@ class LeaderFetcher:
             self._ask(connection)
         elif not self._is_connecting and not self.is_idle:
             self._is_connecting = True
-            self._seams.spawn(self._connect(), f"fetch from broker {self.leader}")
+            self._dependencies.spawn(self._connect(), f"fetch from broker {self.leader}")
 
     async def _connect(self) -> None:
         """Until there is a connection; `Connections` waits longer after each failure."""
         try:
             while not self._is_closed and not self.is_idle:
-                address = self._seams.address_of(self.leader)
+                address = self._dependencies.address_of(self.leader)
                 if address is None:
                     await asyncio.sleep(NO_ADDRESS_WAIT_S)
                     continue
                 try:
-                    connection = await self._seams.connections.get(address)
+                    connection = await self._dependencies.connections.get(address)
                 except OperatingError as error:
                     log.debug("leader unreachable", leader=self.leader, error=error)
                     await asyncio.sleep(0)
@@ -183,8 +183,8 @@ class LeaderFetcher:
     # -- asking ----------------------------------------------------------------------------
 
     def _ask(self, connection: Connection) -> None:
-        seams, now_s = self._seams, self._loop.time()
-        replica = seams.replica()
+        dependencies, now_s = self._dependencies, self._loop.time()
+        replica = dependencies.replica()
         if replica != self._replica:
             # Of partitions in which nothing moves a leader knows the epoch that asked for them
             # first, and takes nobody into the ISR by an older one than the controller knows.
@@ -195,7 +195,7 @@ class LeaderFetcher:
         if need is None:
             return
         body = fetch_wire.encode(
-            seams.limits(),
+            dependencies.limits(),
             replica,
             need.session,
             asked=need.asked,
@@ -230,26 +230,26 @@ class LeaderFetcher:
         finally:
             self._is_asking = False
         self._go_on()
-        self._seams.poke()
+        self._dependencies.flush_ready()
 
     def _take(self, connection: Connection, body: memoryview) -> None:
-        seams, now_s = self._seams, self._loop.time()
+        dependencies, now_s = self._dependencies, self._loop.time()
         try:
             is_good, lost = self._plan.answered(
-                fetch_wire.decode(body), now_s=now_s, delay_max_s=seams.back_off_max_s()
+                fetch_wire.decode(body), now_s=now_s, delay_max_s=dependencies.back_off_max_s()
             )
         except OperatingError as error:
             self._lost(connection, error)
             return
         for follower in lost:
             work = self._find_place(connection, follower)
-            seams.spawn(work, f"find the log of {follower.partition}")
+            dependencies.spawn(work, f"find the log of {follower.partition}")
         if not is_good:
             for follower in self._plan:
                 self._do(follower, Next.BACK_OFF)
 
     def _do(self, follower: Follower, following: Next) -> None:
-        delay_max_s = self._seams.back_off_max_s()
+        delay_max_s = self._dependencies.back_off_max_s()
         self._plan.do(follower, following, now_s=self._loop.time(), delay_max_s=delay_max_s)
 
     def _lost(self, connection: Connection, error: OperatingError) -> None:
@@ -291,7 +291,7 @@ class LeaderFetcher:
             timestamp=which,
         )
         topic = ListOffsetsTopic(name=follower.partition.topic, partitions=[one])
-        request = ListOffsetsRequest(replica_id=self._seams.replica()[0], topics=[topic])
+        request = ListOffsetsRequest(replica_id=self._dependencies.replica()[0], topics=[topic])
         answer = await connection.send(request)
         for told in (part for topic in answer.topics for part in topic.partitions):
             return Offset(told.offset) if not told.error_code and told.offset >= 0 else None

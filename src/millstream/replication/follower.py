@@ -18,7 +18,7 @@ from millstream.model.ids import (
     TopicId,
 )
 from millstream.model.invariant import invariant
-from millstream.replication.cluster import ClusterSeams
+from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.readable import ReadableReplica
 from millstream.storage.epochs import EpochEnd
 from millstream.storage.flush import FlushDone
@@ -98,7 +98,7 @@ class FollowerHome(NamedTuple):
     wake: Callable[["Follower"], None]
     """Let the readers of the partition look again, soon."""
     counts: FollowerCounts
-    cluster: ClusterSeams
+    cluster: ReplicationDependencies
 
 
 class Follower(ReadableReplica):

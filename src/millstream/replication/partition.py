@@ -19,7 +19,7 @@ from millstream.model.ids import (
     TopicId,
 )
 from millstream.model.invariant import invariant
-from millstream.replication.cluster import ClusterSeams
+from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -81,7 +81,7 @@ class LeaderHome(NamedTuple):
     """Group commit: `LogManager.flush`."""
     wake: Callable[["Partition"], None]
     """Let the readers of the partition look again, soon."""
-    cluster: ClusterSeams
+    cluster: ReplicationDependencies
 
 
 class Partition(ReadableReplica):

@@ -18,7 +18,7 @@ from millstream.model.errors import (
     UnknownTopicId,
 )
 from millstream.model.ids import BrokerId, Offset, TopicId, TopicPartition
-from millstream.replication.cluster import ClusterSeams
+from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.errors import NotLeader
 from millstream.replication.follower import (
     Follower,
@@ -109,7 +109,7 @@ class Roles(Waking):
         self._table = table
         self._broker_id = broker_id
         """None: this broker leads everything there is."""
-        self.cluster = ClusterSeams(monotonic_s=logs.clock.monotonic_s)
+        self.cluster = ReplicationDependencies(monotonic_s=logs.clock.monotonic_s)
         """What a broker in a cluster sets before it attaches."""
         self.counts = FollowerCounts()
         self.fetching: FollowedPartitions | None = None

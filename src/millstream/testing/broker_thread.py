@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.cli.keeper_thread import HOST as KEEPER_HOST
 from millstream.cli.keeper_thread import KeeperThread
@@ -165,13 +165,13 @@ class BrokerThread:
             "transaction.state.log.replication.factor": "1",
             **self._settings,
         }
-        seams = BrokerSeams()
+        dependencies = BrokerDependencies()
         if self._keeper is not None:
             place = (KEEPER_HOST, self._keeper_port)
-            seams.coordination = WireCoordination(LoopNetwork(), seams.clock, [place])
+            dependencies.coordination = WireCoordination(LoopNetwork(), dependencies.clock, [place])
             settings["zookeeper.session.timeout.ms"] = str(SESSION_MS)
             settings[SERVERS] = f"{KEEPER_HOST}:{self._keeper_port}"
-        broker = Broker(BrokerConfigs(settings), seams)
+        broker = Broker(BrokerConfigs(settings), dependencies)
         await broker.start()
         self.port = broker.endpoints[0].port
         self._is_ready.set()

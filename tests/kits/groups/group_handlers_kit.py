@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from kits.broker.topic_handlers_kit import INSIDE, Desk, _Peer
 from millstream.broker.broker import LoopTimers
-from millstream.broker.groups.service import OFFSETS_TOPIC, GroupsPart, GroupsSeams
+from millstream.broker.groups.service import OFFSETS_TOPIC, GroupService, GroupServiceDependencies
 from millstream.broker.requests.context import Context, RequestFacts
 from millstream.broker.requests.registry import SERVED, load
 from millstream.broker.requests.topic_changes import topic_defaults
@@ -58,8 +58,8 @@ class GroupDesk(Desk):
         self._answering = _Answering()
         services.answering = cast("Any", self._answering)
         turns = Turns(InlineBackground())
-        self.groups = GroupsPart(
-            GroupsSeams(
+        self.groups = GroupService(
+            GroupServiceDependencies(
                 services=lambda: services,
                 timers=services.timers,
                 turns=turns,

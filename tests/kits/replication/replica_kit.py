@@ -34,7 +34,7 @@ from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import Repeated, get_logger
 from millstream.replication.errors import ProposalRefused
 from millstream.replication.fetch_wire import FetchLimits
-from millstream.replication.fetchers import FetchSeams, ReplicaFetchers
+from millstream.replication.fetchers import FetcherDependencies, ReplicaFetchers
 from millstream.replication.isr_port import IsrAnswer, IsrProposal, IsrState
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
@@ -160,19 +160,19 @@ class ReplicaBroker:
     def _join_cluster(self) -> None:
         node, partitions, exchange = self.node, self.partitions, self.server.exchange
         exchange.after_commit = partitions.wake_readers
-        partitions.after_late_wake = exchange.poke
+        partitions.after_late_wake = exchange.flush_ready
         partitions.is_wake_coming = exchange.is_awake
         self.connections = Connections(
             node.network, RpcSettings(request_timeout_s=5.0, connect_timeout_s=1.0), node.randomness
         )
         self.fetchers = ReplicaFetchers(
-            FetchSeams(
+            FetcherDependencies(
                 connections=self.connections,
                 address_of=lambda one: Address(f"broker-{one}", PORT),
                 replica=lambda: (self.broker_id, self.epoch),
                 spawn=self.tasks.spawn,
                 limits=lambda: FetchLimits(wait_max_ms=WAIT_MAX_MS),
-                poke=exchange.poke,
+                flush_ready=exchange.flush_ready,
                 throttle=ReplicaThrottle(lambda: self._cluster.follower_rate),
             )
         )

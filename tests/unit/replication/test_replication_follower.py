@@ -9,7 +9,7 @@ from kits.storage.log_stories import Story, batch_of
 from millstream.kernels.batches import HEADER_BYTES
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId
 from millstream.model.invariant import InvariantViolated
-from millstream.replication.cluster import ClusterSeams
+from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.fetch_plan import FOREVER_S, FetchPlan, key_of
 from millstream.replication.fetch_wire import (
     VERSIONS,
@@ -57,7 +57,7 @@ def follower(
     if config is not None:
         story.log.config = config
     home = FollowerHome(
-        lambda _log, done: done(None), lambda _: None, FollowerCounts(), ClusterSeams()
+        lambda _log, done: done(None), lambda _: None, FollowerCounts(), ReplicationDependencies()
     )
     return Follower(story.log, TOPIC_ID, FollowerState(LeaderEpoch(epoch), 0, LEADER), home)
 
@@ -211,7 +211,7 @@ def test_what_is_to_be_flushed_is_not_acknowledged_before() -> None:
     plane = DataPlane(LogConfig(flush_messages=1), background=background)
     plane.create("t")
     log, counts = plane.leader("t").log, FollowerCounts()
-    home = FollowerHome(plane.logs.flush, lambda _: None, counts, ClusterSeams())
+    home = FollowerHome(plane.logs.flush, lambda _: None, counts, ReplicationDependencies())
     one = Follower(log, TOPIC_ID, FollowerState(LeaderEpoch(1), 0, LEADER), home)
     ready: list[bool] = []
     one.on_ready = lambda: ready.append(True)

@@ -41,7 +41,7 @@ from millstream.model.ids import (
 )
 from millstream.observe.logs import get_logger
 from millstream.replication.fetch_wire import FetchLimits
-from millstream.replication.fetchers import FetchSeams, ReplicaFetchers
+from millstream.replication.fetchers import FetcherDependencies, ReplicaFetchers
 from millstream.replication.partitions import Partitions
 from millstream.replication.throttle import ReplicaThrottle
 from millstream.rpc.connections import Connections
@@ -66,7 +66,7 @@ FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 
 
 @dataclass(slots=True, kw_only=True)
-class PartSeams:
+class ClusterDependencies:
     """What it borrows from the broker it belongs to."""
 
     broker_id: BrokerId
@@ -84,46 +84,46 @@ class PartSeams:
     logs: LogManager
     partitions: Partitions
     services: Callable[[], Services]
-    poke: Callable[[], None]
+    flush_ready: Callable[[], None]
     """Lets answers leave that became ready here."""
 
 
-class ClusterPart:
+class ClusterRuntime:
     """`load`, `join`; later `hand_over`, `stop_serving` and `close`."""
 
-    def __init__(self, seams: PartSeams, dispatch: Dispatch) -> None:
+    def __init__(self, dependencies: ClusterDependencies, dispatch: Dispatch) -> None:
         """Raises InvalidConfig."""
-        self._seams = seams
-        configs = seams.configs
+        self._dependencies = dependencies
+        configs = dependencies.configs
         self._settings = settings = cluster_settings(configs)
         replica_settings(configs)  # which checks them
         self._identity = ClusterIdentity(
-            seams.disk,
+            dependencies.disk,
             configs.get_list("log.dirs"),
-            broker_id=seams.broker_id,
-            randomness=seams.randomness,
+            broker_id=dependencies.broker_id,
+            randomness=dependencies.randomness,
         )
         self.connections = Connections(
-            seams.network,
+            dependencies.network,
             RpcSettings(
-                client_id=f"broker-{seams.broker_id}",
+                client_id=f"broker-{dependencies.broker_id}",
                 connect_timeout_s=settings.connect_timeout_s,
                 request_timeout_s=settings.request_timeout_s,
             ),
-            seams.randomness,
+            dependencies.randomness,
         )
         self.member = ClusterMember(
             MemberParts(
-                broker_id=seams.broker_id,
+                broker_id=dependencies.broker_id,
                 configs=configs,
                 settings=settings,
-                coordination=seams.coordination or _kazoo(settings, seams.clock),
+                coordination=dependencies.coordination or _kazoo(settings, dependencies.clock),
                 connections=self.connections,
-                clock=seams.clock,
-                randomness=seams.randomness,
-                turns=seams.turns,
-                spawn=seams.spawn,
-                partitions=seams.partitions,
+                clock=dependencies.clock,
+                randomness=dependencies.randomness,
+                turns=dependencies.turns,
+                spawn=dependencies.spawn,
+                partitions=dependencies.partitions,
             )
         )
         self.metadata = ClusterMetadata(self.member, configs.topic_defaults)
@@ -133,30 +133,30 @@ class ClusterPart:
         self._fetchers = self._replicate()
         self._lost = LostReplicas(
             self.member.calls,
-            seams.partitions,
+            dependencies.partitions,
             lambda: self.member.image,
-            broker_id=seams.broker_id,
+            broker_id=dependencies.broker_id,
             broker_epoch=lambda: self.member.broker_epoch,
         )
         self.unclean_truncations = 0
 
     def _forward(self, dispatch: Dispatch) -> None:
-        seams = self._seams
+        dependencies = self._dependencies
         forwarding = Forwarding(
             dispatch,
-            seams.services,
+            dependencies.services,
             self.member.route,
             self.connections,
-            spawn=seams.spawn,
-            turns=seams.requests,
+            spawn=dependencies.spawn,
+            turns=dependencies.requests,
             timeout_s=self._settings.request_timeout_s,
             settled=Settling(self.member.following.wait_for),
         )
         dispatch.take_elsewhere = dict.fromkeys(FORWARDED, forwarding.take)
 
     def _replicate(self) -> ReplicaFetchers:
-        seams, member = self._seams, self.member
-        configs, cluster = seams.configs, seams.partitions.cluster
+        dependencies, member = self._dependencies, self.member
+        configs, cluster = dependencies.configs, dependencies.partitions.cluster
         cluster.proposals = member.isr
         cluster.may_propose = member.may_propose
         cluster.may_lead = member.may_lead
@@ -166,23 +166,23 @@ class ClusterPart:
         cluster.leader_throttle = ReplicaThrottle(lambda: configs.throttle_bytes_per_s(LEADER_RATE))
         cluster.is_rack_aware = lambda: configs.get_text("replica.selector.class") == RACK_AWARE
         fetchers = ReplicaFetchers(
-            FetchSeams(
+            FetcherDependencies(
                 connections=self.connections,
                 address_of=member.address_of,
-                replica=lambda: (seams.broker_id, member.broker_epoch),
-                spawn=seams.spawn,
+                replica=lambda: (dependencies.broker_id, member.broker_epoch),
+                spawn=dependencies.spawn,
                 limits=self._fetch_limits,
                 back_off_max_s=lambda: configs.get_int("replica.fetch.backoff.ms") / 1000,
-                poke=seams.poke,
+                flush_ready=dependencies.flush_ready,
                 throttle=ReplicaThrottle(lambda: configs.throttle_bytes_per_s(FOLLOWER_RATE)),
             )
         )
-        seams.partitions.fetching = fetchers
+        dependencies.partitions.fetching = fetchers
         return fetchers
 
     def _fetch_limits(self) -> FetchLimits:
         # For every request: one by one, because to read and check all of them costs more than that.
-        get_int = self._seams.configs.get_int
+        get_int = self._dependencies.configs.get_int
         return FetchLimits(
             wait_max_ms=get_int("replica.fetch.wait.max.ms"),
             bytes_min=get_int("replica.fetch.min.bytes"),
@@ -203,13 +203,13 @@ class ClusterPart:
 
     def load(self) -> StartReport:
         """Look whose the directories are, lock them and open their logs."""
-        seams = self._seams
+        dependencies = self._dependencies
         self._identity.read()
         if self._identity.was_alone:
             return self._load_lone()
-        seams.logs.prepare(self._identity.withheld)
+        dependencies.logs.prepare(self._identity.withheld)
         # The topics' own settings are not known yet; nothing is removed by these.
-        report = seams.logs.start(lambda *_: seams.configs.log_config({}))
+        report = dependencies.logs.start(lambda *_: dependencies.configs.log_config({}))
         self._identity.leave_out(report.failed_directories)
         self._identity.check_logs(len(report.loaded))
         self.member.last_epoch = report.last_broker_epoch
@@ -222,20 +222,22 @@ class ClusterPart:
         from millstream.broker.cluster.standalone_import import StandaloneImport
         from millstream.controller.cluster.standalone_bootstrap import STANDALONE_EPOCH
 
-        seams = self._seams
+        dependencies = self._dependencies
         past = StandaloneImport(
-            seams.disk,
-            seams.configs.get_list("log.dirs"),
-            broker_id=seams.broker_id,
-            background=seams.background,
-            randomness=seams.randomness,
+            dependencies.disk,
+            dependencies.configs.get_list("log.dirs"),
+            broker_id=dependencies.broker_id,
+            background=dependencies.background,
+            randomness=dependencies.randomness,
         )
         past.read()
-        seams.logs.prepare([], past.deleted)
-        report = seams.logs.start(
-            lambda partition, _: seams.configs.log_config(past.topic_configs(partition.topic))
+        dependencies.logs.prepare([], past.deleted)
+        report = dependencies.logs.start(
+            lambda partition, _: dependencies.configs.log_config(
+                past.topic_configs(partition.topic)
+            )
         )
-        past.check(seams.logs, report)
+        past.check(dependencies.logs, report)
         self._identity.leave_out(())
         self.member.last_epoch = STANDALONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
         self.member.found_logs = len(report.loaded)
@@ -256,7 +258,7 @@ class ClusterPart:
         try:
             await bootstrap_from_standalone(session, state)
         except (ClusterIsThere, InconsistentClusterId) as error:
-            first = self._seams.configs.get_list("log.dirs")[0]
+            first = self._dependencies.configs.get_list("log.dirs")[0]
             reason = f"it has the metadata of a broker alone, and {error}"
             raise NotOfThisCluster(first, reason) from error
         finally:
@@ -270,17 +272,17 @@ class ClusterPart:
 
     def _mark_directories(self, cluster_id: str) -> None:
         """Those that are still in place: the coordination service may have kept us waiting."""
-        logs = self._seams.logs
+        logs = self._dependencies.logs
         self._identity.leave_out(logs.unusable_directories())
         if logs.has_failed:
             raise AllDirectoriesFailed({one.path: str(one.failure) for one in logs.directories})
-        with _told_as_storage():
+        with as_storage_error():
             self._identity.complete(cluster_id)
         logs.expect(META_PROPERTIES)
 
     def listener_among(self, bound: list[ListenerAddress], protocols: dict[str, str]) -> str:
         """The one that other brokers come to; raises InvalidConfig without one."""
-        return inter_broker_listener(self._seams.configs, bound, protocols)
+        return inter_broker_listener(self._dependencies.configs, bound, protocols)
 
     async def join(
         self,
@@ -304,9 +306,9 @@ class ClusterPart:
             await self._found_cluster(self._past.state)
             self._past = None
         member.following.subscribe(on_change)
-        rack = self._seams.configs.get_text("broker.rack") or None
+        rack = self._dependencies.configs.get_text("broker.rack") or None
         registration = Registration(
-            self._seams.broker_id,
+            self._dependencies.broker_id,
             endpoints,
             rack,
             previous_epoch=member.last_epoch,
@@ -323,30 +325,30 @@ class ClusterPart:
         await member.registered_once()
         self._mark_directories(member.cluster_id)
         await member.ready()
-        with _told_as_storage():
+        with as_storage_error():
             identity.keep_epoch(member.seen_epoch)
 
     # -- while it runs ---------------------------------------------------------------------
 
     def duties(self) -> dict[str, Duty]:
         """What has to be done by the clock."""
-        configs, seams = self._seams.configs, self._seams
+        configs, dependencies = self._dependencies.configs, self._dependencies
         return {
             # What was caught up at one look counts until the next.
             "lag of followers": Duty(
                 lambda: configs.get_int("replica.lag.time.max.ms") / 2000,
-                seams.partitions.checking_lag,
+                dependencies.partitions.checking_lag,
             ),
             "high watermarks": Duty(
                 lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
-                seams.partitions.storing_high_watermarks,
+                dependencies.partitions.storing_high_watermarks,
             ),
             "lost replicas": Duty(lambda: LOOK_S, self._look_for_lost),
         }
 
     def _look_for_lost(self) -> Coroutine[Any, Any, None] | None:
         """Logs that failed are told; a broker without any directory ends, as Kafka's does."""
-        logs = self._seams.logs
+        logs = self._dependencies.logs
         if not logs.has_failed:
             return self._lost.look()
         if self.member.failure is None:
@@ -356,10 +358,10 @@ class ClusterPart:
 
     def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
         """Logs that could not be made for want of room."""
-        if not self._seams.partitions.has_missing or self.member.is_taking:
+        if not self._dependencies.partitions.has_missing or self.member.is_taking:
             return None
-        steps = self.member.between(self._seams.partitions.trying_again())
-        return self._seams.turns.run(steps, name="make missing logs")
+        steps = self.member.between(self._dependencies.partitions.trying_again())
+        return self._dependencies.turns.run(steps, name="make missing logs")
 
     # -- stop ------------------------------------------------------------------------------
 
@@ -370,7 +372,7 @@ class ClusterPart:
     async def stop_serving(self) -> None:
         """Nothing is led, and nothing fetched, from here on."""
         await self.member.stop_following()
-        self._seams.partitions.close_all_leaderships()
+        self._dependencies.partitions.close_all_leaderships()
         self._fetchers.close()
 
     @property
@@ -393,7 +395,7 @@ class ClusterPart:
 
 
 @contextmanager
-def _told_as_storage() -> Iterator[None]:
+def as_storage_error() -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -16,7 +16,7 @@ from millstream.shards.errors import CoordinatorNotAvailable, RequestRefused
 from millstream.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from millstream.broker.groups.service import GroupsPart
+    from millstream.broker.groups.service import GroupService
     from millstream.groups.coordinator import GroupCoordinator
     from millstream.shards.context import ResponseSink
 
@@ -60,7 +60,7 @@ def group_text(error: OperatingError) -> str | None:
     return error.reason if isinstance(error, RequestRefused) else None
 
 
-def groups_of(context: Context) -> "GroupsPart":
+def groups_of(context: Context) -> "GroupService":
     """The broker's groups; raises CoordinatorNotAvailable where it has none."""
     groups = context.services.groups
     if groups is None:

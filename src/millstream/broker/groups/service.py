@@ -38,7 +38,7 @@ the characters are: otherwise nobody could be told of the member, nor its group 
 
 
 @dataclass(slots=True, kw_only=True)
-class GroupsSeams:
+class GroupServiceDependencies:
     """What it borrows from the broker it belongs to."""
 
     services: "Callable[[], Services]"
@@ -49,11 +49,11 @@ class GroupsSeams:
     """Calls back once, when all requests that arrived together were handled."""
 
 
-class GroupsPart:
+class GroupService:
     """Implements `storage.ports.LeadershipListener` for the offsets topic."""
 
-    def __init__(self, seams: GroupsSeams) -> None:
-        self._seams = seams
+    def __init__(self, dependencies: GroupServiceDependencies) -> None:
+        self._dependencies = dependencies
         self._coordinator: GroupCoordinator | None = None
         self._topics: ImageTopics | None = None
         self._creating: asyncio.Future[None] | None = None
@@ -78,7 +78,7 @@ class GroupsPart:
         from millstream.groups.coordinator import GroupCoordinator, GroupDependencies
         from millstream.groups.shard import Shard
 
-        services = self._seams.services
+        services = self._dependencies.services
         settings = BrokerGroupSettings(services)
         topics = self._topics = ImageTopics(services)
         clock, randomness = services().clock, services().randomness
@@ -101,13 +101,13 @@ class GroupsPart:
         return GroupCoordinator(
             GroupDependencies(
                 clock=clock,
-                timers=self._seams.timers,
-                turns=self._seams.turns,
+                timers=self._dependencies.timers,
+                turns=self._dependencies.turns,
                 settings=settings,
                 new_shard=new_shard,
                 partition_of=self.partition_of,
                 awaited=self._awaited,
-                at_iteration_end=self._seams.at_iteration_end,
+                at_iteration_end=self._dependencies.at_iteration_end,
             )
         )
 
@@ -131,14 +131,14 @@ class GroupsPart:
         topic = self._topic
         if topic is not None:
             return partition_of(group_id, len(topic.partitions))
-        count = self._seams.services().configs.get_int("offsets.topic.num.partitions")
+        count = self._dependencies.services().configs.get_int("offsets.topic.num.partitions")
         return partition_of(group_id, count)
 
     def _awaited(self, group_id: str) -> int | None:
         """See `shards.early_requests.Awaited`."""
         from millstream.shards.early_requests import TOPIC_UNKNOWN
 
-        services, topic = self._seams.services(), self._topic
+        services, topic = self._dependencies.services(), self._topic
         if topic is None:
             # Another broker may have told the client of a topic that it knows and we do not.
             return TOPIC_UNKNOWN if services.membership is not None else None
@@ -149,7 +149,7 @@ class GroupsPart:
 
     @property
     def _topic(self) -> "TopicImage | None":
-        return self._seams.services().image.topics.get(OFFSETS_TOPIC)
+        return self._dependencies.services().image.topics.get(OFFSETS_TOPIC)
 
     def metadata_changed(self, change: "ImageChange") -> Steps[None]:
         """Groups subscribe to topics: tell them what came, went or grew, in steps."""
@@ -173,7 +173,7 @@ class GroupsPart:
             return found
         if self._creating is None:
             self._creating = asyncio.get_running_loop().create_future()
-            self._seams.spawn(self._create(self._creating), "create the offsets topic")
+            self._dependencies.spawn(self._create(self._creating), "create the offsets topic")
         try:
             async with asyncio.timeout(CREATE_WAIT_S):
                 await asyncio.shield(self._creating)
@@ -183,7 +183,7 @@ class GroupsPart:
 
     async def _create(self, done: "asyncio.Future[None]") -> None:
         """One for all who ask."""
-        services = self._seams.services()
+        services = self._dependencies.services()
         try:
             error = await self._created(services)
             if error is not None and self._topic is None:

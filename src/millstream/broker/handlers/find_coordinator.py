@@ -27,7 +27,7 @@ from millstream.wire.messages.find_coordinator import (
 )
 
 if TYPE_CHECKING:
-    from millstream.broker.groups.service import GroupsPart
+    from millstream.broker.groups.service import GroupService
 
 
 _GROUP: Final = 0
@@ -72,14 +72,14 @@ def _refusing(context: Context, request: FindCoordinatorRequest) -> Steps[FindCo
 
 
 async def _after_creation(
-    context: Context, request: FindCoordinatorRequest, groups: "GroupsPart"
+    context: Context, request: FindCoordinatorRequest, groups: "GroupService"
 ) -> FindCoordinatorResponse:
     await groups.topic()
     return await on_the_loop(_finding(context, request, groups))
 
 
 def _finding(
-    context: Context, request: FindCoordinatorRequest, groups: "GroupsPart"
+    context: Context, request: FindCoordinatorRequest, groups: "GroupService"
 ) -> Steps[FindCoordinatorResponse]:
     topic = context.services.image.topics.get(_TOPIC)
     nodes = advertised_brokers(context)

@@ -154,7 +154,7 @@ class Exchange:
 
     # -- connections -----------------------------------------------------------------------
 
-    def poke(self) -> None:
+    def flush_ready(self) -> None:
         """Answers became ready outside a wake-up: a flush is done, or a time is up."""
         if not self._is_awake:
             self._again()

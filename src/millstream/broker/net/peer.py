@@ -127,7 +127,7 @@ class ClientPeer(ABC):
         self._exchange.hold(self)
         if self.state == OPEN:
             self.resume_if_idle()
-            self._exchange.poke()
+            self._exchange.flush_ready()
 
     # -- output ----------------------------------------------------------------------------
 

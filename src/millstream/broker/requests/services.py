@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from millstream.broker.cluster.membership import Membership
     from millstream.broker.configs.broker_configs import BrokerConfigs
     from millstream.broker.fetch.sessions import FetchSessions
-    from millstream.broker.groups.service import GroupsPart
+    from millstream.broker.groups.service import GroupService
     from millstream.broker.produce.producer_ids import ProducerIds
     from millstream.broker.requests.context import AnswerPart, Context, Peer, RequestFacts
     from millstream.controller.image import ClusterImage, TopicImage
@@ -107,7 +107,7 @@ class Services:
     """Warnings that clients can cause at any rate."""
     membership: "Membership | None" = None
     """This broker's place in a cluster; None: it is alone."""
-    groups: "GroupsPart | None" = None
+    groups: "GroupService | None" = None
     """The group coordinator; None only where handlers are tried without it."""
     unnamed_listeners: frozenset[str] = frozenset()
     """Listeners on all addresses for which nothing is advertised; known once they are bound."""

@@ -15,7 +15,7 @@ import pytest
 import uvloop
 
 from kits.process.wire_client import WireClient, produce_request
-from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.replication.partition import Partition
 from millstream.runtime.background import Outcome, ThreadBackground
@@ -105,7 +105,7 @@ async def scene(directory: Path) -> AsyncIterator[Scene]:
     background = HeldBackground(asyncio.get_running_loop())
     settings = {"broker.id": "1", "listeners": "PLAINTEXT://127.0.0.1:0"}
     configs = BrokerConfigs({**settings, "log.dirs": str(directory)})
-    broker = Broker(configs, BrokerSeams(background=background))
+    broker = Broker(configs, BrokerDependencies(background=background))
     await broker.start()
     found = Scene(broker, background)
     try:

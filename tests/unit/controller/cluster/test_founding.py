@@ -8,7 +8,7 @@ import pytest
 from kits.controller.membership_kit import happens, played
 from kits.coordination.coordination_kit import KEEPER, PORT, SimulatedWorld
 from kits.storage.log_stories import batch_of
-from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.cluster.member import ClusterMember
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.controller.cluster import nodes
@@ -53,9 +53,9 @@ class Machine:
     def _process(self) -> SimProcess:
         return SimProcess(self.world.world.loop, "broker", self.node.network)
 
-    def _seams(self, coordination: Coordination | None) -> BrokerSeams:
+    def _dependencies(self, coordination: Coordination | None) -> BrokerDependencies:
         node = self.node
-        seams: dict[str, Any] = {
+        dependencies: dict[str, Any] = {
             "disk": node.disk,
             "clock": node.clock,
             "randomness": node.randomness,
@@ -63,10 +63,10 @@ class Machine:
             "network": self.process.network,
             "coordination": coordination,
         }
-        return BrokerSeams(**seams)
+        return BrokerDependencies(**dependencies)
 
     def _broker(self, coordination: Coordination | None, changed: Mapping[str, str]) -> Broker:
-        return Broker(BrokerConfigs({**SETTINGS, **changed}), self._seams(coordination))
+        return Broker(BrokerConfigs({**SETTINGS, **changed}), self._dependencies(coordination))
 
     async def alone(self, **changed: str) -> Broker:
         broker = self._broker(None, {name.replace("_", "."): one for name, one in changed.items()})

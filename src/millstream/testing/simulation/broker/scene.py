@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicPartition
@@ -163,14 +163,14 @@ class SimBroker:
     async def _start(self, process: SimProcess) -> tuple[Broker, str]:
         """The broker, and which partitions it could not open."""
         node = self.node
-        seams = BrokerSeams(
+        dependencies = BrokerDependencies(
             disk=node.disk,
             clock=node.clock,
             randomness=node.randomness,
             background=node.background,
             network=process.network,
         )
-        broker = Broker(BrokerConfigs(self._settings), seams)
+        broker = Broker(BrokerConfigs(self._settings), dependencies)
         report = await broker.start()
         return broker, ", ".join(report.unusable_partitions.values())
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from millstream.broker.broker import Broker, BrokerSeams
+from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.controller.cluster.registration import CoordinationIsOlder
 from millstream.model.errors import OperatingError
@@ -107,7 +107,7 @@ class BrokerMachine:
     async def _start(
         self, process: SimProcess, node: SimNode, coordination: LossyCoordination
     ) -> Broker:
-        seams: dict[str, Any] = {
+        dependencies: dict[str, Any] = {
             "disk": node.disk,
             "clock": node.clock,
             "randomness": node.randomness,
@@ -115,7 +115,7 @@ class BrokerMachine:
             "network": process.network,
             "coordination": coordination,
         }
-        broker = Broker(BrokerConfigs(self._settings), BrokerSeams(**seams))
+        broker = Broker(BrokerConfigs(self._settings), BrokerDependencies(**dependencies))
         self._watch_loading(broker, process, node)
         report = await broker.start()
         unusable = report.unusable_partitions
