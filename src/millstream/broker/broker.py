@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from millstream.broker import gauges
-from millstream.broker.configs import standalone_defaults as lone_broker
+from millstream.broker.configs import standalone_defaults
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.fetch.sessions import FetchSessions
+from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
 from millstream.broker.garbage import Garbage
 from millstream.broker.groups.service import OFFSETS_TOPIC, GroupService, GroupServiceDependencies
+from millstream.broker.net.exchange import ExchangeHooks
 from millstream.broker.net.limits import ConfiguredLimits
 from millstream.broker.net.listeners import (
     PLAINTEXT,
@@ -23,10 +25,11 @@ from millstream.broker.net.listeners import (
 from millstream.broker.net.server import Server
 from millstream.broker.produce.producer_ids import BlockSource, ProducerIds
 from millstream.broker.requests import registry
-from millstream.broker.requests.dispatch import Dispatch
+from millstream.broker.requests.context import Peer, RequestFacts
+from millstream.broker.requests.dispatch import Dispatch, Take
 from millstream.broker.requests.services import Services
 from millstream.broker.requests.tasks import TaskScope
-from millstream.broker.upkeep import Upkeep
+from millstream.broker.upkeep import ROOM_LOOK_S, Duty, Upkeep, log_end_of_move
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import (
@@ -81,7 +84,7 @@ class BrokerDependencies:
     network: Network | None = None
     """None: the machine's sockets, without transports between."""
     coordination: Coordination | None = None
-    """None: the servers of `zookeeper.connect`; without any the broker is alone."""
+    """None: the servers of `zookeeper.connect`; without any the broker is standalone."""
     process: ProcessFacts | None = None
     host_name: str = ""
     """What a broker of a cluster is reached by where its settings say no address."""
@@ -129,7 +132,9 @@ class Broker:
         self._garbage = Garbage(lambda: self._turns.is_busy or requests.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
         self.logs = self._make_logs()
-        dispatch = Dispatch(lambda: self.services, self._tasks.spawn, requests)
+        dispatch = Dispatch(
+            lambda: self.services, self._tasks.spawn, requests, take_elsewhere=self._forwarded()
+        )
         self.server = Server(
             dispatch,
             self._table,
@@ -138,33 +143,21 @@ class Broker:
             clock=dependencies.clock,
             background=self._background,
             network=dependencies.network,
+            hooks=ExchangeHooks(
+                after_commit=self._wake_readers, reading_failed=self.logs.reading_failed
+            ),
         )
-        self.partitions = Partitions(self.logs, configs, self._table, broker_id=self.broker_id)
-        self.server.exchange.reading_failed = self.logs.reading_failed
-        self.server.exchange.after_commit = self.partitions.wake_readers
-        self.partitions.after_late_wake = self.server.exchange.flush_ready
-        self.partitions.is_wake_coming = self.server.exchange.is_awake
-        self.cluster = self._make_cluster(dispatch, requests) if self._is_in_cluster else None
-        """What a broker of a cluster has beside the rest; None: it is alone."""
-        self._alone = None if self.cluster is not None else self._make_alone()
+        self.cluster = self._make_cluster(dispatch) if self._is_in_cluster else None
+        """What a broker of a cluster has beside the rest; None: this one is standalone."""
+        self._own_controller = None if self.cluster is not None else self._make_controller()
         timers = LoopTimers(loop, dependencies.clock)
         self.groups = self._make_groups(timers)
+        self.partitions = self._make_partitions()
         self.services = self._make_services(dispatch, timers)
         gauges.register(self.services)
         tally = self.cluster.member.tally if self.cluster is not None else Tally()
         gauges.register_cluster(self.services, tally)
-        self._upkeep = Upkeep(
-            self.logs,
-            configs,
-            self.metrics,
-            clock=dependencies.clock,
-            turns=self._turns,
-            make_missing_logs=self._make_missing_logs,
-            garbage=self._garbage,
-            flush_ready=self.server.exchange.flush_ready,
-        )
-        if self.cluster is not None:
-            self._upkeep.cluster_duties = self.cluster.duties()
+        self._upkeep = self._make_upkeep()
         self.endpoints: list[ListenerAddress] = []
         """Where clients can connect, once started."""
         self._observe: ObserveServer | None = None
@@ -184,9 +177,11 @@ class Broker:
             configs.get_list("log.dirs"),
             open_files_max=dependencies.open_files_max,
             cleaner_limits=configs.cleaner_limits(),
+            on_move_ended=log_end_of_move,
         )
 
-    def _make_alone(self) -> LocalController:
+    def _make_controller(self) -> LocalController:
+        """Of a standalone broker."""
         dependencies, configs = self._dependencies, self._configs
         return LocalController(
             disk=dependencies.disk,
@@ -199,32 +194,47 @@ class Broker:
             on_full=self.logs.note_full,
         )
 
-    def _make_cluster(self, dispatch: Dispatch, requests: Turns) -> "ClusterRuntime":
-        # Only here: a start is measured in tenths of a second, and one alone needs none of it.
+    def _make_cluster(self, dispatch: Dispatch) -> "ClusterRuntime":
+        # Only here: a start is measured in tenths of a second, and a standalone broker needs none
+        # of it.
         from millstream.broker.cluster.runtime import ClusterDependencies, ClusterRuntime
 
         dependencies = self._dependencies
-        borrowed = ClusterDependencies(
-            broker_id=self.broker_id,
-            configs=self._configs,
-            coordination=dependencies.coordination,
-            disk=dependencies.disk,
-            background=self._background,
-            network=dependencies.network or LoopNetwork(),
-            clock=dependencies.clock,
-            randomness=dependencies.randomness,
-            turns=self._turns,
-            requests=requests,
-            spawn=self._tasks.spawn,
-            logs=self.logs,
-            partitions=self.partitions,
-            services=lambda: self.services,
-            flush_ready=self.server.exchange.flush_ready,
+        return ClusterRuntime(
+            ClusterDependencies(
+                broker_id=self.broker_id,
+                configs=self._configs,
+                coordination=dependencies.coordination,
+                disk=dependencies.disk,
+                background=self._background,
+                network=dependencies.network or LoopNetwork(),
+                clock=dependencies.clock,
+                randomness=dependencies.randomness,
+                turns=self._turns,
+                requests=self._requests,
+                spawn=self._tasks.spawn,
+                dispatch=dispatch,
+                logs=self.logs,
+                partitions=lambda: self.partitions,
+                services=lambda: self.services,
+                flush_ready=self.server.exchange.flush_ready,
+            )
         )
-        return ClusterRuntime(borrowed, dispatch)
+
+    def _forwarded(self) -> dict[int, Take]:
+        """How requests are taken that only the controller of a cluster can serve."""
+        if not self._is_in_cluster:
+            return {}
+        from millstream.broker.cluster.forwarding import FORWARDED
+
+        return dict.fromkeys(FORWARDED, self._forward)
+
+    def _forward(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
+        if self.cluster is not None:
+            self.cluster.forwarding.take(peer, facts, body)
 
     def _make_groups(self, timers: LoopTimers) -> GroupService:
-        groups = GroupService(
+        return GroupService(
             GroupServiceDependencies(
                 services=lambda: self.services,
                 timers=timers,
@@ -233,14 +243,44 @@ class Broker:
                 at_iteration_end=self.server.exchange.at_end,
             )
         )
-        self.partitions.watch_topic(OFFSETS_TOPIC, groups)
-        return groups
+
+    def _make_partitions(self) -> Partitions:
+        cluster = self.cluster
+        return Partitions(
+            self.logs,
+            self._configs,
+            self._table,
+            broker_id=self.broker_id,
+            cluster=cluster.replication if cluster is not None else None,
+            fetching=cluster.fetchers if cluster is not None else None,
+            listeners={OFFSETS_TOPIC: self.groups},
+            iterations=self.server.exchange,
+        )
+
+    def _wake_readers(self) -> None:
+        self.partitions.wake_readers()
+
+    def _make_upkeep(self) -> Upkeep:
+        duties = {
+            "missing logs": Duty(lambda: ROOM_LOOK_S, self._make_missing_logs),
+            "garbage": Duty(lambda: GARBAGE_LOOK_S, self._garbage.look),
+        }
+        return Upkeep(
+            self.logs,
+            self._configs,
+            self.metrics,
+            clock=self._dependencies.clock,
+            turns=self._turns,
+            flush_ready=self.server.exchange.flush_ready,
+            duties=duties | (self.cluster.duties() if self.cluster is not None else {}),
+        )
 
     @property
     def controller(self) -> LocalController:
-        """Of a broker that is alone."""
-        invariant(self._alone is not None, "a broker of a cluster has no controller of its own")
-        return cast("LocalController", self._alone)
+        """Of a standalone broker."""
+        controller = self._own_controller
+        invariant(controller is not None, "a broker of a cluster has no controller of its own")
+        return cast("LocalController", controller)
 
     @property
     def image(self) -> ClusterImage:
@@ -292,7 +332,7 @@ class Broker:
         wanted = parse_listeners("listeners", configs.get_written("listeners"))
         protocols = _protocol_map(configs)
         check_protocols(wanted, protocols)
-        report = self._load_alone() if cluster is None else cluster.load()
+        report = self._load_standalone() if cluster is None else cluster.load()
         bound = await self.server.bind(wanted)
         given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
         chosen = advertised(bound, given)
@@ -313,11 +353,11 @@ class Broker:
         self._not_ready = None
         _tell_start(report, bound)
         if cluster is None:
-            for problem in lone_broker.problems(configs):
+            for problem in standalone_defaults.problems(configs):
                 log.warning("setting does not fit a standalone broker", problem=problem)
         return report
 
-    def _load_alone(self) -> StartReport:
+    def _load_standalone(self) -> StartReport:
         """Metadata and logs of a broker that keeps both itself."""
         self.controller.load()
         self._use_dynamic_configs()

@@ -6,8 +6,6 @@ from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
 from millstream.broker.configs.broker_configs import BrokerConfigs
-from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
-from millstream.broker.garbage import Garbage
 from millstream.model.ids import TopicPartition
 from millstream.model.invariant import InvariantViolated
 from millstream.observe import logs
@@ -57,22 +55,20 @@ class Upkeep:
         *,
         clock: Clock,
         turns: Turns,
-        make_missing_logs: Callable[[], Coroutine[Any, Any, None] | None],
         flush_ready: Callable[[], None],
-        garbage: Garbage,
+        duties: Mapping[str, Duty],
     ) -> None:
-        """`flush_ready` lets answers leave that became ready here."""
-        self.cluster_duties: Mapping[str, Duty] = {}
-        """What a broker in a cluster has to do besides; set before the start."""
+        """`flush_ready` lets answers leave that became ready here; `duties` are what the broker
+        has to do besides.
+        """
+        self._duties = duties
         self._clock = clock
         self._turns_of_work = turns
         self._flush_ready = flush_ready
-        self._garbage = garbage
         self._told: set[str] = set()
         self._told_partitions: set[tuple[str, TopicPartition]] = set()
         self._reported_full: set[str] = set()
         self._logs = logs
-        self._make_missing_logs = make_missing_logs
         self._configs = configs
         self._metrics = metrics
         self._handles: dict[str, asyncio.TimerHandle] = {}
@@ -83,7 +79,6 @@ class Upkeep:
 
     def start(self) -> None:
         """Begin every duty; the interval of each is read again before every turn."""
-        self._logs.moves.on_report = _tell_move
         in_s = self._configs_seconds
         self._pace()
         self._told = {one.path for one in self._logs.directories if one.failure is not None}
@@ -95,16 +90,14 @@ class Upkeep:
             self._logs.storing_checkpoints,
         )
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
-        self._every("missing logs", lambda: ROOM_LOOK_S, self._make_missing_logs)
         self._every("old files", lambda: DELETION_CHECK_S, self._logs.deferred_deletion.run)
         self._every("log lines", lambda: 1.0, logs.flush)
         self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.looking)
         self._every("failures", lambda: 1.0, self._tell_failures)
         self._every("full disks", lambda: FULL_CHECK_S, self._watch_full)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
-        self._every("garbage", lambda: GARBAGE_LOOK_S, self._garbage.look)
         self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
-        for name, one in self.cluster_duties.items():
+        for name, one in self._duties.items():
             self._every(name, one.interval_s, one.turn)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
         self._lag.start()
@@ -238,7 +231,7 @@ class Upkeep:
         self._logs.expire_producers()
 
 
-def _tell_move(report: MoveReport) -> None:
+def log_end_of_move(report: MoveReport) -> None:
     """Who asked for the move was answered when it began: how it ended is in the log."""
     tell = log.info if report.end in (MoveEnd.MOVED, MoveEnd.CANCELLED) else log.warning
     tell(

@@ -1,4 +1,4 @@
-"""What replication needs of the rest of a broker in a cluster. A broker alone needs none of it."""
+"""What replication needs of the rest of a broker in a cluster; a standalone one needs nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from millstream.replication.throttle import ReplicaThrottle
 
 @dataclass(slots=True)
 class ReplicationDependencies:
-    """Set once, when the broker is put together; and what is counted."""
+    """Given when the broker is put together; and what is counted."""
 
     monotonic_s: Callable[[], float] = lambda: 0.0
     proposals: IsrProposals | None = None

@@ -7,7 +7,6 @@ task and no future for it. Only connecting, and finding out where a leader's log
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 from millstream.model.errors import OperatingError
@@ -96,6 +95,11 @@ class ReplicaFetchers:
             fetcher.close()
             del self._fetchers[fetcher.leader]
 
+    def ready(self, follower: Follower) -> None:
+        fetcher = self._places.get(follower)
+        if fetcher is not None:
+            fetcher.ready(follower)
+
     def close(self) -> None:
         """Fetch nothing more."""
         self._is_closed = True
@@ -127,7 +131,6 @@ class LeaderFetcher:
         return not len(self._plan)
 
     def follow(self, follower: Follower) -> None:
-        follower.on_ready = partial(self._ready, follower)
         self._plan.add(follower)
         following = follower.prepare()
         if following is not Next.ASK:
@@ -142,7 +145,7 @@ class LeaderFetcher:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _ready(self, follower: Follower) -> None:
+    def ready(self, follower: Follower) -> None:
         self._plan.ready(follower)
         self._go_on()
 

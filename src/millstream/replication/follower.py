@@ -66,7 +66,7 @@ class Next(Enum):
     ASK = auto()
     """Go on."""
     WAIT = auto()
-    """Until a flush is done: then `on_ready` is called."""
+    """Until a flush is done: then `FollowerHome.ready` is called."""
     VOID = auto()
     """The answer was to something else, and what it told is lost: the leader must tell it again."""
     BACK_OFF = auto()
@@ -99,6 +99,8 @@ class FollowerHome(NamedTuple):
     """Let the readers of the partition look again, soon."""
     counts: FollowerCounts
     cluster: ReplicationDependencies
+    ready: Callable[["Follower"], None]
+    """A flush is done that was waited for: more may be fetched."""
 
 
 class Follower(ReadableReplica):
@@ -108,7 +110,6 @@ class Follower(ReadableReplica):
         "_flushes",
         "_home",
         "last_error",
-        "on_ready",
         "state",
     )
 
@@ -120,7 +121,6 @@ class Follower(ReadableReplica):
         self.leader_epoch = state.leader_epoch
         self._home = home
         self._flushes = 0
-        self.on_ready: Callable[[], None] = lambda: None
         self.last_error: OperatingError | int | None = None
         """Why it is not followed right now; a number is the leader's."""
 
@@ -240,7 +240,7 @@ class Follower(ReadableReplica):
         self._flushes -= 1
         self.last_error = error
         if not self._is_closed:
-            self.on_ready()
+            self._home.ready(self)
 
     # -- truncation ------------------------------------------------------------------------
 

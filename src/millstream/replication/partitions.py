@@ -10,6 +10,7 @@ from millstream.kernels.slots import SlotTable
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicPartition
 from millstream.model.limits import LOGS_PER_SYNC_MAX
+from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.metadata import (
     ChangeFacts,
     ImageFacts,
@@ -17,16 +18,18 @@ from millstream.replication.metadata import (
     TopicFacts,
     TopicSettings,
 )
-from millstream.replication.roles import Planned, Roles
+from millstream.replication.roles import FollowedPartitions, Planned, Roles
 from millstream.replication.throttle import (
     FOLLOWER_REPLICAS,
     LEADER_REPLICAS,
     listed_partitions,
 )
+from millstream.replication.waiters import NetworkIterations
 from millstream.runtime.scheduler import Steps, in_parts, run_whole
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager.log_manager import LogManager, NewPartition
+from millstream.storage.ports import LeadershipListener
 
 MIN_IN_SYNC: Final = "min.insync.replicas"
 
@@ -41,8 +44,23 @@ class Partitions(Roles):
         table: SlotTable | None = None,
         *,
         broker_id: BrokerId | None = None,
+        cluster: ReplicationDependencies | None = None,
+        fetching: FollowedPartitions | None = None,
+        listeners: Mapping[str, LeadershipListener] | None = None,
+        iterations: NetworkIterations | None = None,
     ) -> None:
-        super().__init__(logs, table, broker_id=broker_id)
+        """`cluster` and `fetching`: of a broker in a cluster. `listeners`: by topic, who keeps a
+        state of its own in the partitions of it that are led here.
+        """
+        super().__init__(
+            logs,
+            table,
+            broker_id=broker_id,
+            cluster=cluster,
+            fetching=fetching,
+            listeners=listeners,
+            iterations=iterations,
+        )
         self._settings = settings
 
     # -- metadata --------------------------------------------------------------------------

@@ -4,7 +4,7 @@ A partition's state is taken only when it is newer than what is known, by leader
 partition epoch: metadata that comes late is harmless.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol, TypedDict
 from uuid import UUID
 
@@ -29,7 +29,7 @@ from millstream.replication.follower import (
 from millstream.replication.metadata import PartitionFacts, TopicFacts
 from millstream.replication.partition import LeaderFacts, LeaderHome, Partition
 from millstream.replication.readable import ReadableReplica
-from millstream.replication.waiters import Waking
+from millstream.replication.waiters import NetworkIterations, Waking
 from millstream.runtime.scheduler import Steps, in_parts
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
@@ -58,6 +58,19 @@ class FollowedPartitions(Protocol):
 
     def unfollow(self, follower: Follower) -> None:
         """It is not any more; what is under way for it does not count."""
+
+    def ready(self, follower: Follower) -> None:
+        """A flush is done that it waited for: more may be fetched for it."""
+
+
+class NothingFetched:
+    """For a broker that fetches from no other: it leads everything it has."""
+
+    def follow(self, follower: Follower) -> None: ...
+
+    def unfollow(self, follower: Follower) -> None: ...
+
+    def ready(self, follower: Follower) -> None: ...
 
 
 class Planned(NamedTuple):
@@ -102,18 +115,25 @@ class Roles(Waking):
     """The partitions of which this broker has a replica."""
 
     def __init__(
-        self, logs: LogManager, table: SlotTable | None, *, broker_id: BrokerId | None
+        self,
+        logs: LogManager,
+        table: SlotTable | None,
+        *,
+        broker_id: BrokerId | None,
+        cluster: ReplicationDependencies | None,
+        fetching: FollowedPartitions | None,
+        listeners: Mapping[str, LeadershipListener] | None,
+        iterations: NetworkIterations | None,
     ) -> None:
-        super().__init__()
+        super().__init__(iterations)
         self._logs = logs
         self._table = table
         self._broker_id = broker_id
         """None: this broker leads everything there is."""
-        self.cluster = ReplicationDependencies(monotonic_s=logs.clock.monotonic_s)
-        """What a broker in a cluster sets before it attaches."""
+        self.cluster = cluster or ReplicationDependencies(monotonic_s=logs.clock.monotonic_s)
         self.counts = FollowerCounts()
-        self.fetching: FollowedPartitions | None = None
-        """Who fetches for the partitions that are followed; set before the first of them."""
+        self._fetching = fetching if fetching is not None else NothingFetched()
+        self._listeners = listeners or {}
         self._topics: dict[str, TopicFacts] = {}
         self._names: dict[bytes, str] = {}
         self._leaders: dict[Name, Partition] = {}
@@ -126,9 +146,9 @@ class Roles(Waking):
         self._without_room: dict[Name, bool] = {}
         """Those of them whose log could not be made for want of room, and whether it is new."""
         self._home = LeaderHome(logs.flush, self._wake, self.cluster)
-        self._follower_home = FollowerHome(logs.flush, self._wake, self.counts, self.cluster)
-        self._watchers: dict[str, LeadershipListener] = {}
-        """By topic: who keeps a state of its own in the partitions that are led here."""
+        self._follower_home = FollowerHome(
+            logs.flush, self._wake, self.counts, self.cluster, self._fetching.ready
+        )
         self._changes = 0
 
     # -- looking up ------------------------------------------------------------------------
@@ -203,13 +223,6 @@ class Roles(Waking):
     def generation(self) -> int:
         """Grows when a look-up may have another outcome than before, or something failed."""
         return self._changes + sum(one.failure_count for one in self._logs.directories)
-
-    def watch_topic(self, topic: str, listener: LeadershipListener) -> None:
-        """Tell the listener of every partition of the topic that is led here, now and later."""
-        self._watchers[topic] = listener
-        for leader in self:
-            if leader.partition.topic == topic:
-                leader.watch_leadership(listener)
 
     # -- roles -----------------------------------------------------------------------------
 
@@ -290,9 +303,9 @@ class Roles(Waking):
         if self._table is not None and not name.topic.startswith(INTERNAL_PREFIX):
             self._table.add(leader.slot, **_slot_names(leader))
         self._changes += 1
-        watcher = self._watchers.get(name.topic)
-        if watcher is not None:
-            leader.watch_leadership(watcher)
+        listener = self._listeners.get(name.topic)
+        if listener is not None:
+            leader.watch_leadership(listener)
 
     def _follow(self, planned: Planned, log: Log) -> None:
         leader, partition = self._leaders.get(log.partition), planned.partition
@@ -313,8 +326,7 @@ class Roles(Waking):
         else:
             follower.follow(state)
         self._changes += 1
-        if self.fetching is not None:
-            self.fetching.follow(follower)
+        self._fetching.follow(follower)
 
     def _stop_leading(self, leader: Partition, error: OperatingError | None) -> None:
         name = leader.partition
@@ -327,8 +339,7 @@ class Roles(Waking):
     def _stop_following(self, follower: Follower) -> None:
         del self._followers[follower.partition]
         follower.close()
-        if self.fetching is not None:
-            self.fetching.unfollow(follower)
+        self._fetching.unfollow(follower)
 
     def close_all_leaderships(self) -> None:
         """The session is gone: nothing is led any more, from now on (I-18)."""

@@ -1,24 +1,43 @@
 """Who waits for a partition to move, and when it looks: soon, and once for all that moved."""
 
-from collections.abc import Callable
+from typing import Protocol
 
 from millstream.replication.deadlines import Deadlines
 from millstream.replication.readable import ReadableReplica
 from millstream.runtime.timers import Timers
 
 
+class NetworkIterations(Protocol):
+    """The iterations of the event loop that bring requests; each ends with `wake_readers`."""
+
+    def is_awake(self) -> bool:
+        """Whether one is going on: no timer is needed then to let readers look."""
+
+    def flush_ready(self) -> None:
+        """Let answers leave that became ready outside of one."""
+
+
+class NoNetwork:
+    """Nobody but the timers lets readers look."""
+
+    def is_awake(self) -> bool:
+        return False
+
+    def flush_ready(self) -> None:
+        pass
+
+
 class Waking:
     """The readers of all partitions of a broker, and the time limits of whatever waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, iterations: NetworkIterations | None) -> None:
+        iterations = iterations if iterations is not None else NoNetwork()
+        self._is_wake_coming = iterations.is_awake
+        self._flush_ready = iterations.flush_ready
         self._moved: dict[ReadableReplica, None] = {}
         self._timers: Timers | None = None
         self._deadlines: Deadlines | None = None
-        self.after_late_wake: Callable[[], None] = lambda: None
-        """Lets answers leave that became ready outside a wake-up of the network."""
         self._is_wake_due = False
-        self.is_wake_coming: Callable[[], bool] = lambda: False
-        """Whether somebody calls `wake_readers` soon in any case: then no timer is needed."""
 
     def deadlines(self, timers: Timers) -> Deadlines:
         """Where everything waits that has a time limit; one for the broker."""
@@ -34,7 +53,7 @@ class Waking:
 
     def _wake(self, partition: ReadableReplica) -> None:
         self._moved[partition] = None
-        if self._is_wake_due or self.is_wake_coming():
+        if self._is_wake_due or self._is_wake_coming():
             return
         if self._timers is not None:
             # Soon, not now: a request that writes to several partitions, or the next one that
@@ -45,7 +64,7 @@ class Waking:
     def _wake_late(self) -> None:
         self._is_wake_due = False
         self.wake_readers()
-        self.after_late_wake()
+        self._flush_ready()
 
     def wake_readers(self) -> None:
         """Let the fetches look that wait for partitions which moved since the last call."""

@@ -198,14 +198,20 @@ class GroupCommit:
     goes in several rounds.
     """
 
-    def __init__(self, directory: LogDirectory, background: Background) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        background: Background,
+        *,
+        reroute: Callable[[Flushable, FlushDone], None] | None = None,
+    ) -> None:
+        """`reroute`: where to ask for the flush of a log that moved to another directory."""
         self._directory = directory
         self._background = background
         self._waiting: list[_Waiter] = []
         self._is_running = False
         self._is_stopped = False
-        self.reroute: Callable[[Flushable, FlushDone], None] | None = None
-        """Where to ask for the flush of a log that moved to another directory."""
+        self._reroute = reroute
 
     def request(self, log: Flushable, done: FlushDone) -> None:
         """Flush everything the log has now; `done` is called when it is durable, or failed."""
@@ -226,10 +232,10 @@ class GroupCommit:
 
     def _start(self) -> None:
         moved = [one for one in self._waiting if one.log.owner is not self._directory]
-        if moved and self.reroute is not None:
+        if moved and self._reroute is not None:
             self._waiting = [one for one in self._waiting if one.log.owner is self._directory]
             for waiter in moved:  # an error must be the other directory's
-                self.reroute(waiter.log, waiter.done)
+                self._reroute(waiter.log, waiter.done)
         self._refuse_broken()
         if not self._waiting or self._is_running:  # who was told may have asked for the next
             return

@@ -21,6 +21,7 @@ from millstream.controller.standalone.controller import METADATA_DIRECTORY
 from millstream.controller.store import BROKER
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.model.config.properties import check_settings
+from millstream.runtime.clock import SystemClock
 from millstream.runtime.loop import DirectLoop
 from millstream.runtime.network import LoopNetwork
 from millstream.testing.sim.keeper_session import WireCoordination
@@ -167,8 +168,9 @@ class BrokerThread:
         }
         dependencies = BrokerDependencies()
         if self._keeper is not None:
-            place = (KEEPER_HOST, self._keeper_port)
-            dependencies.coordination = WireCoordination(LoopNetwork(), dependencies.clock, [place])
+            clock, place = SystemClock(), (KEEPER_HOST, self._keeper_port)
+            coordination = WireCoordination(LoopNetwork(), clock, [place])
+            dependencies = BrokerDependencies(clock=clock, coordination=coordination)
             settings["zookeeper.session.timeout.ms"] = str(SESSION_MS)
             settings[SERVERS] = f"{KEEPER_HOST}:{self._keeper_port}"
         broker = Broker(BrokerConfigs(settings), dependencies)

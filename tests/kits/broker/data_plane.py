@@ -38,6 +38,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log.reader import ReadSlice
 from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.ports import LeadershipListener
 from millstream.testing.log_kit import SMALL_SEGMENTS
 from millstream.testing.record_batches import PlainRecord, read_records
 from millstream.testing.sim.background import InlineBackground
@@ -235,6 +236,18 @@ def topic_image(
     )
 
 
+class Iterations:
+    """The network's, which the test says are going on or not."""
+
+    def __init__(self) -> None:
+        self.is_going_on = False
+
+    def is_awake(self) -> bool:
+        return self.is_going_on
+
+    def flush_ready(self) -> None: ...
+
+
 class DataPlane:
     """A broker's produce and fetch, on a simulated disk, or in a directory of the real one."""
 
@@ -246,7 +259,10 @@ class DataPlane:
         slots_max: int = 1000,
         capacity_bytes: int | None = None,
         directory: Path | None = None,
+        listeners: Mapping[str, LeadershipListener] | None = None,
     ) -> None:
+        self.iterations = Iterations()
+        self._listeners = listeners
         self.clock = ManualClock()
         self.timers = ManualTimers(self.clock)
         self.disk = SimDisk(11, directories=[ROOT], capacity_bytes=capacity_bytes)
@@ -265,7 +281,13 @@ class DataPlane:
         seams = Seams(disk, self.clock, SeededRandomness(5), self.background)
         self.logs = LogManager(seams, [str(root)])
         self.logs.start(lambda _partition, _topic_id: self.settings.config)
-        self.partitions = Partitions(self.logs, self.settings, self.table)
+        self.partitions = Partitions(
+            self.logs,
+            self.settings,
+            self.table,
+            listeners=self._listeners,
+            iterations=self.iterations,
+        )
         self.sessions = FetchSessions(
             slots_max=self._slots_max, clock=self.clock, randomness=SeededRandomness(9)
         )

@@ -25,6 +25,7 @@ from millstream.runtime.background import Outcome
 from millstream.runtime.randomness import SeededRandomness
 from millstream.runtime.scheduler import run_whole
 from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.ports import LeadershipListener
 from millstream.testing.sim import virtual_loop
 from millstream.testing.sim.background import InlineBackground
 from millstream.testing.sim.clock import ManualClock
@@ -51,7 +52,13 @@ class _Peer:
 class Desk:
     """A broker with its logs and its controller on a simulated disk."""
 
-    def __init__(self, settings: Mapping[str, str] | None = None, *, disk: SimDisk | None = None):
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        disk: SimDisk | None = None,
+        listeners: Mapping[str, LeadershipListener] | None = None,
+    ) -> None:
         self.disk = disk or SimDisk(directories=[ROOT, "/other"])
         clock, randomness, background = ManualClock(), SeededRandomness(4), InlineBackground()
         directories = [ROOT, "/other"]
@@ -67,9 +74,9 @@ class Desk:
         )
         self.controller.start()
         self.logs.start(lambda *_: self.configs.log_config({}))
-        self.partitions = Partitions(self.logs, self.configs, None, broker_id=ME)
-        self.partitions.attach(self.controller.image)
-        self.controller.subscribe(self.partitions.apply)
+        self.partitions = Partitions(
+            self.logs, self.configs, None, broker_id=ME, listeners=listeners
+        )
         endpoints = (Endpoint(INSIDE, "inside", 9092), Endpoint(OUTSIDE, "outside", 9093))
         self.controller.register(BrokerImage(ME, endpoints, "r1"))
         self.services = Services(
@@ -87,6 +94,12 @@ class Desk:
             repeated=Repeated(get_logger("millstream.test"), clock),
             metrics=cast("Any", None),
         )
+        self.begin()
+
+    def begin(self) -> None:
+        """Everything is made: lead what there is."""
+        self.partitions.attach(self.controller.image)
+        self.controller.subscribe(self.partitions.apply)
 
     def register(self, *brokers: BrokerImage) -> None:
         for broker in brokers:

@@ -54,6 +54,7 @@ class Member:
         wire = WireCoordination(node.network, node.clock, [(KEEPER, PORT)])
         self.coordination = UnsureCoordination(wire, self.losses)
         self.events: list[tuple[str, BrokerEpoch]] = []
+        self.has_failed_disk = False
         self.registration = Registration(
             self.broker_id,
             (Endpoint("PLAINTEXT", self.name, 9092),),
@@ -80,6 +81,9 @@ class Member:
 
     def touch_changed(self) -> None:
         pass
+
+    def is_whole(self) -> bool:
+        return not self.has_failed_disk
 
     def start(self) -> "Member":
         loop = asyncio.get_running_loop()

@@ -48,29 +48,32 @@ class GroupDesk(Desk):
     """Make it on a running loop."""
 
     def __init__(self, settings: Mapping[str, str] | None = None, **options: Any) -> None:
-        super().__init__({**SETTINGS, **(settings or {})}, **options)
         loop = asyncio.get_running_loop()
-        services = self.services
-        self.log_clock = cast("ManualClock", services.clock)
-        """That of the logs, which stands still."""
-        services.clock = SimClock(loop)
-        services.timers = cast("Any", LoopTimers(loop, services.clock))
-        self._answering = _Answering()
-        services.answering = cast("Any", self._answering)
         turns = Turns(InlineBackground())
+        self._clock = SimClock(loop)
+        self._timers = cast("Any", LoopTimers(loop, self._clock))
+        self._answering = _Answering()
+        self._number = 0
         self.groups = GroupService(
             GroupServiceDependencies(
-                services=lambda: services,
-                timers=services.timers,
+                services=lambda: self.services,
+                timers=self._timers,
                 turns=turns,
                 spawn=turns.spawn,
                 at_iteration_end=loop.call_soon,
             )
         )
-        services.groups = self.groups
-        self.partitions.watch_topic(OFFSETS_TOPIC, self.groups)
+        listeners = {OFFSETS_TOPIC: self.groups}
+        super().__init__({**SETTINGS, **(settings or {})}, listeners=listeners, **options)
+
+    def begin(self) -> None:
+        services = self.services
+        self.log_clock = cast("ManualClock", services.clock)
+        """That of the logs, which stands still."""
+        services.clock, services.timers, services.groups = self._clock, self._timers, self.groups
+        services.answering = cast("Any", self._answering)
+        super().begin()
         self.controller.subscribe(self._changed)
-        self._number = 0
 
     def _changed(self, change: ImageChange) -> None:
         run_whole(self.groups.metadata_changed(change))

@@ -12,6 +12,7 @@ from uuid import UUID
 from kits.broker.data_plane import LISTENER, Settings
 from kits.storage.log_stories import batch_of
 from millstream.broker.fetch.sessions import FetchSessions
+from millstream.broker.net.exchange import ExchangeHooks
 from millstream.broker.net.listeners import ListenerAddress
 from millstream.broker.net.server import Server
 from millstream.broker.requests.dispatch import Dispatch
@@ -32,6 +33,7 @@ from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset, Top
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import Repeated, get_logger
+from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.errors import ProposalRefused
 from millstream.replication.fetch_wire import FetchLimits
 from millstream.replication.fetchers import FetcherDependencies, ReplicaFetchers
@@ -120,7 +122,6 @@ class ReplicaBroker:
         seams = Seams(node.disk, node.clock, node.randomness, node.background)
         self.logs = LogManager(seams, [ROOT])
         self.logs.start(lambda _partition, _topic_id: self.settings.config)
-        self.partitions = Partitions(self.logs, self.settings, self.table, broker_id=self.broker_id)
         self.holder = ImageHolder(cluster.image)
         dispatch = Dispatch(lambda: self.services, self.tasks.spawn)
         metrics = BrokerMetrics()
@@ -132,8 +133,13 @@ class ReplicaBroker:
             clock=node.clock,
             background=node.background,
             network=node.network,
+            hooks=ExchangeHooks(
+                after_commit=self._wake_readers,
+                reading_failed=self.logs.reading_failed,
+            ),
         )
-        self.services = Services(
+        self._join_cluster()
+        self.services: Services = Services(
             broker_id=self.broker_id,
             clock=node.clock,
             randomness=node.randomness,
@@ -150,7 +156,6 @@ class ReplicaBroker:
             repeated=Repeated(get_logger("millstream.test"), node.clock),
             metrics=metrics,
         )
-        self._join_cluster()
         await self.server.bind([ListenerAddress(LISTENER, self.name, PORT)])
         self.server.accept()
         self.is_up = True
@@ -158,10 +163,7 @@ class ReplicaBroker:
         self.partitions.attach(cluster.image)
 
     def _join_cluster(self) -> None:
-        node, partitions, exchange = self.node, self.partitions, self.server.exchange
-        exchange.after_commit = partitions.wake_readers
-        partitions.after_late_wake = exchange.flush_ready
-        partitions.is_wake_coming = exchange.is_awake
+        node, cluster, exchange = self.node, self._cluster, self.server.exchange
         self.connections = Connections(
             node.network, RpcSettings(request_timeout_s=5.0, connect_timeout_s=1.0), node.randomness
         )
@@ -173,16 +175,28 @@ class ReplicaBroker:
                 spawn=self.tasks.spawn,
                 limits=lambda: FetchLimits(wait_max_ms=WAIT_MAX_MS),
                 flush_ready=exchange.flush_ready,
-                throttle=ReplicaThrottle(lambda: self._cluster.follower_rate),
+                throttle=ReplicaThrottle(lambda: cluster.follower_rate),
             )
         )
-        partitions.fetching = self.fetchers
-        cluster = partitions.cluster
-        cluster.proposals = self._cluster.decider
-        cluster.may_propose = lambda: not self.is_suspended
-        cluster.lag_max_s = lambda: LAG_S
-        cluster.leader_throttle = ReplicaThrottle(lambda: self._cluster.leader_rate)
-        cluster.epoch_of = self._cluster.epoch_of
+        self.partitions = Partitions(
+            self.logs,
+            self.settings,
+            self.table,
+            broker_id=self.broker_id,
+            cluster=ReplicationDependencies(
+                monotonic_s=node.clock.monotonic_s,
+                proposals=cluster.decider,
+                may_propose=lambda: not self.is_suspended,
+                lag_max_s=lambda: LAG_S,
+                leader_throttle=ReplicaThrottle(lambda: cluster.leader_rate),
+                epoch_of=cluster.epoch_of,
+            ),
+            fetching=self.fetchers,
+            iterations=exchange,
+        )
+
+    def _wake_readers(self) -> None:
+        self.partitions.wake_readers()
 
     def _check_lag(self) -> None:
         run_whole(self.partitions.checking_lag())

@@ -11,6 +11,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log.log import Log
 from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
+from millstream.storage.moves.directory_move import MoveReport
 from millstream.testing.log_kit import SMALL_SEGMENTS, read_all
 from millstream.testing.sim.background import InlineBackground
 from millstream.testing.sim.clock import ManualClock
@@ -32,6 +33,7 @@ class Broker:
     capacity_bytes: int | None = None
     clock: ManualClock = field(default_factory=ManualClock)
     background: Background = field(default_factory=InlineBackground)
+    ended_moves: list[MoveReport] = field(default_factory=list)
     disk: SimDisk = field(init=False)
     manager: LogManager = field(init=False)
     report: StartReport = field(init=False)
@@ -42,7 +44,7 @@ class Broker:
 
     def new_manager(self) -> LogManager:
         seams = Seams(self.disk, self.clock, SeededRandomness(5), self.background)
-        return LogManager(seams, self.roots)
+        return LogManager(seams, self.roots, on_move_ended=self.ended_moves.append)
 
     def start(self) -> StartReport:
         self.manager = self.new_manager()

@@ -33,12 +33,10 @@ class Mover:
     config: LogConfig = SMALL_SEGMENTS
     count: int = 60
     steps: StepBackground = field(default_factory=StepBackground)
-    reports: list[MoveReport] = field(default_factory=list)
     broker: Broker = field(init=False)
 
     def __post_init__(self) -> None:
         self.broker = Broker(roots=(A, B), config=self.config, background=self.steps)
-        self.watch()
         self.broker.manager.moves.prefer(ONE, A)
         self.broker.create(ONE)
         self.put(b"first")
@@ -46,8 +44,9 @@ class Mover:
         self.broker.replicate(ONE)
         self.broker.manager.store_checkpoints()
 
-    def watch(self) -> None:
-        self.broker.manager.moves.on_report = self.reports.append
+    @property
+    def reports(self) -> list[MoveReport]:
+        return self.broker.ended_moves
 
     @property
     def log(self) -> Log:

@@ -57,7 +57,11 @@ def follower(
     if config is not None:
         story.log.config = config
     home = FollowerHome(
-        lambda _log, done: done(None), lambda _: None, FollowerCounts(), ReplicationDependencies()
+        lambda _log, done: done(None),
+        lambda _: None,
+        FollowerCounts(),
+        ReplicationDependencies(),
+        lambda _: None,
     )
     return Follower(story.log, TOPIC_ID, FollowerState(LeaderEpoch(epoch), 0, LEADER), home)
 
@@ -211,14 +215,15 @@ def test_what_is_to_be_flushed_is_not_acknowledged_before() -> None:
     plane = DataPlane(LogConfig(flush_messages=1), background=background)
     plane.create("t")
     log, counts = plane.leader("t").log, FollowerCounts()
-    home = FollowerHome(plane.logs.flush, lambda _: None, counts, ReplicationDependencies())
+    ready: list[Follower] = []
+    home = FollowerHome(
+        plane.logs.flush, lambda _: None, counts, ReplicationDependencies(), ready.append
+    )
     one = Follower(log, TOPIC_ID, FollowerState(LeaderEpoch(1), 0, LEADER), home)
-    ready: list[bool] = []
-    one.on_ready = lambda: ready.append(True)
     assert take(one, part(of_epoch(1, 0, b"a"))) is Next.WAIT
     assert one.ask() is None
     background.run()
-    assert ready == [True]
+    assert ready == [one]
     asked = one.ask()
     assert asked is not None
     assert asked.offset == 1
@@ -256,7 +261,7 @@ def test_a_partition_in_trouble_is_left_out_and_comes_back() -> None:
         one.log,
         TopicId(UUID(int=8)),
         one.state,
-        FollowerHome(lambda *_: None, lambda _: None, None, None),  # type: ignore[arg-type]
+        one._home,
     )
     plan.add(one)
     plan.add(other)

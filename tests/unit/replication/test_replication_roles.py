@@ -36,6 +36,8 @@ class Fetching:
         assert not follower.is_open
         self.unfollowed += 1
 
+    def ready(self, follower: Follower) -> None: ...
+
 
 class Here:
     """One broker's partitions, and a topic of one partition."""
@@ -44,9 +46,12 @@ class Here:
         self.plane = DataPlane()
         self.fetching = Fetching()
         self.partitions = Partitions(
-            self.plane.logs, self.plane.settings, self.plane.table, broker_id=ME
+            self.plane.logs,
+            self.plane.settings,
+            self.plane.table,
+            broker_id=ME,
+            fetching=self.fetching,
         )
-        self.partitions.fetching = self.fetching
 
     def topic(
         self,

@@ -36,9 +36,8 @@ class Watcher:
 
 
 def watched(**options: Any) -> tuple[DataPlane, Watcher]:
-    plane, watcher = DataPlane(**options), Watcher()
-    plane.partitions.watch_topic("t", watcher)
-    return plane, watcher
+    watcher = Watcher()
+    return DataPlane(listeners={"t": watcher}, **options), watcher
 
 
 def test_partitions_of_the_topic_are_told_as_they_are_led_and_no_others() -> None:
@@ -51,13 +50,6 @@ def test_partitions_of_the_topic_are_told_as_they_are_led_and_no_others() -> Non
     assert watcher.heard[2:] == ["lost t-0", "lost t-1"]
     plane.create("t")
     assert watcher.heard[4:] == ["gained t-0 0"]
-
-
-def test_partitions_that_are_led_already_are_told_at_once() -> None:
-    plane, watcher = DataPlane(), Watcher()
-    plane.create("t", 2)
-    plane.partitions.watch_topic("t", watcher)
-    assert sorted(watcher.heard) == ["gained t-0 0", "gained t-1 0"]
 
 
 def test_all_leaderships_end_with_the_session() -> None:

@@ -41,7 +41,7 @@ class LostReplicas:
     def __init__(
         self,
         calls: ControllerCalls,
-        partitions: Partitions,
+        partitions: Callable[[], Partitions],
         image: Callable[[], ClusterImage],
         *,
         broker_id: BrokerId,
@@ -56,12 +56,12 @@ class LostReplicas:
 
     def look(self) -> Coroutine[Any, Any, None] | None:
         """What has to be done now, if anything has."""
-        if not self._partitions.has_lost or self._broker_epoch() == NO_BROKER_EPOCH:
+        if not self._partitions().has_lost or self._broker_epoch() == NO_BROKER_EPOCH:
             return None
         return self._tell(self._broker_epoch())
 
     async def _tell(self, epoch: BrokerEpoch) -> None:
-        found = await on_the_loop(self._partitions.finding_lost())
+        found = await on_the_loop(self._partitions().finding_lost())
         lost = [LostReplica(*one) for one in found if not self._is_known(*one)]
         for part in in_parts(lost, REPLICAS_MAX):
             try:

@@ -68,7 +68,8 @@ class MemberParts:
     randomness: Randomness
     turns: Turns
     spawn: Spawn
-    partitions: Partitions
+    partitions: Callable[[], Partitions]
+    """Which need this object themselves."""
 
 
 class ClusterMember:
@@ -129,7 +130,7 @@ class ClusterMember:
         """Of the newest registration; proof, with a clean stop, that nothing was lost."""
         self.seen_epoch = NO_BROKER_EPOCH
         """The newest one that an image had."""
-        self.found_logs = 0
+        self._found_logs = 0
         """When this broker was started."""
         self._is_closing = False
         self.cluster_id = ""
@@ -186,6 +187,10 @@ class ClusterMember:
 
     # -- its life --------------------------------------------------------------------------
 
+    def loaded(self, *, last_epoch: BrokerEpoch, found_logs: int) -> None:
+        """The logs are open; `last_epoch` is what the clean stop before this start left."""
+        self.last_epoch, self._found_logs = last_epoch, found_logs
+
     def begin(self, registration: Registration, ids: ClusterIds, *, listener: str) -> None:
         """Become a member, and stay one until `close`."""
         parts = self._parts
@@ -201,7 +206,6 @@ class ClusterMember:
             randomness=parts.randomness,
             while_registered=self._while_registered,
         )
-        self._membership.is_whole = lambda: not parts.partitions.has_lost
         loop = asyncio.get_running_loop()
         membership = self._or_fail(self._membership.run())
         self._being_member = loop.create_task(membership, name="be a member")
@@ -314,10 +318,13 @@ class ClusterMember:
         self._registered.set()
         self._controller_changed()
 
+    def is_whole(self) -> bool:
+        return not self._parts.partitions().has_lost
+
     def session_lost(self, epoch: BrokerEpoch) -> None:
         """Nothing is led from here on, before anybody else is told anything (I-18)."""
         self._taken_epoch = NO_BROKER_EPOCH
-        self._parts.partitions.close_all_leaderships()
+        self._parts.partitions().close_all_leaderships()
         if not self._is_closing:
             log.warning("session expired; resigned all leaderships", epoch=epoch)
 
@@ -352,7 +359,7 @@ class ClusterMember:
         return self._taking_epoch != NO_BROKER_EPOCH and self._taking_epoch == self.broker_epoch
 
     def _taking(self, change: ImageChange) -> Steps[None]:
-        partitions, image, epoch = self._parts.partitions, self.image, self.broker_epoch
+        partitions, image, epoch = self._parts.partitions(), self.image, self.broker_epoch
         self._search.met(image.brokers)
         if not self._is_shown(image, epoch):
             self._not_shown(epoch)
@@ -375,7 +382,7 @@ class ClusterMember:
         was_shown = epoch != NO_BROKER_EPOCH and self._taken_epoch == epoch
         self._taken_epoch = NO_BROKER_EPOCH
         if was_shown:
-            self._parts.partitions.close_all_leaderships()
+            self._parts.partitions().close_all_leaderships()
             log.warning("fenced by controller; resigned all leaderships", epoch=epoch)
 
     def _note_seen(self, epoch: BrokerEpoch) -> None:
@@ -392,10 +399,10 @@ class ClusterMember:
         """Logs of topics that were deleted, or moved away, while this broker was not there."""
         if not image.topics:
             # As likely a coordination service that lost everything: these may be the last copies.
-            if self.found_logs:
+            if self._found_logs:
                 log.warning("cluster metadata has no topics; local logs are kept")
             return
-        strays = yield from self._parts.partitions.deleting_strays(image)
+        strays = yield from self._parts.partitions().deleting_strays(image)
         for one in strays:
             log.info("deleted stray log: partition has no replica here", partition=str(one))
 

@@ -1,4 +1,4 @@
-"""What a broker of a cluster has beside one that is alone: made, started and stopped with it."""
+"""What a broker of a cluster has beside a standalone one: made, started and stopped with it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from millstream.broker.cluster.forwarding import FORWARDED, Forwarding
+from millstream.broker.cluster.forwarding import Forwarding
 from millstream.broker.cluster.identity import ClusterIdentity
 from millstream.broker.cluster.lost_replicas import LOOK_S, LostReplicas
 from millstream.broker.cluster.member import ClusterMember, MemberParts
@@ -40,6 +40,7 @@ from millstream.model.ids import (
     TopicPartition,
 )
 from millstream.observe.logs import get_logger
+from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.fetch_wire import FetchLimits
 from millstream.replication.fetchers import FetcherDependencies, ReplicaFetchers
 from millstream.replication.partitions import Partitions
@@ -81,8 +82,10 @@ class ClusterDependencies:
     turns: Turns
     requests: Turns
     spawn: Spawn
+    dispatch: Dispatch
     logs: LogManager
-    partitions: Partitions
+    partitions: Callable[[], Partitions]
+    """Which are made of `replication` and `fetchers`."""
     services: Callable[[], Services]
     flush_ready: Callable[[], None]
     """Lets answers leave that became ready here."""
@@ -91,7 +94,7 @@ class ClusterDependencies:
 class ClusterRuntime:
     """`load`, `join`; later `hand_over`, `stop_serving` and `close`."""
 
-    def __init__(self, dependencies: ClusterDependencies, dispatch: Dispatch) -> None:
+    def __init__(self, dependencies: ClusterDependencies) -> None:
         """Raises InvalidConfig."""
         self._dependencies = dependencies
         configs = dependencies.configs
@@ -128,9 +131,10 @@ class ClusterRuntime:
         )
         self.metadata = ClusterMetadata(self.member, configs.topic_defaults)
         self._past: StandaloneImport | None = None
-        """Of a broker that was alone until now."""
-        self._forward(dispatch)
-        self._fetchers = self._replicate()
+        """Of a broker that was standalone until now."""
+        self.forwarding = self._make_forwarding()
+        self.replication = self._make_replication()
+        self.fetchers = self._make_fetchers()
         self._lost = LostReplicas(
             self.member.calls,
             dependencies.partitions,
@@ -140,10 +144,10 @@ class ClusterRuntime:
         )
         self.unclean_truncations = 0
 
-    def _forward(self, dispatch: Dispatch) -> None:
+    def _make_forwarding(self) -> Forwarding:
         dependencies = self._dependencies
-        forwarding = Forwarding(
-            dispatch,
+        return Forwarding(
+            dependencies.dispatch,
             dependencies.services,
             self.member.route,
             self.connections,
@@ -152,20 +156,25 @@ class ClusterRuntime:
             timeout_s=self._settings.request_timeout_s,
             settled=Settling(self.member.following.wait_for),
         )
-        dispatch.take_elsewhere = dict.fromkeys(FORWARDED, forwarding.take)
 
-    def _replicate(self) -> ReplicaFetchers:
+    def _make_replication(self) -> ReplicationDependencies:
+        configs, member = self._dependencies.configs, self.member
+        return ReplicationDependencies(
+            monotonic_s=self._dependencies.clock.monotonic_s,
+            proposals=member.isr,
+            may_propose=member.may_propose,
+            may_lead=member.may_lead,
+            epoch_of=member.epoch_of,
+            lag_max_s=lambda: configs.get_int("replica.lag.time.max.ms") / 1000,
+            is_rack_aware=lambda: configs.get_text("replica.selector.class") == RACK_AWARE,
+            on_unclean=self._note_unclean,
+            leader_throttle=ReplicaThrottle(lambda: configs.throttle_bytes_per_s(LEADER_RATE)),
+        )
+
+    def _make_fetchers(self) -> ReplicaFetchers:
         dependencies, member = self._dependencies, self.member
-        configs, cluster = dependencies.configs, dependencies.partitions.cluster
-        cluster.proposals = member.isr
-        cluster.may_propose = member.may_propose
-        cluster.may_lead = member.may_lead
-        cluster.epoch_of = member.epoch_of
-        cluster.lag_max_s = lambda: configs.get_int("replica.lag.time.max.ms") / 1000
-        cluster.on_unclean = self._note_unclean
-        cluster.leader_throttle = ReplicaThrottle(lambda: configs.throttle_bytes_per_s(LEADER_RATE))
-        cluster.is_rack_aware = lambda: configs.get_text("replica.selector.class") == RACK_AWARE
-        fetchers = ReplicaFetchers(
+        configs = dependencies.configs
+        return ReplicaFetchers(
             FetcherDependencies(
                 connections=self.connections,
                 address_of=member.address_of,
@@ -177,8 +186,6 @@ class ClusterRuntime:
                 throttle=ReplicaThrottle(lambda: configs.throttle_bytes_per_s(FOLLOWER_RATE)),
             )
         )
-        dependencies.partitions.fetching = fetchers
-        return fetchers
 
     def _fetch_limits(self) -> FetchLimits:
         # For every request: one by one, because to read and check all of them costs more than that.
@@ -206,18 +213,17 @@ class ClusterRuntime:
         dependencies = self._dependencies
         self._identity.read()
         if self._identity.was_alone:
-            return self._load_lone()
+            return self._load_standalone()
         dependencies.logs.prepare(self._identity.withheld)
         # The topics' own settings are not known yet; nothing is removed by these.
         report = dependencies.logs.start(lambda *_: dependencies.configs.log_config({}))
         self._identity.leave_out(report.failed_directories)
         self._identity.check_logs(len(report.loaded))
-        self.member.last_epoch = report.last_broker_epoch
-        self.member.found_logs = len(report.loaded)
+        self.member.loaded(last_epoch=report.last_broker_epoch, found_logs=len(report.loaded))
         return report
 
-    def _load_lone(self) -> StartReport:
-        """Directories of a broker that was alone: it brings what it knows, all of it or nothing."""
+    def _load_standalone(self) -> StartReport:
+        """Directories of a standalone broker: it brings what it knows, all of it or nothing."""
         # Only here: it happens once in a broker's life.
         from millstream.broker.cluster.standalone_import import StandaloneImport
         from millstream.controller.cluster.standalone_bootstrap import STANDALONE_EPOCH
@@ -239,8 +245,8 @@ class ClusterRuntime:
         )
         past.check(dependencies.logs, report)
         self._identity.leave_out(())
-        self.member.last_epoch = STANDALONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
-        self.member.found_logs = len(report.loaded)
+        last_epoch = STANDALONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
+        self.member.loaded(last_epoch=last_epoch, found_logs=len(report.loaded))
         self._past = past
         return report
 
@@ -259,13 +265,13 @@ class ClusterRuntime:
             await bootstrap_from_standalone(session, state)
         except (ClusterIsThere, InconsistentClusterId) as error:
             first = self._dependencies.configs.get_list("log.dirs")[0]
-            reason = f"it has the metadata of a broker alone, and {error}"
+            reason = f"it has the metadata of a standalone broker, and {error}"
             raise NotOfThisCluster(first, reason) from error
         finally:
             await session.close()
         self._mark_directories(state.cluster_id)
         log.info(
-            "standalone broker bootstrapped a cluster",
+            "a standalone broker founds a cluster",
             topics=len(state.topics),
             cluster=state.cluster_id,
         )
@@ -337,11 +343,11 @@ class ClusterRuntime:
             # What was caught up at one look counts until the next.
             "lag of followers": Duty(
                 lambda: configs.get_int("replica.lag.time.max.ms") / 2000,
-                dependencies.partitions.checking_lag,
+                lambda: dependencies.partitions().checking_lag(),
             ),
             "high watermarks": Duty(
                 lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
-                dependencies.partitions.storing_high_watermarks,
+                lambda: dependencies.partitions().storing_high_watermarks(),
             ),
             "lost replicas": Duty(lambda: LOOK_S, self._look_for_lost),
         }
@@ -358,9 +364,10 @@ class ClusterRuntime:
 
     def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
         """Logs that could not be made for want of room."""
-        if not self._dependencies.partitions.has_missing or self.member.is_taking:
+        partitions = self._dependencies.partitions()
+        if not partitions.has_missing or self.member.is_taking:
             return None
-        steps = self.member.between(self._dependencies.partitions.trying_again())
+        steps = self.member.between(partitions.trying_again())
         return self._dependencies.turns.run(steps, name="make missing logs")
 
     # -- stop ------------------------------------------------------------------------------
@@ -372,8 +379,8 @@ class ClusterRuntime:
     async def stop_serving(self) -> None:
         """Nothing is led, and nothing fetched, from here on."""
         await self.member.stop_following()
-        self._dependencies.partitions.close_all_leaderships()
-        self._fetchers.close()
+        self._dependencies.partitions().close_all_leaderships()
+        self.fetchers.close()
 
     @property
     def last_epoch(self) -> BrokerEpoch:
@@ -403,7 +410,7 @@ def as_storage_error() -> Iterator[None]:
 
 
 def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:
-    # Only here: the simulator has its own, and a broker alone needs none.
+    # Only here: the simulator has its own, and a standalone broker needs none.
     from millstream.coordination.kazoo_session import KazooCoordination
 
     return KazooCoordination(settings.hosts, clock)

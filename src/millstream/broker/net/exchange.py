@@ -7,6 +7,7 @@ partition, and only then the answers: one send per connection.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from millstream.broker.net.peer import CLOSED, Cause, ClientPeer
@@ -40,6 +41,23 @@ HELD_GRACE_S: Final = 1.0
 """Added to how long a request has been held: among those that came just now the largest goes."""
 
 
+CallSoon = Callable[[Callable[[], None]], object]
+"""The event loop's."""
+
+
+def _nothing(*_: object) -> None: ...
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class ExchangeHooks:
+    """What the exchange calls in the rest of the broker."""
+
+    after_commit: Callable[[], None] = _nothing
+    """Lets the readers look that wait for what was written."""
+    reading_failed: Callable[[OSError], None] = _nothing
+    """Told of a file, by its name in the error, that could not be read for an answer."""
+
+
 class Exchange:
     """One per broker. A carrier calls `begin`, `arrived` for each connection, then `finish`."""
 
@@ -50,7 +68,14 @@ class Exchange:
         clock: Clock,
         apis: ApiCounters,
         on_end: Callable[[ClientPeer], None],
+        *,
+        call_soon: CallSoon,
+        hooks: ExchangeHooks = ExchangeHooks(),
+        take_ready: Callable[[], list[Connection]] | None = None,
     ) -> None:
+        """`take_ready`: connections with output. A carrier that sends by itself gives those that
+        are left; without one the table's.
+        """
         self.table = table
         self._apis = apis
         self.now_s = clock.monotonic_s()
@@ -60,18 +85,14 @@ class Exchange:
         self._dispatch = dispatch
         self._clock = clock
         self._on_end = on_end
-        self.after_commit: Callable[[], None] = lambda: None
-        """Lets the readers look that wait for what was written."""
-        self.reading_failed: Callable[[OSError], None] = lambda _: None
-        """Told of a file, by its name in the error, that could not be read for an answer."""
-        self.call_soon: Callable[[Callable[[], None]], object] = lambda work: work()
-        """The event loop's, once there is one."""
+        self._after_commit = hooks.after_commit
+        self.reading_failed = hooks.reading_failed
+        self._call_soon = call_soon
         self._held_bytes = 0
         self._holding: dict[ClientPeer, None] = {}
         self._counted = (0, 0, 0, 0)
         """What of the table's counters is in the metrics."""
-        self.take_ready: Callable[[], list[Connection]] = table.take_ready
-        """Connections with output; a carrier that sends by itself gives those that are left."""
+        self._take_ready = take_ready or table.take_ready
         self._is_awake = False
         self._with_output: dict[ClientPeer, None] = {}
         self._with_requests: dict[ClientPeer, None] = {}
@@ -107,7 +128,7 @@ class Exchange:
             if self._at_end:
                 self._run_at_end()
             self._commit()
-            for core in self.take_ready():
+            for core in self._take_ready():
                 self._with_output[core.owner] = None
             while self._with_output:
                 peer, _ = self._with_output.popitem()
@@ -121,7 +142,7 @@ class Exchange:
             for peer in waiting:
                 self._serve(peer)
         else:
-            self.call_soon(self._again)  # what the last of them brought is still to be written
+            self._call_soon(self._again)  # what the last of them brought is still to be written
         self._is_awake = False
         if self._holding:
             for peer in list(self._holding):
@@ -129,7 +150,7 @@ class Exchange:
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
         if self._with_requests or self._with_output or self._at_end:
-            self.call_soon(self._again)
+            self._call_soon(self._again)
 
     def at_end(self, work: Callable[[], None]) -> None:
         """Run it once when all that this wake-up brought was looked at, before answers leave.
@@ -138,7 +159,7 @@ class Exchange:
         """
         self._at_end.append(work)
         if not self._is_awake:
-            self.call_soon(self._again)
+            self._call_soon(self._again)
 
     def _run_at_end(self) -> None:
         waiting, self._at_end = self._at_end, []
@@ -264,6 +285,6 @@ class Exchange:
         table = self.table
         if table.staged:
             table.commit(code_of)
-        self.after_commit()
+        self._after_commit()
         for core in table.take_failed():
             core.owner.close("a record of a producer that waits for no answer was not stored")

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from millstream.broker.net.exchange import Exchange
+from millstream.broker.net.exchange import Exchange, ExchangeHooks
 from millstream.broker.net.listeners import ListenerAddress
 from millstream.broker.net.peer import Cause, ClientPeer
 from millstream.broker.net.socket_shell import SocketShell
@@ -49,7 +49,7 @@ class ConnectionLimits(Protocol):
 
 
 class Server:
-    """All listeners and connections of one broker."""
+    """All listeners and connections of one broker. Make it on a running loop."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class Server:
         clock: Clock,
         background: Background,
         network: Network | None,
+        hooks: ExchangeHooks,
     ) -> None:
         """Without a network of its own it uses the machine's sockets."""
         self._limits = limits
@@ -69,7 +70,16 @@ class Server:
         self._background = background
         self._clock = clock
         self._table = table
-        self.exchange = Exchange(table, dispatch, clock, metrics.apis, self._ended)
+        self.exchange = Exchange(
+            table,
+            dispatch,
+            clock,
+            metrics.apis,
+            self._ended,
+            call_soon=asyncio.get_running_loop().call_soon,
+            hooks=hooks,
+            take_ready=table.take_ready if network is not None else self._take_ready,
+        )
         self._shell: SocketShell | None = None
         self._listeners: list[Listener] = []
         self._peers: dict[int, ClientPeer] = {}
@@ -88,9 +98,8 @@ class Server:
 
     async def bind(self, wanted: Sequence[ListenerAddress]) -> list[ListenerAddress]:
         """Open the ports without accepting yet; the addresses with the ports that were chosen."""
-        loop = asyncio.get_running_loop()
-        self.exchange.call_soon = loop.call_soon
         if self._network is None:
+            loop = asyncio.get_running_loop()
             self._shell = SocketShell(loop, self.exchange, self._background)
         bound = []
         for one in wanted:
@@ -145,6 +154,9 @@ class Server:
         )
 
     # -- connections -----------------------------------------------------------------------
+
+    def _take_ready(self) -> list[Connection]:
+        return self._table.take_ready() if self._shell is None else self._shell.send_ready()
 
     def _accepted(self, listener: str, sock: socket.socket, address: Any) -> None:
         host = address[0]

@@ -58,7 +58,8 @@ class SocketShell:
         self._exchange = exchange
         self.background = background
         self._epoll = EpollShell(exchange.table, unread_bytes_told=HELD_FROM_BYTES)
-        exchange.take_ready = self._epoll.send_ready
+        self.send_ready: Callable[[], list[Connection]] = self._epoll.send_ready
+        """What the exchange it belongs to calls for the connections with output."""
         self.buffer = memoryview(bytearray(SEND_BUFFER_BYTES))
         """Shared by all sends: its content never outlives a call."""
         self.sends_uncopied = True

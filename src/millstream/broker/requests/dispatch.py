@@ -61,21 +61,29 @@ class Dispatch:
     """One per broker. All methods run on the loop's thread."""
 
     def __init__(
-        self, services: Callable[[], Services], spawn: Spawn, turns: Turns | None = None
+        self,
+        services: Callable[[], Services],
+        spawn: Spawn,
+        turns: Turns | None = None,
+        *,
+        take_elsewhere: Mapping[int, Take] | None = None,
     ) -> None:
-        """Without `turns` everything is done at once: there is nobody to wait."""
+        """Without `turns` everything is done at once: there is nobody to wait.
+
+        `take_elsewhere` has the APIs whose requests are not served here but passed on: in a
+        cluster, the controller's.
+        """
         self._services = services
         self._spawn = spawn
         self._turns = turns
         self._handlers: dict[int, Handler] = {}
-        self.take_elsewhere: Mapping[int, Take] = {}
-        """APIs whose requests are not served here but passed on; in a cluster the controller's."""
+        self._take_elsewhere = take_elsewhere or {}
 
     # -- requests --------------------------------------------------------------------------
 
     def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
         """Serve one request, here or elsewhere; its answer follows now or later."""
-        take = self.take_elsewhere.get(facts.api_key)
+        take = self._take_elsewhere.get(facts.api_key)
         if take is not None:
             take(peer, facts, body)
         else:

@@ -117,6 +117,11 @@ class MembershipEvents(Protocol):
     def touch_changed(self) -> None:
         """The coordination service is out of reach, or in reach again."""
 
+    def is_whole(self) -> bool:
+        """Whether nothing on this broker's disks has failed since it was started: else what it had
+        is not all still there, and it proves nothing.
+        """
+
 
 class ClusterIds(NamedTuple):
     """What is known of the cluster before anybody was asked."""
@@ -159,9 +164,6 @@ class Membership:
         self._timeout_ms = session_timeout_ms
         self._randomness = randomness
         self._while_registered = while_registered
-        self.is_whole: Callable[[], bool] = lambda: True
-        """Whether nothing on this broker's disks has failed since it was started: else what it had
-        is not all still there, and it proves nothing."""
         self._closing = asyncio.Event()
         self.has_connected = False
         """Whether the service has ever been reached."""
@@ -252,7 +254,7 @@ class Membership:
         await until(ended, self._stay(incarnation))
 
     def _told(self) -> Registration:
-        if self.is_whole():
+        if self._events.is_whole():
             return self._registration
         return self._registration._replace(previous_epoch=NO_BROKER_EPOCH, earlier_epochs=())
 

@@ -41,6 +41,7 @@ from millstream.storage.log.durability import close_together
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import as_now
 from millstream.storage.manager.changes import ChangingLogs, NewPartition, Seams
+from millstream.storage.moves.directory_move import MoveReport
 from millstream.storage.moves.duplicate_copies import resolve_duplicate_copies
 from millstream.storage.moves.marks import resolve_interrupted_moves
 from millstream.storage.moves.queue import DirectoryMoves
@@ -79,20 +80,20 @@ class LogManager(ChangingLogs):
         open_files_max: int = OPEN_FILES_MAX,
         index_cache_bytes_max: int = INDEX_CACHE_BYTES_MAX,
         cleaner_limits: CleanerLimits = CleanerLimits(),  # noqa: B008 - immutable
+        on_move_ended: Callable[[MoveReport], None] | None = None,
     ) -> None:
+        """`on_move_ended` is told of every move between directories, for the operator's log."""
         if isinstance(directories, str) or not directories:
             raise TypeError(f"directories must be a list of paths, not {directories!r}")
         if len(set(directories)) < len(directories):
             raise ValueError(f"a directory is given twice: {directories!r}")
         super().__init__(seams, [LogDirectory(seams.disk, path) for path in directories])
         self._commits = {
-            directory.path: GroupCommit(directory, seams.background)
+            directory.path: GroupCommit(directory, seams.background, reroute=self.flush)
             for directory in self._directories
         }
         self.files = OpenFiles(seams.disk, open_max=open_files_max)
         self._cache = IndexCache(bytes_max=index_cache_bytes_max)
-        for commit in self._commits.values():
-            commit.reroute = self.flush
         self._started: set[str] = set()
         self._deleted_topics: Collection[TopicId] = ()
         self.moves = DirectoryMoves(
@@ -103,6 +104,7 @@ class LogManager(ChangingLogs):
             clock=seams.clock,
             randomness=seams.randomness,
             on_moved=self._note_moved,
+            on_report=on_move_ended,
         )
         self.deferred_deletion = DeferredDeletion(
             self._directories, clock=seams.clock, background=seams.background

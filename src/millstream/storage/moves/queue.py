@@ -62,7 +62,9 @@ class DirectoryMoves:
         clock: Clock,
         randomness: Randomness,
         on_moved: Callable[[LogContext], None],
+        on_report: Callable[[MoveReport], None] | None = None,
     ) -> None:
+        """`on_report` is told of every end."""
         self._directories = directories
         """The owner's own list: it may grow before the start."""
         self._logs = logs
@@ -77,8 +79,7 @@ class DirectoryMoves:
         self._current: DirectoryMove | None = None
         self._preferred: OrderedDict[TopicPartition, str] = OrderedDict()
         self._is_stopped = False
-        self.on_report: Callable[[MoveReport], None] | None = None
-        """Told of every end, for the operator's log."""
+        self._on_report = on_report
 
     # -- what is wanted --------------------------------------------------------------------
 
@@ -216,6 +217,6 @@ class DirectoryMoves:
         ended, self._current = self._current, None
         if ended is not None and self._newest.get(ended.log.partition) is ended:
             del self._newest[ended.log.partition]
-        if self.on_report is not None:
-            self.on_report(report)
+        if self._on_report is not None:
+            self._on_report(report)
         self._start_next()

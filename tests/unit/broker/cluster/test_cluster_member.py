@@ -102,7 +102,7 @@ class World:
                     randomness=node.randomness,
                     turns=self.turns,
                     spawn=tasks.spawn,
-                    partitions=cast("Any", self.partitions),
+                    partitions=lambda: cast("Any", self.partitions),
                 )
             )
             self.member._membership = cast("Any", self.membership)

@@ -13,7 +13,7 @@ from kits.broker.topic_handlers_kit import Desk
 from kits.rpc.rpc_server import PORT, Asked, Server, Session, frame_of
 from millstream.broker.cluster.forwarding import FORWARDED, Forwarding, Route
 from millstream.broker.handlers import envelope
-from millstream.broker.requests.context import RequestFacts
+from millstream.broker.requests.context import Peer, RequestFacts
 from millstream.broker.requests.dispatch import SMALL_BODY_BYTES, Dispatch
 from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.tasks import TaskScope
@@ -157,9 +157,14 @@ class World:
             services = self.desk.services
             services.metrics = BrokerMetrics()
             turns = Turns(node.background, self.tasks.spawn)
-            self.dispatch = Dispatch(lambda: services, self.tasks.spawn, turns)
+            self.dispatch = Dispatch(
+                lambda: services,
+                self.tasks.spawn,
+                turns,
+                take_elsewhere=dict.fromkeys(FORWARDED, self._forward),
+            )
             services.answering = self.dispatch
-            forwarding = Forwarding(
+            self.forwarding = Forwarding(
                 self.dispatch,
                 lambda: services,
                 lambda: self.route,
@@ -168,12 +173,14 @@ class World:
                 turns=turns,
                 timeout_s=30.0,
             )
-            self.dispatch.take_elsewhere = dict.fromkeys(FORWARDED, forwarding.take)
             await story()
             assert not len(self.tasks), "I-42 a request was left behind"
             await self.connections.close()
 
         self.sim.run(main)
+
+    def _forward(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
+        self.forwarding.take(peer, facts, body)
 
     def send(self, request: Any, version: int = VERSION) -> Noted:
         body = request.encode(version)

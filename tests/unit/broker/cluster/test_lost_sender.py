@@ -102,7 +102,7 @@ class World:
             )
             self.sender = LostReplicas(
                 calls,
-                cast("Any", self),
+                lambda: cast("Any", self),
                 self.image,
                 broker_id=ME,
                 broker_epoch=lambda: self.epoch,

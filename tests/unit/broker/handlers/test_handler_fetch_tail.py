@@ -132,12 +132,12 @@ def test_a_wake_up_that_lets_readers_look_anyway_needs_no_timer() -> None:
     request = plane.fetch_request([("t", 0, 0)], max_wait_ms=500)
     waiting = plane.send(request, 17)
     before = plane.timers.armed
-    plane.partitions.is_wake_coming = lambda: True
+    plane.iterations.is_going_on = True
     plane.fill("t", b"a")
     assert plane.timers.armed == before
     plane.partitions.wake_readers()
     assert plane.fetched(waiting).values("t") == [b"a"]
-    plane.partitions.is_wake_coming = lambda: False
+    plane.iterations.is_going_on = False
     waiting = plane.send(plane.fetch_request([("t", 0, 1)], max_wait_ms=500), 17)
     before = plane.timers.armed
     plane.fill("t", b"b")

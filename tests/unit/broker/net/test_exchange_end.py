@@ -46,9 +46,13 @@ class World:
         self.soon: list[Callable[[], None]] = []
         self.table = SlotTable(violation=InvariantViolated)
         self.exchange = Exchange(
-            self.table, cast(Any, self), ManualClock(), ApiCounters(), lambda _: None
+            self.table,
+            cast(Any, self),
+            ManualClock(),
+            ApiCounters(),
+            lambda _: None,
+            call_soon=self.soon.append,
         )
-        self.exchange.call_soon = self.soon.append
         self.waiting: list[tuple[ClientPeer, int]] = []
         self.ends: list[Callable[[], None]] = [self.answer_all]
 

@@ -41,7 +41,12 @@ class World:
         self.handled: list[int] = []
         self.ended: list[ClientPeer] = []
         self.exchange = Exchange(
-            self.table, cast(Any, self), self.clock, ApiCounters(), self.ended.append
+            self.table,
+            cast(Any, self),
+            self.clock,
+            ApiCounters(),
+            self.ended.append,
+            call_soon=lambda work: work(),
         )
         self._number = 0
 

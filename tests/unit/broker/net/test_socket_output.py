@@ -78,9 +78,16 @@ class Stage:
         self.ended: list[Any] = []
         table = SlotTable(violation=InvariantViolated)
         dispatch = cast("Dispatch", self)
-        self.exchange = Exchange(table, dispatch, ManualClock(), ApiCounters(), self.ended.append)
         self.later: list[Callable[[], None]] = []
-        self.exchange.call_soon = self.later.append
+        self.exchange = Exchange(
+            table,
+            dispatch,
+            ManualClock(),
+            ApiCounters(),
+            self.ended.append,
+            call_soon=self.later.append,
+            take_ready=self.take_ready,
+        )
         self.shell = SocketShell(self, self.exchange, cast("Background", self.background))
         self.files = OpenFiles(OsDisk(), open_max=8)
         self._stack = stack
@@ -101,6 +108,9 @@ class Stage:
         self.fd, self.wake = fd, callback
 
     def remove_reader(self, fd: int) -> None: ...
+
+    def take_ready(self) -> list[Connection]:
+        return self.shell.send_ready()
 
     def handle(self, peer: SocketPeer, facts: RequestFacts, _: memoryview) -> None:
         if self.at_once:

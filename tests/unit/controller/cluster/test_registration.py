@@ -160,7 +160,7 @@ def test_a_broker_whose_disk_failed_comes_again_without_proof() -> None:
         reader = await world.open("reader")
         one = await Member(world, 1, previous_epoch=BrokerEpoch(1)).start().is_member()
         assert (await registered_as(reader, 1)).previous_epoch == 1
-        one.membership.is_whole = lambda: False
+        one.has_failed_disk = True
         for _ in range(2):
             epoch = one.epoch
             one.cut()

@@ -94,7 +94,6 @@ def test_killed_between_any_two_steps(jobs: int) -> None:
     found = mover.facts()
     mover.kill()
     mover.broker.start()
-    mover.watch()
     assert mover.facts() == found
     assert len(mover.places()) == 1
     mover.broker.manager.flush_due()

@@ -218,9 +218,8 @@ def test_back_and_forth_on_a_real_disk_while_it_is_written(
         nonlocal written
         background = ThreadBackground(asyncio.get_running_loop())
         seams = Seams(OsDisk(), SystemClock(), SeededRandomness(1), background)
-        manager = LogManager(seams, roots)
+        manager = LogManager(seams, roots, on_move_ended=lambda report: ends.append(report.end))
         manager.start(lambda *_: config)
-        manager.moves.on_report = lambda report: ends.append(report.end)
         log = manager.create(ONE, TOPIC_ID, config)
         start = roots.index(log.owner.path)
         for turn in range(4):
