@@ -78,14 +78,21 @@ class FetchPlan:
         self._resting.pop(key, None)
         self._changed[key] = None
 
-    def remove(self, follower: Follower) -> None:
+    def remove(self, follower: Follower) -> bool:
+        """Follow it no more. Whether the others had to wait for its flush: nobody else says that
+        they need not any more.
+        """
         key = key_of(follower)
-        if self._followers.get(key) is follower:
-            del self._followers[key]
-            self._failures.pop(key, None)
-            self._resting.pop(key, None)
-            self._flushing.pop(key, None)
-            self._changed[key] = None
+        if self._followers.get(key) is not follower:
+            return False
+        del self._followers[key]
+        self._failures.pop(key, None)
+        self._resting.pop(key, None)
+        self._changed[key] = None
+        if key not in self._flushing:
+            return False
+        del self._flushing[key]
+        return True
 
     def holds(self, follower: Follower) -> bool:
         return self._followers.get(key_of(follower)) is follower

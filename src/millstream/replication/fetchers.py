@@ -138,7 +138,8 @@ class LeaderFetcher:
         self._go_on()
 
     def unfollow(self, follower: Follower) -> None:
-        self._plan.remove(follower)
+        if self._plan.remove(follower):
+            self._go_on()
 
     def close(self) -> None:
         self._is_closed = True
