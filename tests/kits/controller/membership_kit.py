@@ -7,7 +7,7 @@ from uuid import UUID
 
 from kits.coordination.coordination_kit import KEEPER, PORT, SHORT_SESSION_MS, SimulatedWorld, World
 from millstream.controller.cluster.nodes import Registration
-from millstream.controller.cluster.registration import ClusterIds, Membership, Registered
+from millstream.controller.cluster.registration import BrokerLifecycle, ClusterIds, Registered
 from millstream.controller.image import Endpoint
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.runtime.randomness import SeededRandomness
@@ -61,11 +61,11 @@ class Member:
             directory_id=UUID(int=directory or 1000 + broker_id),
             previous_epoch=previous_epoch,
         )
-        self.membership = Membership(
+        self.lifecycle = BrokerLifecycle(
             self.coordination,
             self.registration,
             clock=node.clock,
-            events=self,
+            broker=self,
             cluster_ids=ClusterIds(known_cluster, CLUSTER, seen_epoch, complete_since),
             session_timeout_ms=SHORT_SESSION_MS,
             randomness=node.randomness,
@@ -87,21 +87,21 @@ class Member:
 
     def start(self) -> "Member":
         loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self.membership.run(), name=self.name)
+        self.task = loop.create_task(self.lifecycle.run(), name=self.name)
         return self
 
     async def is_member(self) -> "Member":
-        await happens(lambda: self.membership.current is not None, f"{self.name} is a member")
+        await happens(lambda: self.lifecycle.current is not None, f"{self.name} is a member")
         return self
 
     @property
     def epoch(self) -> BrokerEpoch:
-        current = self.membership.current
+        current = self.lifecycle.current
         assert current is not None
         return current.epoch
 
     async def stop(self) -> None:
-        self.membership.close()
+        self.lifecycle.close()
         if self.task is not None:
             await self.task
 

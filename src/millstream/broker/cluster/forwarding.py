@@ -56,7 +56,7 @@ LOOK_S: Final = 0.1
 """How often a request that waits looks whether there is another controller by now."""
 
 TIMEOUT_MIN_S: Final = 1.0
-"""Given to a request whatever time the client allows, as for a broker alone."""
+"""Given to a request whatever time the client allows, as for a standalone broker."""
 
 Settled = Callable[[Any, bytes, int], Awaitable[None]]
 """Of a request, its answer with the header, and their version."""

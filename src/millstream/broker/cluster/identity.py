@@ -1,8 +1,8 @@
 """Whose log directories these are, for a broker of a cluster: nothing in them is touched before.
 
 The metadata is the cluster's, so a broker deletes logs that the cluster knows nothing of. That must
-never be Apache Kafka's logs, or those of a broker that was alone and has not brought its metadata
-along: a mark in every directory says that its logs came from a cluster, and a broker that is alone
+never be Apache Kafka's logs, or those of a standalone broker that has not brought its metadata
+along: a mark in every directory says that its logs came from a cluster, and a standalone broker
 does not take such a directory either.
 """
 
@@ -50,8 +50,8 @@ class ClusterIdentity:
         self.complete_since: BrokerEpoch | None = None
         """Where directories are not there and nothing seems to be missing: since which epoch."""
         self._is_marked = False
-        self.was_alone = False
-        """Whether there is the metadata of a broker alone, which is no member yet."""
+        self.was_standalone = False
+        """Whether there is the metadata of a standalone broker, which is no member yet."""
         self.seen_epoch = NO_BROKER_EPOCH
         """The broker's newest epoch that the coordination service is known to have had."""
 
@@ -65,13 +65,13 @@ class ClusterIdentity:
         for directory in self._found:
             with suppress(OSError):
                 if self._disk.exists(f"{directory}/{METADATA_DIRECTORY}/{BROKER}"):
-                    self.was_alone = True
+                    self.was_standalone = True
                 if self._disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
                     self._is_marked = True
                 self.seen_epoch = max(self.seen_epoch, self._read_epoch(directory))
         self._look_for_absent()
-        # What a member had when it was alone is of no concern: the cluster has it, and newer.
-        self.was_alone = self.was_alone and not self._is_marked
+        # What a member had when it was standalone is of no concern: the cluster has it, and newer.
+        self.was_standalone = self.was_standalone and not self._is_marked
 
     def _look_for_absent(self) -> None:
         found, configured = self._found, self._directories

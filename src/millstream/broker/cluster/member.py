@@ -1,4 +1,4 @@
-"""A broker's part of a cluster, put together: its session, its candidacy, what it knows and leads.
+"""A member of a cluster while it runs: its registration, its candidacy, what it knows and leads.
 
 Whatever is lost, it is this object that hears of it first: a session that is gone closes every
 leadership before anything else happens (I-18), and nothing is led again before the metadata shows
@@ -24,7 +24,7 @@ from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.port import ClusterController
 from millstream.controller.cluster.producer_id_blocks import ProducerIdBlocks
 from millstream.controller.cluster.pull_metadata import MetadataSource
-from millstream.controller.cluster.registration import ClusterIds, Membership, Registered
+from millstream.controller.cluster.registration import BrokerLifecycle, ClusterIds, Registered
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.coordination.errors import CannotConnect
@@ -115,7 +115,7 @@ class ClusterMember:
             spawn=parts.spawn,
         )
         self.producer_id_blocks = ProducerIdBlocks(parts.broker_id, self._session)
-        self._membership: Membership | None = None
+        self._lifecycle: BrokerLifecycle | None = None
         self._being_member: asyncio.Task[None] | None = None
         self._being_told: asyncio.Task[None] | None = None
         self._registered = asyncio.Event()
@@ -196,19 +196,19 @@ class ClusterMember:
         parts = self._parts
         self._listener = listener
         self.last_epoch = registration.previous_epoch
-        self._membership = Membership(
+        self._lifecycle = BrokerLifecycle(
             parts.coordination,
             registration,
             clock=parts.clock,
-            events=self,
+            broker=self,
             cluster_ids=ids,
             session_timeout_ms=self._settings.session_timeout_ms,
             randomness=parts.randomness,
             while_registered=self._while_registered,
         )
         loop = asyncio.get_running_loop()
-        membership = self._or_fail(self._membership.run())
-        self._being_member = loop.create_task(membership, name="be a member")
+        registering = self._or_fail(self._lifecycle.run())
+        self._being_member = loop.create_task(registering, name="be a member")
         following = self._or_fail(self.following.run())
         self._being_told = loop.create_task(following, name="follow the cluster")
 
@@ -221,7 +221,7 @@ class ClusterMember:
                 await self._or_failed(self._registered)
         except TimeoutError:
             service = f"the coordination service {self._settings.hosts}"
-            is_there = self._membership is not None and self._membership.has_connected
+            is_there = self._lifecycle is not None and self._lifecycle.has_connected
             what = "did not take the registration" if is_there else "could not be reached"
             raise CannotConnect(f"{service} {what} within {limit_s:.0f} s") from None
 
@@ -303,9 +303,9 @@ class ClusterMember:
         """End the session; whatever was led has been given up before."""
         self._is_closing = True
         await self.stop_following()
-        if self._membership is None or self._being_member is None:
+        if self._lifecycle is None or self._being_member is None:
             return
-        self._membership.close()
+        self._lifecycle.close()
         await asyncio.wait([self._being_member], timeout=CLOSE_S)
         self._being_member.cancel()
         await asyncio.wait([self._being_member])
@@ -388,8 +388,8 @@ class ClusterMember:
     def _note_seen(self, epoch: BrokerEpoch) -> None:
         """An image has it: so a controller has written it down before."""
         self.seen_epoch = epoch
-        if self._membership is not None:
-            self._membership.note_seen(epoch)
+        if self._lifecycle is not None:
+            self._lifecycle.note_seen(epoch)
 
     def _is_shown(self, image: ClusterImage, epoch: BrokerEpoch) -> bool:
         mine = image.brokers.get(self._parts.broker_id)
@@ -410,7 +410,7 @@ class ClusterMember:
 
     @property
     def _current(self) -> Registered | None:
-        return self._membership.current if self._membership is not None else None
+        return self._lifecycle.current if self._lifecycle is not None else None
 
     def _session(self) -> Session | None:
         current = self._current

@@ -1,6 +1,6 @@
 """The log directories that a member of a cluster has had, so that one that is not there is missed.
 
-As with a broker alone (docs/adr/0013): a disk that is not mounted, or a typing error in `log.dirs`,
+As with a standalone broker (docs/adr/0013): a disk that is not mounted, or a mistyped `log.dirs`,
 must not look like partitions that were never here. Made anew elsewhere they would be empty, and
 where this broker was the last one in sync it would lead them so. The metadata of a member is not in
 its directories, so every directory has the list of all of them.
@@ -46,7 +46,7 @@ def read_known(disk: Disk, directories: Iterable[str]) -> dict[UUID, str]:
 
 
 def write_known(disk: Disk, directories: Iterable[str], known: Known) -> None:
-    """Let each say it, where it does not yet; raises OSError. One alone could only miss itself."""
+    """Let each say it, where it does not yet; raises OSError. A single one has none to miss."""
     lines: list[dict[str, Any]] = [
         {"directory_id": format_topic_id(TopicId(one)), "path": path}
         for one, path in sorted(known.items())

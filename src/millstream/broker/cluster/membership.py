@@ -1,9 +1,12 @@
-"""A broker's place in a cluster, as far as handlers need it, and who decides about partitions."""
+"""A broker's membership of a cluster as handlers see it, and who decides about partitions.
+
+`metadata.py` implements it; a handler knows nothing else of a cluster.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from millstream.controller.standalone.answers import AloneAdministration
+from millstream.controller.standalone.answers import StandaloneAdministration
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Membership(Protocol):
-    """One broker's part of a cluster; a broker alone has none."""
+    """One broker's part of a cluster; a standalone broker has none."""
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
@@ -61,7 +64,7 @@ class Administration(Protocol):
 
 
 def administration_of(services: "Services") -> Administration:
-    """The controller here, or the broker that is alone; raises NotController."""
+    """The controller here, or the standalone broker; raises NotController."""
     if services.membership is not None:
         return services.membership.active()
-    return AloneAdministration(services.image)
+    return StandaloneAdministration(services.image)

@@ -44,7 +44,10 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 
 
 class ClusterMetadata:
-    """Implements `MetadataControl`, and the `Membership` that handlers see."""
+    """Implements `MetadataControl`, and the `Membership` that handlers see.
+
+    Nothing is kept here: `ClusterMember` knows it.
+    """
 
     def __init__(self, member: ClusterMember, defaults: Callable[[], TopicDefaults]) -> None:
         self._member = member

@@ -212,7 +212,7 @@ class ClusterRuntime:
         """Look whose the directories are, lock them and open their logs."""
         dependencies = self._dependencies
         self._identity.read()
-        if self._identity.was_alone:
+        if self._identity.was_standalone:
             return self._load_standalone()
         dependencies.logs.prepare(self._identity.withheld)
         # The topics' own settings are not known yet; nothing is removed by these.

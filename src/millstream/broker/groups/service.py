@@ -209,12 +209,12 @@ class GroupService:
     def _wanted(self, services: "Services") -> NewTopic:
         """With the settings that Kafka gives it."""
         configs = services.configs
-        is_alone = services.membership is None and not configs.is_set(REPLICATION_FACTOR)
+        is_standalone = services.membership is None and not configs.is_set(REPLICATION_FACTOR)
         return NewTopic(
             name=OFFSETS_TOPIC,
             partition_count=configs.get_int("offsets.topic.num.partitions"),
-            # Kafka's default is three, which one that is alone cannot give.
-            replication_factor=1 if is_alone else configs.get_int(REPLICATION_FACTOR),
+            # Kafka's default is three, which a standalone broker cannot give.
+            replication_factor=1 if is_standalone else configs.get_int(REPLICATION_FACTOR),
             configs={
                 "cleanup.policy": "compact",
                 "compression.type": "producer",

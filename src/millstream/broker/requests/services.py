@@ -106,7 +106,7 @@ class Services:
     repeated: "Repeated"
     """Warnings that clients can cause at any rate."""
     membership: "Membership | None" = None
-    """This broker's place in a cluster; None: it is alone."""
+    """This broker's place in a cluster; None: it is standalone."""
     groups: "GroupService | None" = None
     """The group coordinator; None only where handlers are tried without it."""
     unnamed_listeners: frozenset[str] = frozenset()

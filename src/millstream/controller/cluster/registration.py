@@ -1,4 +1,4 @@
-"""One broker's membership of the cluster: its session, its registration, its broker epoch.
+"""A broker's registration in the cluster: its session, its node, its broker epoch.
 
 The registration is an ephemeral node; its czxid is the broker's epoch, larger with every
 registration (I-17). When the session is lost everything the broker led is somebody else's: that is
@@ -106,8 +106,8 @@ class Registered(NamedTuple):
     cluster_id: str
 
 
-class MembershipEvents(Protocol):
-    """Who is told; called on the loop, never waited for."""
+class RegisteredBroker(Protocol):
+    """Whose registration it is; called on the loop, never waited for."""
 
     def registered(self, incarnation: Registered) -> None: ...
 
@@ -136,8 +136,11 @@ class ClusterIds(NamedTuple):
     """Where log directories are gone: since this epoch, by the others' word, nothing is missing."""
 
 
-class Membership:
-    """Made, then `run` in a task until `close`; all on the loop's thread."""
+class BrokerLifecycle:
+    """Keeps one broker registered, as Kafka's BrokerLifecycleManager does.
+
+    Made, then `run` in a task until `close`; all on the loop's thread.
+    """
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class Membership:
         registration: Registration,
         *,
         clock: Clock,
-        events: MembershipEvents,
+        broker: RegisteredBroker,
         cluster_ids: ClusterIds,
         session_timeout_ms: int,
         randomness: Randomness,
@@ -159,7 +162,7 @@ class Membership:
         self._coordination = coordination
         self._registration = registration
         self._clock = clock
-        self._events = events
+        self._broker = broker
         self._cluster_ids = cluster_ids
         self._timeout_ms = session_timeout_ms
         self._randomness = randomness
@@ -232,7 +235,7 @@ class Membership:
                 log.warning("coordination service unreachable")
             else:
                 log.info("coordination service reachable again")
-            self._events.touch_changed()
+            self._broker.touch_changed()
 
         session.add_listener(on_state)
         await make_base_nodes(session)
@@ -250,11 +253,11 @@ class Membership:
         self._cluster_ids = self._cluster_ids._replace(complete_since=None)
         self.current = incarnation = Registered(session, epoch, cluster_id)
         log.info("broker registered", broker=self._registration.broker_id, epoch=epoch)
-        self._events.registered(incarnation)
+        self._broker.registered(incarnation)
         await until(ended, self._stay(incarnation))
 
     def _told(self) -> Registration:
-        if self._events.is_whole():
+        if self._broker.is_whole():
             return self._registration
         return self._registration._replace(previous_epoch=NO_BROKER_EPOCH, earlier_epochs=())
 
@@ -290,7 +293,7 @@ class Membership:
     def _lose(self) -> None:
         incarnation, self.current = self.current, None
         if incarnation is not None:
-            self._events.session_lost(incarnation.epoch)
+            self._broker.session_lost(incarnation.epoch)
 
 
 # -- the nodes ---------------------------------------------------------------------------------

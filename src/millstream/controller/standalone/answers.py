@@ -19,7 +19,7 @@ from millstream.model.ids import BrokerId, TopicPartition
 Outcomes = dict[TopicPartition, OperatingError | None]
 
 
-class AloneAdministration:
+class StandaloneAdministration:
     """The part of `ClusterController` that operators use, over the image of one broker."""
 
     def __init__(self, image: ClusterImage) -> None:

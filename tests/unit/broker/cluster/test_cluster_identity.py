@@ -62,9 +62,9 @@ def test_metadata_of_a_broker_alone_is_noticed_until_it_is_a_members() -> None:
     controller.start()
     controller.close()
     lone = identity(disk)
-    assert lone.was_alone
+    assert lone.was_standalone
     lone.complete(controller.image.cluster_id)
-    assert not identity(disk).was_alone
+    assert not identity(disk).was_standalone
 
 
 def test_directory_of_a_cluster_is_not_for_a_broker_alone() -> None:

@@ -29,7 +29,7 @@ class Incarnation(NamedTuple):
     cluster_id: str = "c"
 
 
-class Membership:
+class Lifecycle:
     """The part of the registration that is looked at."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class World:
     def __init__(self) -> None:
         self.sim = SimWorld(5)
         self.partitions = NotedPartitions()
-        self.membership = Membership()
+        self.lifecycle = Lifecycle()
 
     def play(self, story: Callable[[], Coroutine[Any, Any, None]]) -> list[str]:
         async def main() -> None:
@@ -105,7 +105,7 @@ class World:
                     partitions=lambda: cast("Any", self.partitions),
                 )
             )
-            self.member._membership = cast("Any", self.membership)
+            self.member._lifecycle = cast("Any", self.lifecycle)
             await story()
             await connections.close()
             await tasks.close(timeout_s=1)
@@ -126,11 +126,11 @@ class World:
         )
 
     def register(self, epoch: int) -> None:
-        self.membership.current = Incarnation(BrokerEpoch(epoch))
+        self.lifecycle.current = Incarnation(BrokerEpoch(epoch))
 
     def lose(self) -> None:
         """As the registration does it: nobody is a member any more, then it is told."""
-        current, self.membership.current = self.membership.current, None
+        current, self.lifecycle.current = self.lifecycle.current, None
         if current is not None:
             self.member.session_lost(current.epoch)
 
@@ -268,7 +268,7 @@ def test_fault_beside_the_metadata_ends_the_broker() -> None:
 )
 def test_a_start_says_whether_the_service_was_reached(is_there: bool, told: str) -> None:
     world = World()
-    world.membership.has_connected = is_there
+    world.lifecycle.has_connected = is_there
 
     async def story() -> None:
         with pytest.raises(CannotConnect, match=told):

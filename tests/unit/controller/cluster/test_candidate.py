@@ -142,7 +142,7 @@ def test_a_damaged_node_keeps_nobody_from_serving_and_is_mended_by_hand() -> Non
         one = Stand(world, 1)
         one.member.start()
         await asyncio.sleep(10)
-        assert one.member.membership.current is not None
+        assert one.member.lifecycle.current is not None
         assert not one.reigns
         await operator.set(CONTROLLER_EPOCH, b"7", version=0)
         await happens(one.reigns_now, "it is elected")

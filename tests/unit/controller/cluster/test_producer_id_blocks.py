@@ -16,7 +16,7 @@ from millstream.runtime.randomness import SeededRandomness
 
 def blocks_of(member: Member) -> ProducerIdBlocks:
     def session() -> Session | None:
-        current = member.membership.current
+        current = member.lifecycle.current
         return current.session if current is not None else None
 
     return ProducerIdBlocks(member.broker_id, session)

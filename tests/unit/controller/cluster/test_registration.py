@@ -41,7 +41,7 @@ def test_a_broker_registers_and_leaves() -> None:
         await one.stop()
         assert await reader.exists(nodes.broker_path(one.broker_id)) is None
         assert one.events[1:] == [("lost", told.epoch)]
-        assert one.membership.current is None
+        assert one.lifecycle.current is None
 
     played(1, story)
 
@@ -49,7 +49,7 @@ def test_a_broker_registers_and_leaves() -> None:
 def test_the_first_broker_names_the_cluster_and_a_stranger_is_refused() -> None:
     async def story(world: SimulatedWorld) -> None:
         one = await Member(world, 1).start().is_member()
-        current = one.membership.current
+        current = one.lifecycle.current
         assert current is not None
         assert current.cluster_id == CLUSTER
         stranger = Member(world, 2, known_cluster="another-cluster").start()
@@ -193,7 +193,7 @@ def test_epochs_that_a_controller_may_have_seen_last_are_told_until_it_has_seen_
         told = await come_again()
         assert (told.previous_epoch, told.earlier_epochs) == (epochs[2], tuple(epochs[:2]))
         assert all(told.is_proof_of(epoch) for epoch in epochs[:3])
-        one.membership.note_seen(epochs[2])
+        one.lifecycle.note_seen(epochs[2])
         told = await come_again()
         assert (told.previous_epoch, told.earlier_epochs) == (epochs[3], (epochs[2],))
         await one.stop()
@@ -293,7 +293,7 @@ def test_what_a_controller_has_seen_is_asked_for_after_a_lost_session() -> None:
     async def story(world: SimulatedWorld) -> None:
         operator = await world.open("operator")
         one = await Member(world, 1).start().is_member()
-        one.membership.note_seen(one.epoch)
+        one.lifecycle.note_seen(one.epoch)
         await remember(operator, 1, one.epoch - 1)
         await operator.delete(nodes.broker_path(one.broker_id), version=-1)
         assert one.task is not None
@@ -388,5 +388,5 @@ def test_however_many_answers_are_lost_there_is_one_registration_and_epochs_grow
 
 
 def _is_settled(one: Member) -> bool:
-    current = one.membership.current
+    current = one.lifecycle.current
     return current is not None and current.session.state is SessionState.CONNECTED
