@@ -25,7 +25,7 @@ from millstream.model.ids import LeaderEpoch
 from millstream.runtime.os_disk import OsDisk
 from millstream.testing.log_kit import open_log, read_all
 from millstream.testing.record_batches import build_batch
-from millstream.testing.sim_clock import ManualClock
+from millstream.testing.sim.clock import ManualClock
 
 opened = open_log(OsDisk(), ManualClock(), root=sys.argv[1])
 opened.log.append_as_leader(build_batch([(b"key", b"value")]), leader_epoch=LeaderEpoch(0))
@@ -59,6 +59,9 @@ def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "src", tree / "src", ignore=ignore)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy2(ROOT / name, tree)
+    if (made := ROOT / "build" / "cython").exists():
+        # Of the last build; Cython makes those again whose source is newer.
+        shutil.copytree(made, tree / "build" / "cython")
     build = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
     subprocess.run([sys.executable, "-c", build], cwd=tree, check=True, capture_output=True)
     (archive,) = (tree / "dist").glob("millstream-*.tar.gz")
