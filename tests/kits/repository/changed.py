@@ -1,7 +1,7 @@
 """`PYTHONPATH=tests python -m kits.repository.changed [BASE]`: the tests of what is changed.
 
-What differs from BASE (without it from the last commit) and what git does not know yet. Prints
-folders and files, one a line, and on stderr what has tests elsewhere or nowhere.
+What differs from where BASE was left (without BASE: from the last commit) and what git does not
+know yet. Prints folders and files, one a line, and on stderr what has tests elsewhere or nowhere.
 """
 
 import subprocess
@@ -13,7 +13,9 @@ from kits.repository.changed_tests import select_tests
 
 def changed_files(base: str) -> set[str]:
     """Paths from the root, those of deleted files and both names of renamed ones included."""
-    differing = _git("diff", "--name-only", "--no-renames", "-z", base, "--")
+    # Not what others have committed to BASE since then.
+    left_at = _git("merge-base", base, "HEAD").strip()
+    differing = _git("diff", "--name-only", "--no-renames", "-z", left_at, "--")
     untracked = _git("ls-files", "--others", "--exclude-standard", "-z")
     return {name for name in (differing + untracked).split("\0") if name}
 

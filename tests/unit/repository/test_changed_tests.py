@@ -173,6 +173,12 @@ def test_a_repository_is_asked_for_deleted_renamed_and_new_files(
     git("commit", "--quiet", "--message", "second")
     assert changed.changed_files("HEAD") == set()
     assert changed.changed_files("HEAD~1") == expected
+    git("checkout", "--quiet", "-b", "other", "HEAD~1")
+    (tmp_path / "of another branch").touch()
+    git("add", ".")
+    git("commit", "--quiet", "--message", "third")
+    git("checkout", "--quiet", "-")
+    assert changed.changed_files("other") == expected
 
 
 def test_it_says_when_nothing_is_to_be_run(
