@@ -4,11 +4,17 @@ And tests of one group run in one process, in their order; or nothing runs. Test
 are such a group, or every process of pytest-xdist would start all of them.
 """
 
+import signal
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So it is in a background job of a shell, and programs that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at groups in the same hook

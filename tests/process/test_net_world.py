@@ -263,7 +263,7 @@ def is_gone(pid: int) -> bool:
 
 MAKER = """
     import sys
-    from millstream.testing.net_world import NetWorld
+    from millstream.testing.chaos.network.world import NetWorld
 
     world = NetWorld()
     one, other = world.add("one"), world.add("other")

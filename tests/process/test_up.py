@@ -334,4 +334,4 @@ def test_a_broker_stops_when_its_lifeline_ends_and_not_before(tmp_path: Path) ->
         process.wait(0.5)
     _, errors = process.communicate(timeout=20)  # which closes it
     assert process.returncode == 0
-    assert b"whoever started this broker is gone" in errors
+    assert b"parent process is gone" in errors

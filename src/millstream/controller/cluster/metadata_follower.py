@@ -38,7 +38,7 @@ from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 from millstream.wire.primitives import MalformedFrame
 
-log = get_logger("millstream.controller.following")
+log = get_logger("millstream.controller.metadata")
 
 ASK_WAIT_S: Final = 5.0
 """How long the controller keeps a question while nothing is new."""

@@ -19,7 +19,7 @@ from millstream.observe.logs import get_logger
 from millstream.runtime.scheduler import Pace
 from millstream.runtime.task_race import Wake
 
-log = get_logger("millstream.controller.reading")
+log = get_logger("millstream.controller.nodes")
 
 _FLAT: Final = (
     nodes.KNOWN_BROKERS,
