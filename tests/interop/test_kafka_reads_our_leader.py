@@ -49,7 +49,7 @@ def create(manager: LogManager, topic: str, config: LogConfig = SEGMENTED) -> Lo
 
 
 def stamp(log: Log) -> int:
-    return log.home.clock.wall_ms() + log.log_end
+    return log.context.clock.wall_ms() + log.log_end
 
 
 def append(log: Log, keys: list[str], spec: BatchSpec, *, tombstones: bool = False) -> None:

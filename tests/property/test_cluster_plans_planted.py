@@ -27,7 +27,7 @@ from millstream.controller.cluster.port import IsrChange
 from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import InvariantViolated
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 
 SEEDS = 60
 STEPS = 50
@@ -131,12 +131,12 @@ def eligible_with_a_smaller_minimum(patch: pytest.MonkeyPatch) -> None:
 
 def epochs_are_remembered_first(patch: pytest.MonkeyPatch) -> None:
     """Before the unproved are out: a next controller takes them for those it knows."""
-    planning = Draft.planning
+    plan_steps = Draft.plan_steps
 
-    def reordered(self: Draft, result: Any, **named: Any) -> Steps[Plan[Any]]:
-        yield from self.flushing()
+    def reordered(self: Draft, result: Any, **named: Any) -> StepGenerator[Plan[Any]]:
+        yield from self.flush_steps()
         self.groups.sort(key=lambda group: not group[0].path.startswith(KNOWN_BROKERS))
-        return (yield from planning(self, result, **named))
+        return (yield from plan_steps(self, result, **named))
 
     patch.setattr(Draft, "planning", reordered)
 

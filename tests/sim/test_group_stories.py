@@ -93,12 +93,12 @@ def test_offsets_survive_every_coordinator_in_turn(seed: int) -> None:
         for offset in (20, 30):
             others = [one for one in (1, 2, 3) if one != place]
             stage.kill(place)
-            following = await coordinator(stage, *others, not_=place)
-            assert await committed(stage, following) == offset - 10
-            await commit(stage, following, offset)
+            metadata_follower = await coordinator(stage, *others, not_=place)
+            assert await committed(stage, metadata_follower) == offset - 10
+            await commit(stage, metadata_follower, offset)
             await stage.start(place)
             await stage.until_led(isr={1, 2, 3})
-            assert await committed(stage, following) == offset
+            assert await committed(stage, metadata_follower) == offset
             place = await coordinator(stage, 1, 2, 3)
 
     Stage(seed).tell(story)
@@ -129,8 +129,8 @@ def test_coordinator_that_loses_its_session_tells_members_that_wait(seed: int) -
         # Within the session it may have been complete; else it is told to look elsewhere.
         assert answer.error_code in (0, ErrorCode.NOT_COORDINATOR)
         others = [one for one in (1, 2, 3) if one != place]
-        following = await coordinator(stage, *others, not_=place)
-        assert await committed(stage, following) == 10
+        metadata_follower = await coordinator(stage, *others, not_=place)
+        assert await committed(stage, metadata_follower) == 10
         stale = await stage.ask(place, commit_of(99), 8)
         assert _codes(stale) <= {*AGAIN, ErrorCode.UNKNOWN_MEMBER_ID}
         stage.heal()

@@ -56,7 +56,7 @@ from millstream.runtime.disk import Disk
 from millstream.runtime.network import LoopNetwork, Network
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import Randomness, system_randomness
-from millstream.runtime.scheduler import Steps, Turns, in_parts
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, in_parts
 from millstream.storage.config import LogConfig
 from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
 
@@ -119,17 +119,17 @@ class Broker:
         self.broker_id = BrokerId(configs.get_int("broker.id"))
         self.metrics = BrokerMetrics(dependencies.process)
         self._tasks = TaskScope()
-        self._turns = Turns(self._background, self._tasks.spawn)
+        self._scheduler = CooperativeScheduler(self._background, self._tasks.spawn)
         self._computing = dependencies.background or ThreadBackground(
             loop, workers=REQUESTS_ELSEWHERE_MAX
         )
-        self._requests = requests = Turns(
+        self._requests = requests = CooperativeScheduler(
             self._background,
             self._tasks.spawn,
-            elsewhere_max=REQUESTS_ELSEWHERE_MAX,
+            worker_jobs_max=REQUESTS_ELSEWHERE_MAX,
             computing=self._computing,
         )
-        self._garbage = Garbage(lambda: self._turns.is_busy or requests.is_busy)
+        self._garbage = Garbage(lambda: self._scheduler.is_busy or requests.is_busy)
         self._table = SlotTable(violation=InvariantViolated)
         self.logs = self._make_logs()
         dispatch = Dispatch(
@@ -190,7 +190,7 @@ class Broker:
             directories=configs.get_list("log.dirs"),
             broker_id=self.broker_id,
             check_configs=configs.check_topic_configs,
-            turns=self._turns,
+            scheduler=self._scheduler,
             on_full=self.logs.note_full,
         )
 
@@ -210,7 +210,7 @@ class Broker:
                 network=dependencies.network or LoopNetwork(),
                 clock=dependencies.clock,
                 randomness=dependencies.randomness,
-                turns=self._turns,
+                scheduler=self._scheduler,
                 requests=self._requests,
                 spawn=self._tasks.spawn,
                 dispatch=dispatch,
@@ -238,7 +238,7 @@ class Broker:
             GroupServiceDependencies(
                 services=lambda: self.services,
                 timers=timers,
-                turns=self._turns,
+                scheduler=self._scheduler,
                 spawn=self._tasks.spawn,
                 at_iteration_end=self.server.exchange.at_end,
             )
@@ -270,7 +270,7 @@ class Broker:
             self._configs,
             self.metrics,
             clock=self._dependencies.clock,
-            turns=self._turns,
+            scheduler=self._scheduler,
             flush_ready=self.server.exchange.flush_ready,
             duties=duties | (self.cluster.duties() if self.cluster is not None else {}),
         )
@@ -341,12 +341,12 @@ class Broker:
         self.endpoints = bound
         if cluster is None:
             self.controller.register(BrokerImage(self.broker_id, told, self._rack))
-            self.controller.subscribe(self._on_change, prepare=self.partitions.preparing)
+            self.controller.subscribe(self._on_change_steps, prepare=self.partitions.prepare_steps)
             await self._serve_metrics()  # before clients come: its port may be taken
         else:
             await self._serve_metrics()
             listener = cluster.listener_among(bound, protocols)
-            await cluster.join(told, listener=listener, on_change=self._on_change)
+            await cluster.join(told, listener=listener, on_change=self._on_change_steps)
         self._upkeep.start()
         self._warm_up(registry.load_all())
         self.server.accept()
@@ -382,7 +382,7 @@ class Broker:
 
     def _adopt(self, report: StartReport) -> None:
         """Topics that lie in the log directories and are not known here: Apache Kafka's."""
-        found = {one.partition: one.home.topic_id for one in self.logs}
+        found = {one.partition: one.context.topic_id for one in self.logs}
         outcome = self.controller.adopt(
             found,
             leader_epochs={one.partition: one.latest_epoch for one in self.logs},
@@ -435,7 +435,7 @@ class Broker:
 
         group_gauges.register(self.services)
 
-    def _on_change(self, change: ImageChange) -> Steps[None]:
+    def _on_change_steps(self, change: ImageChange) -> StepGenerator[None]:
         """Follow the controller: called after a change is durable, before its author hears.
 
         What was created is there already: it was prepared before anybody could see the change.
@@ -445,12 +445,12 @@ class Broker:
             self._use_dynamic_configs()
         cluster = self.cluster
         if cluster is not None:
-            yield from cluster.member.taking(change)
+            yield from cluster.member.apply_change_steps(change)
         else:
-            yield from self.partitions.following(change)
-        yield from self.groups.metadata_changed(change)
+            yield from self.partitions.follow_up_steps(change)
+        yield from self.groups.metadata_changed_steps(change)
         if is_news:
-            yield from _telling(change)
+            yield from _log_changes_steps(change)
         if change.created or change.grown:
             self._garbage.put_aside()
         if change.deleted and cluster is None:
@@ -472,7 +472,9 @@ class Broker:
             return self.cluster.make_missing_logs()
         if not self.partitions.has_missing:
             return None
-        return self.controller.run_between(self.partitions.trying_again, name="make missing logs")
+        return self.controller.run_between(
+            self.partitions.retry_missing_steps, name="make missing logs"
+        )
 
     def _use_dynamic_configs(self) -> None:
         found = self.image.broker_configs
@@ -549,7 +551,7 @@ def _protocol_map(configs: BrokerConfigs) -> dict[str, str]:
     return {name: protocol for name, _, protocol in (one.partition(":") for one in entries)}
 
 
-def _telling(change: ImageChange) -> Steps[None]:
+def _log_changes_steps(change: ImageChange) -> StepGenerator[None]:
     for part in in_parts(change.created):
         for topic in part:
             log.info("topic created", topic=topic.name, partitions=len(topic.partitions))

@@ -13,7 +13,7 @@ from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import get_logger
 from millstream.observe.loop_lag import LoopLagSampler
 from millstream.runtime.clock import Clock
-from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.manager.log_manager import LogManager
 from millstream.storage.moves.directory_move import MoveEnd, MoveReport
@@ -54,7 +54,7 @@ class Upkeep:
         metrics: BrokerMetrics,
         *,
         clock: Clock,
-        turns: Turns,
+        scheduler: CooperativeScheduler,
         flush_ready: Callable[[], None],
         duties: Mapping[str, Duty],
     ) -> None:
@@ -63,7 +63,7 @@ class Upkeep:
         """
         self._duties = duties
         self._clock = clock
-        self._turns_of_work = turns
+        self._scheduler = scheduler
         self._flush_ready = flush_ready
         self._told: set[str] = set()
         self._told_partitions: set[tuple[str, TopicPartition]] = set()
@@ -72,7 +72,7 @@ class Upkeep:
         self._configs = configs
         self._metrics = metrics
         self._handles: dict[str, asyncio.TimerHandle] = {}
-        self._turns: dict[str, Callable[[], None]] = {}
+        self._timed_duties: dict[str, Callable[[], None]] = {}
         self._wanted_again: set[str] = set()
         self._is_stopped = False
         self._lag: LoopLagSampler | None = None
@@ -83,16 +83,18 @@ class Upkeep:
         self._pace()
         self._told = {one.path for one in self._logs.directories if one.failure is not None}
         self._every("flush", lambda: FLUSH_LOOK_S, self._logs.flush_due)
-        self._every("retention", lambda: in_s("log.retention.check.interval.ms"), self._retention)
+        self._every(
+            "retention", lambda: in_s("log.retention.check.interval.ms"), self._retention_steps
+        )
         self._every(
             "checkpoints",
             lambda: in_s("log.flush.offset.checkpoint.interval.ms"),
-            self._logs.storing_checkpoints,
+            self._logs.store_checkpoints_steps,
         )
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
         self._every("old files", lambda: DELETION_CHECK_S, self._logs.deferred_deletion.run)
         self._every("log lines", lambda: 1.0, logs.flush)
-        self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.looking)
+        self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.check_directories_steps)
         self._every("failures", lambda: 1.0, self._tell_failures)
         self._every("full disks", lambda: FULL_CHECK_S, self._watch_full)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
@@ -116,7 +118,7 @@ class Upkeep:
             handle = self._handles.pop(name, None)
             if handle is not None:
                 handle.cancel()
-                self._turns[name]()
+                self._timed_duties[name]()
             else:
                 self._wanted_again.add(name)  # it is at work; then it shall look once more
 
@@ -138,9 +140,9 @@ class Upkeep:
                 log.error("upkeep failed", duty=name, error=error)
                 work = None
             if isinstance(work, GeneratorType):
-                work = self._turns_of_work.run(work, name=name)
+                work = self._scheduler.run(work, name=name)
             if isinstance(work, Coroutine):
-                self._turns_of_work.spawn(finish(work), f"upkeep: {name}")
+                self._scheduler.spawn(finish(work), f"upkeep: {name}")
             else:
                 plan()
 
@@ -159,11 +161,11 @@ class Upkeep:
                 wait_s = 0.0
             self._handles[name] = asyncio.get_running_loop().call_later(wait_s, turn)
 
-        self._turns[name] = turn
+        self._timed_duties[name] = turn
         plan()
 
-    def _retention(self) -> Steps[None]:
-        removed = yield from self._logs.running_retention()
+    def _retention_steps(self) -> StepGenerator[None]:
+        removed = yield from self._logs.retention_steps()
         if removed:
             log.info("segments removed by retention", segments=removed)
 
@@ -195,12 +197,12 @@ class Upkeep:
                 "partition failed", partition=str(partition), directory=path, cause=failed[key]
             )
 
-    def _watch_full(self) -> Steps[None] | None:
+    def _watch_full(self) -> StepGenerator[None] | None:
         """One line when a disk becomes full, however much it refuses, and one when that is over."""
         full = [one for one in self._logs.directories if one.is_full]
-        return self._watching_full(full) if full else None
+        return self._watch_full_steps(full) if full else None
 
-    def _watching_full(self, full: Sequence[LogDirectory]) -> Steps[None]:
+    def _watch_full_steps(self, full: Sequence[LogDirectory]) -> StepGenerator[None]:
         for one in full:
             room = one.room
             if one.path not in self._reported_full:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from millstream.controller.image import ImageChange
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 
-Subscriber = Callable[[ImageChange], Steps[None] | None]
+Subscriber = Callable[[ImageChange], StepGenerator[None] | None]
 """Does what the change asks of it at once, or in steps."""
 
 
@@ -22,14 +22,16 @@ class Subscribers:
         if prepare is not None:
             self._preparers.append(prepare)
 
-    def preparing(self, change: ImageChange) -> Steps[Exception | None]:
-        return _telling(self._preparers, change)
+    def prepare_steps(self, change: ImageChange) -> StepGenerator[Exception | None]:
+        return _notify_steps(self._preparers, change)
 
-    def telling(self, change: ImageChange) -> Steps[Exception | None]:
-        return _telling(self._subscribers, change)
+    def notify_steps(self, change: ImageChange) -> StepGenerator[Exception | None]:
+        return _notify_steps(self._subscribers, change)
 
 
-def _telling(callbacks: Sequence[Subscriber], change: ImageChange) -> Steps[Exception | None]:
+def _notify_steps(
+    callbacks: Sequence[Subscriber], change: ImageChange
+) -> StepGenerator[Exception | None]:
     """The first error, once all have heard."""
     failure: Exception | None = None
     for callback in list(callbacks):

@@ -36,7 +36,7 @@ from millstream.model.limits import (
     TOPIC_NAME_LENGTH_MAX,
 )
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import Steps, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
 
 TOPICS_PER_TURN: Final = 50
 """Topics checked and placed between two turns of others: a few milliseconds."""
@@ -134,12 +134,12 @@ def plan_creation(
 
     Raises TooManyPartitions when the request as a whole asks for too much.
     """
-    return run_whole(planning_creation(image, wanted, rules))
+    return run_whole(plan_creation_steps(image, wanted, rules))
 
 
-def planning_creation(
+def plan_creation_steps(
     image: ClusterImage, wanted: Sequence[NewTopic], rules: Rules
-) -> Steps[list[TopicImage | OperatingError]]:
+) -> StepGenerator[list[TopicImage | OperatingError]]:
     """`plan_creation` in steps."""
     _check_request_size(wanted, rules.defaults)
     taken = {colliding_name(name): name for name in image.topics}
@@ -280,12 +280,12 @@ def plan_growth(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules
 ) -> list[GrownTopic | OperatingError]:
     """The topics with their new partitions, or why not; raises TooManyPartitions."""
-    return run_whole(planning_growth(image, wanted, rules))
+    return run_whole(plan_growth_steps(image, wanted, rules))
 
 
-def planning_growth(
+def plan_growth_steps(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules
-) -> Steps[list[GrownTopic | OperatingError]]:
+) -> StepGenerator[list[GrownTopic | OperatingError]]:
     """`plan_growth` in steps."""
     _check_growth_size(image, wanted)
     twice = _repeated(more.name for more in wanted)

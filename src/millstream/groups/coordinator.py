@@ -18,7 +18,7 @@ from millstream.groups.records.entries import encode
 from millstream.groups.shard import Shard, is_gatherable
 from millstream.model.ids import GroupId
 from millstream.runtime.clock import Clock
-from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.runtime.timers import Timers
 from millstream.shards.context import ShardDependencies, ShardSettings, Timestamps
 from millstream.shards.coordinator import ShardCoordinator
@@ -44,7 +44,7 @@ class GroupDependencies:
 
     clock: Clock
     timers: Timers
-    turns: Turns
+    scheduler: CooperativeScheduler
     settings: ShardSettings
     new_shard: Callable[[int, Outbox], Shard]
     partition_of: Callable[[str], int]
@@ -68,7 +68,7 @@ class GroupCoordinator:
                 name="groups",
                 clock=dependencies.clock,
                 timers=dependencies.timers,
-                turns=dependencies.turns,
+                scheduler=dependencies.scheduler,
                 settings=dependencies.settings,
                 new_shard=dependencies.new_shard,
                 encode=encode,
@@ -109,7 +109,7 @@ class GroupCoordinator:
         self.shards.leadership_lost(log)
         self._early.release(log.partition.partition)
 
-    def metadata_changed(self) -> None:
+    def metadata_changed_steps(self) -> None:
         """Before groups hear of topics: other brokers may lead their partitions now."""
         self._early.release_all()
 
@@ -208,11 +208,13 @@ class GroupCoordinator:
 
     # -- topics and counts -------------------------------------------------------------------
 
-    def topics_changed(self, names: Collection[str], deleted: Sequence[str]) -> Steps[None]:
+    def topics_changed_steps(
+        self, names: Collection[str], deleted: Sequence[str]
+    ) -> StepGenerator[None]:
         """Tell every shard, in steps: topics that came, went or grew, and those that went."""
 
         def changed(led: LedShard[Shard], time: Timestamps) -> None:
-            led.machine.topics_changed(names, now_ms=time.now_ms, wall_ms=time.wall_ms)
+            led.machine.topics_changed_steps(names, now_ms=time.now_ms, wall_ms=time.wall_ms)
             if deleted:
                 led.machine.partitions_deleted(deleted)
                 led.expire_soon()
@@ -221,7 +223,7 @@ class GroupCoordinator:
             # All else is decided on the topics as they are then.
             shard.partitions_deleted(sorted(deleted))
 
-        return self.shards.call_each(changed, once_loaded=once_loaded if deleted else None)
+        return self.shards.call_each_steps(changed, once_loaded=once_loaded if deleted else None)
 
     def machine_counts(self) -> Counts:
         """What all shards have done, also those that were led here once."""

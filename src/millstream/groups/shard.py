@@ -339,7 +339,7 @@ class Shard:
         self._parts.wall_ms = wall_ms
         return self._expiring.step()
 
-    def topics_changed(
+    def topics_changed_steps(
         self,
         names: Iterable[str],  # noqa: ARG002 - see below
         *,

@@ -66,7 +66,7 @@ class Next(Enum):
     ASK = auto()
     """Go on."""
     WAIT = auto()
-    """Until a flush is done: then `FollowerHome.ready` is called."""
+    """Until a flush is done: then `FollowerContext.ready` is called."""
     VOID = auto()
     """The answer was to something else, and what it told is lost: the leader must tell it again."""
     BACK_OFF = auto()
@@ -91,7 +91,7 @@ class FollowerCounts:
         """Below the high watermark: after an unclean election records that counted are gone."""
 
 
-class FollowerHome(NamedTuple):
+class FollowerContext(NamedTuple):
     """What all followed partitions share."""
 
     flush: Callable[[Log, FlushDone], None]
@@ -107,19 +107,19 @@ class Follower(ReadableReplica):
     """See the module's docstring. Consumers may read it as far as it knows to be replicated."""
 
     __slots__ = (
+        "_context",
         "_flushes",
-        "_home",
         "last_error",
         "state",
     )
 
     def __init__(
-        self, log: Log, topic_id: TopicId, state: FollowerState, home: FollowerHome
+        self, log: Log, topic_id: TopicId, state: FollowerState, context: FollowerContext
     ) -> None:
         super().__init__(log, topic_id)
         self.state = state
         self.leader_epoch = state.leader_epoch
-        self._home = home
+        self._context = context
         self._flushes = 0
         self.last_error: OperatingError | int | None = None
         """Why it is not followed right now; a number is the leader's."""
@@ -157,7 +157,7 @@ class Follower(ReadableReplica):
     def _tell_readers(self) -> None:
         if self.readers:
             self.has_news = True
-            self._home.wake(self)
+            self._context.wake(self)
 
     # -- asking ----------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Follower(ReadableReplica):
         # our answer is under way may send us its own batches and then that leader's, and with
         # those nobody would see later that the logs differ before them.
         log.append_as_follower(records, is_cut=True, epoch_max=asked.leader_epoch)
-        self._home.counts.bytes_in += len(records)
+        self._context.counts.bytes_in += len(records)
 
     def _follow_marks(self, part: FetchedPart) -> None:
         """What counted stays counted: a new leader may know less of it for a while (I-06)."""
@@ -233,14 +233,14 @@ class Follower(ReadableReplica):
         if log.unflushed_records < log.config.flush_messages:
             return Next.ASK
         self._flushes += 1
-        self._home.flush(log, self._flushed)
+        self._context.flush(log, self._flushed)
         return Next.WAIT if self._flushes else Next.ASK
 
     def _flushed(self, error: OperatingError | None) -> None:
         self._flushes -= 1
         self.last_error = error
         if not self._is_closed:
-            self._home.ready(self)
+            self._context.ready(self)
 
     # -- truncation ------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class Follower(ReadableReplica):
         self._cut(target)
 
     def _cut(self, target: Offset) -> None:
-        log, counts = self.log, self._home.counts
+        log, counts = self.log, self._context.counts
         high = log.high_watermark
         counts.truncations += 1
         if target < log.log_start:
@@ -276,7 +276,7 @@ class Follower(ReadableReplica):
             log.truncate_to(target, is_unclean=target < high)
         if log.log_end < high:
             counts.unclean_truncations += 1
-            self._home.cluster.on_unclean(self.partition, high, log.log_end)
+            self._context.cluster.on_unclean(self.partition, high, log.log_end)
 
     def begin_anew(self, *, leader_start: Offset, leader_end: Offset) -> Next:
         """After OUT_OF_RANGE: as Kafka, keep what the leader may have too, or begin at its start.
@@ -288,7 +288,7 @@ class Follower(ReadableReplica):
             if leader_end < log.log_end:
                 self._cut(leader_end)
             elif log.log_end < leader_start:
-                self._home.counts.truncations += 1
+                self._context.counts.truncations += 1
                 log.truncate_fully(leader_start)
                 log.set_high_watermark(leader_start)
         except OperatingError as error:

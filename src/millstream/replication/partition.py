@@ -74,7 +74,7 @@ class LeaderFacts(NamedTuple):
         )
 
 
-class LeaderHome(NamedTuple):
+class LeaderContext(NamedTuple):
     """What all partitions share."""
 
     flush: Flush
@@ -89,9 +89,9 @@ class Partition(ReadableReplica):
 
     __slots__ = (
         "_acknowledged",
+        "_context",
         "_epoch_start",
         "_flushes",
-        "_home",
         "_listeners",
         "_others",
         "_replicated",
@@ -101,9 +101,9 @@ class Partition(ReadableReplica):
         "low_watermark_waiters",
     )
 
-    def __init__(self, log: Log, facts: LeaderFacts, home: LeaderHome) -> None:
+    def __init__(self, log: Log, facts: LeaderFacts, context: LeaderContext) -> None:
         super().__init__(log, facts.topic_id)
-        self._home = home
+        self._context = context
         self.broker_id: BrokerId = facts.leader
         self._settled = log.log_end
         """Everything below is as durable as the topic asks."""
@@ -144,7 +144,7 @@ class Partition(ReadableReplica):
         self._lead(facts)
 
     def _lead(self, facts: LeaderFacts) -> None:
-        state, now_s = facts.state, self._home.cluster.monotonic_s()
+        state, now_s = facts.state, self._context.cluster.monotonic_s()
         is_new = facts.leader_epoch != self.leader_epoch
         if is_new:
             self.leader_epoch = facts.leader_epoch
@@ -160,7 +160,7 @@ class Partition(ReadableReplica):
                 state,
                 epoch_start=self._epoch_start,
                 now_s=now_s,
-                epoch_of=self._home.cluster.epoch_of,
+                epoch_of=self._context.cluster.epoch_of,
             )
         self._on_state()
         if is_new:
@@ -178,14 +178,14 @@ class Partition(ReadableReplica):
             )
             _fail(self._replicated, None, error)
             if self.slot.fail_waiting(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-                self._home.wake(self)
+                self._context.wake(self)
         self._tell_low_waiters()  # one of those that were waited for may be dead
         self._replicate()
 
     def _wake_all(self) -> None:
         if self.readers or self.follower_readers:
             self.has_news = True
-            self._home.wake(self)
+            self._context.wake(self)
 
     def watch_leadership(self, listener: LeadershipListener) -> None:
         """Tell the listener of every change; of the current leadership at once."""
@@ -260,14 +260,14 @@ class Partition(ReadableReplica):
         """Batches were written to the log: let them count once they are durable enough."""
         log = self.log
         if self.follower_readers:
-            self._home.wake(self)
+            self._context.wake(self)
         if not self._flushes and log.unflushed_records < log.config.flush_messages:
             self._settle(self.slot.log_end)
             return
         # Kafka's acknowledgement implies the flush that the topic asks for. Whoever comes while
         # one runs joins the next: an earlier record must not count later than a newer one.
         self._flushes += 1
-        self._home.flush(log, partial(self._flushed, log.log_end))
+        self._context.flush(log, partial(self._flushed, log.log_end))
 
     def _flushed(self, end: Offset, error: OperatingError | None) -> None:
         self._flushes -= 1
@@ -279,7 +279,7 @@ class Partition(ReadableReplica):
         for waiting in (self._acknowledged, self._replicated):
             _fail(waiting, end, error)
         if self.slot.fail_waiting(ErrorCode.KAFKA_STORAGE_ERROR):
-            self._home.wake(self)
+            self._context.wake(self)
         self._on_refusal()
 
     def _settle(self, end: Offset) -> None:
@@ -313,7 +313,7 @@ class Partition(ReadableReplica):
             listener.high_watermark_moved(self)
         if self.readers or has_waiting:
             self.has_news = True
-            self._home.wake(self)
+            self._context.wake(self)
 
     def _check_replicas(self) -> None:
         state = self.state
@@ -329,7 +329,7 @@ class Partition(ReadableReplica):
         missing here (I-18). A producer told that its sequence is wrong begins anew, and stores what
         it got no answer for twice (I-20); told that this is no leader it asks who is.
         """
-        if isinstance(error, OutOfOrderSequence) and not self._home.cluster.may_propose():
+        if isinstance(error, OutOfOrderSequence) and not self._context.cluster.may_propose():
             return NotLeader(self.partition)
         return error
 
@@ -365,7 +365,7 @@ class Partition(ReadableReplica):
         others, slot = self._others, self.slot
         if others is None or not slot.log_start <= fetched.offset <= slot.log_end:
             return
-        cluster = self._home.cluster
+        cluster = self._context.cluster
         now_s = cluster.monotonic_s()
         if not others.fetched(fetched, leader_end=slot.log_end, now_s=now_s):
             return
@@ -384,7 +384,7 @@ class Partition(ReadableReplica):
     def start_moved(self) -> None:
         """Records were deleted: followers are told without waiting for new ones."""
         if self.follower_readers:
-            self._home.wake(self)
+            self._context.wake(self)
 
     def _tell_low_waiters(self) -> None:
         for waiter in list(self.low_watermark_waiters):
@@ -395,7 +395,7 @@ class Partition(ReadableReplica):
         others = self._others
         if others is None or self._is_closed:
             return
-        cluster = self._home.cluster
+        cluster = self._context.cluster
         now_s = cluster.monotonic_s()
         others.look(own_end=self.slot.log_end, now_s=now_s, lag_s=cluster.lag_max_s())
         others.note_caught_up(self.slot.log_end, now_s)
@@ -403,7 +403,7 @@ class Partition(ReadableReplica):
         self._replicate()
 
     def _propose(self, now_s: float) -> None:
-        others, cluster = self._others, self._home.cluster
+        others, cluster = self._others, self._context.cluster
         if others is None or others.is_proposing or cluster.proposals is None:
             return
         if self._is_closed or not cluster.may_propose():
@@ -431,7 +431,7 @@ class Partition(ReadableReplica):
         )
 
     def _answered(self, proposed: Proposed, answer: IsrAnswer) -> None:
-        others, now_s = self._others, self._home.cluster.monotonic_s()
+        others, now_s = self._others, self._context.cluster.monotonic_s()
         if self._is_closed or others is None:
             return
         if others.answered(proposed, answer, now_s):
@@ -456,7 +456,7 @@ class Partition(ReadableReplica):
             listener.leadership_lost(self)
         self._listeners.clear()
         # Also without readers: answers of the connection core may have become ready.
-        self._home.wake(self)
+        self._context.wake(self)
 
 
 def _finish(done: AppendDone, outcome: AppendOutcome, error: OperatingError | None) -> None:

@@ -25,7 +25,7 @@ from millstream.replication.throttle import (
     listed_partitions,
 )
 from millstream.replication.waiters import NetworkIterations
-from millstream.runtime.scheduler import Steps, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager.log_manager import LogManager, NewPartition
@@ -69,61 +69,65 @@ class Partitions(Roles):
         """Lead and follow what the metadata says, with the logs that are there; make those that
         are not.
         """
-        run_whole(self.taking(image))
+        run_whole(self.apply_image_steps(image))
 
-    def taking(self, image: ImageFacts) -> Steps[None]:
+    def apply_image_steps(self, image: ImageFacts) -> StepGenerator[None]:
         """`attach` in steps, and whenever the whole image comes instead of what changed."""
         gone = [
             topic
             for topic in self._topics.values()
             if topic.name not in image.topics or image.topics[topic.name].topic_id != topic.topic_id
         ]
-        yield from self._dropping(gone)
+        yield from self._drop_topics_steps(gone)
         topics = [(topic, topic.partitions) for topic in image.topics.values()]
-        yield from self._leaving(topics)
-        yield from self._holding(topics, is_new=False)
+        yield from self._leave_steps(topics)
+        yield from self._hold_steps(topics, is_new=False)
         self._changes += 1
 
     def apply(self, change: ChangeFacts) -> None:
         """Create and delete logs and leaders; take over changed settings."""
-        run_whole(self.preparing(change))
-        run_whole(self.following(change))
+        run_whole(self.prepare_steps(change))
+        run_whole(self.follow_up_steps(change))
 
-    def preparing(self, change: ChangeFacts) -> Steps[None]:
+    def prepare_steps(self, change: ChangeFacts) -> StepGenerator[None]:
         """The part of `apply` that must be done before others see the change, in steps."""
         names = {topic.name for topic in change.created}
         # A topic that was deleted and made anew: the old logs stand where the new ones shall be.
-        yield from self._dropping([topic for topic in change.deleted if topic.name in names])
+        yield from self._drop_topics_steps(
+            [topic for topic in change.deleted if topic.name in names]
+        )
         topics = [(topic, topic.partitions) for topic in change.created]
         topics += [
             (grown.topic, grown.topic.partitions[grown.first_new_partition :])
             for grown in change.grown
         ]
-        yield from self._holding(topics, is_new=True)
+        yield from self._hold_steps(topics, is_new=True)
 
-    def following(self, change: ChangeFacts) -> Steps[None]:
+    def follow_up_steps(self, change: ChangeFacts) -> StepGenerator[None]:
         """The part of `apply` that is done when others see the change, in steps."""
         moved = [(one.topic, (one.partition,)) for one in change.moved]
-        yield from self._dropping(change.deleted)
-        yield from self._leaving(moved)
-        yield from self._holding(moved, is_new=False)
-        yield from self._reconfiguring(change.reconfigured)
+        yield from self._drop_topics_steps(change.deleted)
+        yield from self._leave_steps(moved)
+        yield from self._hold_steps(moved, is_new=False)
+        yield from self._reconfigure_steps(change.reconfigured)
         if change.brokers_reconfigured:
-            yield from self._reconfiguring(list(self._topics.values()))
+            yield from self._reconfigure_steps(list(self._topics.values()))
         self._changes += 1
 
-    def deleting_strays(self, image: ImageFacts) -> Steps[list[TopicPartition]]:
+    def delete_strays_steps(self, image: ImageFacts) -> StepGenerator[list[TopicPartition]]:
         """Delete the logs of partitions that have no replica here any more, in steps; which.
 
         For a broker that was away, with its first whole image and before it attaches: a log of an
         older topic of the same name would stand in the way of the new one.
         """
-        strays = [log.partition for log in self._logs if not self._is_at_home(log, image.topics)]
-        yield from self._logs.deleting(strays)
+        strays = [
+            log.partition for log in self._logs if not self._has_replica_here(log, image.topics)
+        ]
+        yield from self._logs.delete_steps(strays)
         return strays
 
-    def _is_at_home(self, log: Log, topics: Mapping[str, TopicFacts]) -> bool:
-        topic, topic_id = topics.get(log.partition.topic), log.home.topic_id
+    def _has_replica_here(self, log: Log, topics: Mapping[str, TopicFacts]) -> bool:
+        topic, topic_id = topics.get(log.partition.topic), log.context.topic_id
         if topic is None or topic_id not in (None, topic.topic_id):
             return False
         index = log.partition.partition
@@ -136,15 +140,15 @@ class Partitions(Roles):
 
     def try_again(self) -> None:
         """Make the logs that could not be made before: there may be room by now."""
-        run_whole(self.trying_again())
+        run_whole(self.retry_missing_steps())
 
-    def trying_again(self) -> Steps[None]:
+    def retry_missing_steps(self) -> StepGenerator[None]:
         """`try_again` in steps; not while a change goes on."""
         for name, is_new in list(self._without_room.items()):
             topic = self._topics[name[0]]
             facts = [one for one in topic.partitions if one.index == name[1]]
             for planned in self._planned(topic, facts):
-                yield from self._holding_one(planned, is_new=is_new)
+                yield from self._hold_one_steps(planned, is_new=is_new)
 
     # -- logs ------------------------------------------------------------------------------
 
@@ -154,7 +158,7 @@ class Partitions(Roles):
     def _planned(self, topic: TopicFacts, partitions: Sequence[PartitionFacts]) -> list[Planned]:
         config = self._settings.log_config(topic.configs)
         in_sync_min = self._in_sync_min(topic)
-        leading, following = (
+        leading, follow_up_steps = (
             listed_partitions(topic.configs.get(key), self._broker_id)
             for key in (LEADER_REPLICAS, FOLLOWER_REPLICAS)
         )
@@ -163,15 +167,15 @@ class Partitions(Roles):
                 NewPartition(TopicPartition(topic.name, one.index), topic.topic_id, config),
                 one,
                 in_sync_min,
-                (one.index in leading, one.index in following),
+                (one.index in leading, one.index in follow_up_steps),
             )
             for one in partitions
             if self._is_replica(one)
         ]
 
-    def _holding(
+    def _hold_steps(
         self, topics: Sequence[tuple[TopicFacts, Sequence[PartitionFacts]]], *, is_new: bool
-    ) -> Steps[None]:
+    ) -> StepGenerator[None]:
         """Many topics together: the logs of all of them share their syncs."""
         planned: list[Planned] = []
         noted = 0
@@ -184,11 +188,13 @@ class Partitions(Roles):
                 yield None
         for group in in_parts(planned, LOGS_PER_SYNC_MAX):
             try:
-                logs = yield from self._logs.creating([one.wanted for one in group], is_new=is_new)
+                logs = yield from self._logs.create_steps(
+                    [one.wanted for one in group], is_new=is_new
+                )
             except OperatingError:
                 # One that cannot be must not keep the others from being.
                 for one in group:
-                    yield from self._holding_one(one, is_new=is_new)
+                    yield from self._hold_one_steps(one, is_new=is_new)
                 continue
             for part in in_parts(list(zip(group, logs, strict=True)), LOGS_PER_TURN):
                 for one, log in part:
@@ -197,9 +203,9 @@ class Partitions(Roles):
                 if len(planned) > LOGS_PER_TURN:
                     yield None
 
-    def _holding_one(self, planned: Planned, *, is_new: bool) -> Steps[None]:
+    def _hold_one_steps(self, planned: Planned, *, is_new: bool) -> StepGenerator[None]:
         try:
-            logs = yield from self._logs.creating([planned.wanted], is_new=is_new)
+            logs = yield from self._logs.create_steps([planned.wanted], is_new=is_new)
         except OperatingError as error:
             self._cannot_hold(planned, error, is_new=is_new)
             return
@@ -209,7 +215,7 @@ class Partitions(Roles):
     def _in_sync_min(self, topic: TopicFacts) -> int:
         return int(self._settings.topic_text(topic.configs, MIN_IN_SYNC))
 
-    def _dropping(self, topics: Sequence[TopicFacts]) -> Steps[None]:
+    def _drop_topics_steps(self, topics: Sequence[TopicFacts]) -> StepGenerator[None]:
         names: list[TopicPartition] = []
         for topic in topics:
             if self._names.get(topic.topic_id.bytes) is None:
@@ -221,11 +227,11 @@ class Partitions(Roles):
                 if len(names) > LOGS_PER_TURN:
                     yield None
         # Of a directory that failed they stay, which it noted itself.
-        yield from self._logs.deleting(names)
+        yield from self._logs.delete_steps(names)
 
-    def _leaving(
+    def _leave_steps(
         self, topics: Sequence[tuple[TopicFacts, Sequence[PartitionFacts]]]
-    ) -> Steps[None]:
+    ) -> StepGenerator[None]:
         """Give up partitions that have no replica here any more, and delete their logs."""
         names: list[TopicPartition] = []
         done = 0
@@ -238,7 +244,7 @@ class Partitions(Roles):
             if done >= LOGS_PER_TURN:
                 done = 0
                 yield None
-        yield from self._logs.deleting(names)
+        yield from self._logs.delete_steps(names)
 
     def _dropped(self, topic: str, index: int) -> TopicPartition | None:
         """The partition, if it was held: nobody reads or writes it any more."""
@@ -255,7 +261,7 @@ class Partitions(Roles):
         is_held = leader is not None or follower is not None or given_up is not None
         return name if is_held else None
 
-    def _reconfiguring(self, topics: Sequence[TopicFacts]) -> Steps[None]:
+    def _reconfigure_steps(self, topics: Sequence[TopicFacts]) -> StepGenerator[None]:
         done = 0
         for topic in topics:
             self._topics[topic.name] = topic

@@ -22,15 +22,15 @@ from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.errors import NotLeader
 from millstream.replication.follower import (
     Follower,
+    FollowerContext,
     FollowerCounts,
-    FollowerHome,
     FollowerState,
 )
 from millstream.replication.metadata import PartitionFacts, TopicFacts
-from millstream.replication.partition import LeaderFacts, LeaderHome, Partition
+from millstream.replication.partition import LeaderContext, LeaderFacts, Partition
 from millstream.replication.readable import ReadableReplica
 from millstream.replication.waiters import NetworkIterations, Waking
-from millstream.runtime.scheduler import Steps, in_parts
+from millstream.runtime.scheduler import StepGenerator, in_parts
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager.log_manager import LogManager, NewPartition
@@ -145,8 +145,8 @@ class Roles(Waking):
         """Partitions that should be here and whose log cannot be used, and why."""
         self._without_room: dict[Name, bool] = {}
         """Those of them whose log could not be made for want of room, and whether it is new."""
-        self._home = LeaderHome(logs.flush, self._wake, self.cluster)
-        self._follower_home = FollowerHome(
+        self._context = LeaderContext(logs.flush, self._wake, self.cluster)
+        self._follower_context = FollowerContext(
             logs.flush, self._wake, self.counts, self.cluster, self._fetching.ready
         )
         self._changes = 0
@@ -295,7 +295,7 @@ class Roles(Waking):
         if follower is not None:
             self._stop_following(follower)
         self._given_up.pop(log.partition, None)
-        leader = Partition(log, _facts(planned), self._home)
+        leader = Partition(log, _facts(planned), self._context)
         name = leader.partition
         self._leaders[name] = leader
         self._leaders_by_id[leader.topic_id.bytes, name.partition] = leader
@@ -320,7 +320,7 @@ class Roles(Waking):
         )
         follower = self._followers.get(log.partition)
         if follower is None:
-            follower = Follower(log, planned.wanted.topic_id, state, self._follower_home)
+            follower = Follower(log, planned.wanted.topic_id, state, self._follower_context)
             self._followers[log.partition] = follower
             self._throttle(planned)  # before it is asked for
         else:
@@ -357,7 +357,7 @@ class Roles(Waking):
             one.failure is not None or one.failed_partitions for one in self._logs.directories
         ) or any(name not in self._without_room for name in self._offline)
 
-    def finding_lost(self) -> Steps[list[tuple[TopicId, int]]]:
+    def find_lost_steps(self) -> StepGenerator[list[tuple[TopicId, int]]]:
         """Partitions that should be here and whose log has failed, in steps.
 
         Not those that there was no room for: they are tried again.
@@ -379,7 +379,7 @@ class Roles(Waking):
 
     # -- by the clock ----------------------------------------------------------------------
 
-    def checking_lag(self) -> Steps[None]:
+    def check_lag_steps(self) -> StepGenerator[None]:
         """Every leader looks whether its followers keep up, in steps.
 
         At least twice in `replica.lag.time.max.ms`: what was caught up then counts until the next.
@@ -389,14 +389,14 @@ class Roles(Waking):
                 leader.check_lag()
             yield None
 
-    def storing_high_watermarks(self) -> Steps[None]:
+    def store_high_watermarks_steps(self) -> StepGenerator[None]:
         """Of partitions with more than one replica, in steps: a restarted leader of one knows no
         more than the file says until its followers have been heard.
         """
         logs = [one.log for one in self._leaders.values() if one.others is not None]
         logs += [one.log for one in self._followers.values()]
         if logs:
-            yield from self._logs.storing_high_watermarks(logs)
+            yield from self._logs.store_high_watermarks_steps(logs)
 
     @property
     def under_replicated_count(self) -> int:

@@ -88,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full = False
         """The transport has more than it wants; nothing is written until it says so."""
         self._full_until_s = _NEVER_S
-        self._turns: deque[asyncio.Future[None]] = deque()
+        self._scheduler: deque[asyncio.Future[None]] = deque()
         """Senders that wait for room, first come first served."""
         self._on_room: Callable[[], None] | None = None
         self._used_s = self._loop.time()
@@ -252,10 +252,10 @@ class Connection(asyncio.BufferedProtocol):
     async def _take_turn(self, deadline_s: float) -> None:
         """Wait until the request may be written; raises when that is too late or never."""
         self._check_open()
-        if self.has_room and not self._turns:
+        if self.has_room and not self._scheduler:
             return
         turn: asyncio.Future[None] = self._loop.create_future()
-        self._turns.append(turn)
+        self._scheduler.append(turn)
         try:
             async with asyncio.timeout_at(deadline_s):
                 await turn
@@ -264,16 +264,16 @@ class Connection(asyncio.BufferedProtocol):
             raise RequestTimedOut(self.address, may_have_been_processed=False) from None
         finally:
             # Only now, not when it was woken: until it has written, others must stay behind it.
-            self._turns.remove(turn)
+            self._scheduler.remove(turn)
             self._loop.call_soon(self._tell_room)
 
     def _tell_room(self) -> None:
         """Let the first who waits go on; the hot path when nobody does."""
         if not self.has_room or not self.is_open:
             return
-        if self._turns:
-            if not self._turns[0].done():
-                self._turns[0].set_result(None)
+        if self._scheduler:
+            if not self._scheduler[0].done():
+                self._scheduler[0].set_result(None)
         elif self._on_room is not None:
             self._on_room()
 
@@ -337,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         now_s = self._loop.time()
         deadline_s = self._pipeline.next_deadline_s()
         idle_until_s = self._used_s + self._settings.idle_s
-        if self._pipeline.in_flight or self._turns or self._is_full:
+        if self._pipeline.in_flight or self._scheduler or self._is_full:
             idle_until_s = now_s + self._settings.idle_s
         if deadline_s <= now_s:
             self._end("a request timed out", aborts=True, now_s=now_s)
@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.abort()
         else:
             transport.close()
-        for turn in self._turns:
+        for turn in self._scheduler:
             if not turn.done():
                 turn.set_result(None)  # each finds the connection closed
         for request in self._pipeline.abandon():

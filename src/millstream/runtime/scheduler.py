@@ -24,7 +24,7 @@ I = TypeVar("I")  # noqa: E741 - of items
 
 Work = Callable[[], Any]
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
-Steps = Generator[Work | None, Any, T]
+StepGenerator = Generator[Work | None, Any, T]
 
 ITEMS_PER_TURN: Final = 200
 """Of what takes about ten microseconds each: two milliseconds, which nobody notices."""
@@ -64,7 +64,7 @@ class Pace:
         return True
 
 
-async def on_the_loop(steps: Steps[T]) -> T:
+async def on_the_loop(steps: StepGenerator[T]) -> T:
     """For coroutines: all steps of work that never asks for another thread."""
     try:
         while True:
@@ -76,7 +76,7 @@ async def on_the_loop(steps: Steps[T]) -> T:
         return value
 
 
-def run_whole(steps: Steps[T]) -> T:
+def run_whole(steps: StepGenerator[T]) -> T:
     """All steps at once, blocking work on the spot."""
     try:
         asked = next(steps)
@@ -100,12 +100,12 @@ class Begun:
 
     __slots__ = ("asked", "steps")
 
-    def __init__(self, steps: Steps[Any], asked: Work | None) -> None:
+    def __init__(self, steps: StepGenerator[Any], asked: Work | None) -> None:
         self.steps = steps
         self.asked = asked
 
 
-def begin(steps: Steps[T]) -> T | Begun:
+def begin(steps: StepGenerator[T]) -> T | Begun:
     """The first turn at once, which is all that most work needs; the result, or what is left."""
     try:
         asked = next(steps)
@@ -115,7 +115,7 @@ def begin(steps: Steps[T]) -> T | Begun:
     return Begun(steps, asked)
 
 
-class Turns:
+class CooperativeScheduler:
     """Lets long works take their turns: one of them in each round of the event loop.
 
     However many there are, whoever else has something to do waits for one step at most.
@@ -126,12 +126,12 @@ class Turns:
         background: Background,
         spawn: Spawn | None = None,
         *,
-        elsewhere_max: int | None = None,
+        worker_jobs_max: int | None = None,
         computing: Background | None = None,
     ) -> None:
         """`spawn` starts a task that ends with its scope; None: the tasks are kept here.
 
-        `elsewhere_max` is how many jobs may be in other threads at once, so that some are left.
+        `worker_jobs_max` is how many jobs may be in other threads at once, so that some are left.
         `computing` has the threads for computations, if they have their own.
         """
         self.background = background
@@ -144,7 +144,7 @@ class Turns:
         self._is_due = False
         self._running = 0
         self._room: AbstractAsyncContextManager[None] = (
-            asyncio.Semaphore(elsewhere_max) if elsewhere_max else nullcontext()
+            asyncio.Semaphore(worker_jobs_max) if worker_jobs_max else nullcontext()
         )
 
     @property
@@ -152,7 +152,7 @@ class Turns:
         """Whether some work is going on."""
         return bool(self._running)
 
-    async def run(self, steps: Steps[T], *, name: str) -> T:
+    async def run(self, steps: StepGenerator[T], *, name: str) -> T:
         """Take the steps to their end. A cancelled task leaves a job that began to itself."""
         await self.next()
         begun = begin(steps)
@@ -172,7 +172,7 @@ class Turns:
                     asked = steps.send(None)
                     continue
                 try:
-                    result = await self.elsewhere(asked, name=name)
+                    result = await self.in_worker_thread(asked, name=name)
                 except Exception as error:  # noqa: BLE001 - the steps decide what it means
                     asked = steps.throw(error)
                 else:
@@ -189,7 +189,7 @@ class Turns:
         for task in list(self._computing_tasks):
             task.cancel()
 
-    async def elsewhere(self, work: Callable[[], T], *, name: str) -> T:
+    async def in_worker_thread(self, work: Callable[[], T], *, name: str) -> T:
         """Run it in another thread, as soon as there is room for it."""
         if isinstance(work, Computation):
             return await self._compute(work, name=name)

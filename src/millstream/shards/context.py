@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
 from millstream.runtime.clock import Clock
-from millstream.runtime.scheduler import Turns
+from millstream.runtime.scheduler import CooperativeScheduler
 from millstream.runtime.timers import Timers
 from millstream.shards.effects import Outbox, Producer, Reply, Write
 from millstream.shards.machine import Machine
@@ -83,7 +83,7 @@ class ShardDependencies(Generic[Machine]):
     """Of what the shards hold, for log messages: `groups`."""
     clock: Clock
     timers: Timers
-    turns: Turns
+    scheduler: CooperativeScheduler
     settings: ShardSettings
     new_shard: Callable[[int, Outbox], Machine]
     encode: Encode

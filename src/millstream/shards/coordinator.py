@@ -15,7 +15,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch
 from millstream.model.invariant import InvariantViolated
 from millstream.observe.logs import get_logger
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 from millstream.shards.context import ShardContext, ShardCounts, ShardDependencies, Timestamps
 from millstream.shards.effects import Caller
 from millstream.shards.errors import NotCoordinator
@@ -128,14 +128,14 @@ class ShardCoordinator(Generic[Machine]):
             led = self._to_load.popleft()
             if led.phase is Phase.LOADING:
                 self._loading += 1
-                self._dependencies.turns.spawn(self._load(led), f"load {led.log.partition}")
+                self._dependencies.scheduler.spawn(self._load(led), f"load {led.log.partition}")
 
     async def _load(self, led: LedShard[Machine]) -> None:
         counts = self.counts
         begun_ms = self.context.timestamps().now_ms
         steps = load_steps(led, size_max=self._dependencies.settings.load_bytes_max)
         try:
-            count = await self._dependencies.turns.run(steps, name=f"load {led.log.partition}")
+            count = await self._dependencies.scheduler.run(steps, name=f"load {led.log.partition}")
         except (OperatingError, MalformedRecords) as error:
             self._load_failed(led, error)
             return
@@ -252,12 +252,12 @@ class ShardCoordinator(Generic[Machine]):
             self._arm_for(led)
         self.context.deliver()
 
-    def call_each(
+    def call_each_steps(
         self,
         call: Callable[[LedShard[Machine], Timestamps], None],
         *,
         once_loaded: Callable[[Machine], None] | None = None,
-    ) -> Steps[None]:
+    ) -> StepGenerator[None]:
         """Call every machine, in steps; those that are being loaded hear `once_loaded` then."""
         for led in list(self._led.values()):
             if led.phase is not _ACTIVE:

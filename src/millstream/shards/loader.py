@@ -14,7 +14,7 @@ from millstream.kernels.batches import (
 )
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import Offset
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 from millstream.shards.led_shard import LedShard, Phase
 from millstream.storage.log.reader import Isolation, ReadSlice
 from millstream.storage.ports import PartitionLog
@@ -24,7 +24,7 @@ RECORDS_PER_TURN: Final = 500
 _ANY_SIZE: Final = 2**31 - 1
 
 
-def load_steps(led: LedShard[Any], *, size_max: int) -> Steps[int]:
+def load_steps(led: LedShard[Any], *, size_max: int) -> StepGenerator[int]:
     """Read everything up to the log's end as it is now; how many records that were.
 
     Ends early when the shard is dropped. Raises OperatingError and MalformedRecords.
@@ -50,7 +50,7 @@ def load_steps(led: LedShard[Any], *, size_max: int) -> Steps[int]:
     return count
 
 
-def _read_steps(log: PartitionLog, offset: Offset, size_max: int) -> Steps[memoryview]:
+def _read_steps(log: PartitionLog, offset: Offset, size_max: int) -> StepGenerator[memoryview]:
     data: ReadSlice = log.read(offset, size_max=size_max, isolation=Isolation.LOG_END).data
     if data.file is None:
         return memoryview(data.raw or b"")

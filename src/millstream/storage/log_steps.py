@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from millstream.model.ids import TopicPartition
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 from millstream.storage.log.log import Log
 
 LOGS_PER_TURN: Final = 64
@@ -14,7 +14,7 @@ SEGMENTS_PER_TURN: Final = 50
 """Segments of one log that are taken away between two turns of others."""
 
 
-def removing_segments(log: Log) -> Steps[int]:
+def remove_segments_steps(log: Log) -> StepGenerator[int]:
     """Of a log whose new start is stored; how many. Each is a few renames."""
     removed = count = 0
     while not log.is_released:

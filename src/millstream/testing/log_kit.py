@@ -72,7 +72,7 @@ def open_log(
     """Open the partition under `root` as the log manager would."""
     owner = LogDirectory(disk, root)
     owner.open()
-    home = LogContext(
+    context = LogContext(
         partition,
         topic_id,
         owner,
@@ -82,7 +82,7 @@ def open_log(
         clock,
     )
     report = LoadReport()
-    return OpenedLog(load_log(home, config, is_clean=is_clean, report=report), owner, report)
+    return OpenedLog(load_log(context, config, is_clean=is_clean, report=report), owner, report)
 
 
 def read_all(

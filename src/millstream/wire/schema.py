@@ -18,7 +18,7 @@ from millstream.wire.values import begin_message
 
 @dataclass_transform(kw_only_default=True)
 class StructType(type):
-    """Turns declared fields into slots, and keeps the declarations as `FIELDS`."""
+    """CooperativeScheduler declared fields into slots, and keeps the declarations as `FIELDS`."""
 
     def __new__(
         cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any

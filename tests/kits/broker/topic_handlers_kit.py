@@ -181,7 +181,7 @@ class LateBackground:
 
 def make_late(desk: Desk) -> None:
     """From now on a change of topics takes its time, so that others come in between."""
-    desk.controller._changes._turns.background = LateBackground()
+    desk.controller._changes._scheduler.background = LateBackground()
 
 
 def codes(items: list[Any]) -> list[str]:

@@ -166,14 +166,14 @@ class World:
         apply(self.tree, finish)
         self.take_over(finish.image, unclean)
 
-    def take_over(self, following: ClusterImage, unclean: list[UncleanElection]) -> None:
-        self.image = following
+    def take_over(self, metadata_follower: ClusterImage, unclean: list[UncleanElection]) -> None:
+        self.image = metadata_follower
         self.unclean += len(unclean)
         self.check_lost()
-        self.ghosts.check(following, unclean, self.alive)
-        self.ghosts.check_members(following)
+        self.ghosts.check(metadata_follower, unclean, self.alive)
+        self.ghosts.check_members(metadata_follower)
         self.asked.clear()
-        self.ghosts.commit(following, self.alive, self.policy(), self.asked)
+        self.ghosts.commit(metadata_follower, self.alive, self.policy(), self.asked)
 
     # -- what may happen -------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from kits.coordination.coordination_kit import SimulatedWorld
 from kits.rpc.rpc_server import Asked, Server, Session, frame_of
 from millstream.controller.cluster.active import ActiveController, Balance, ControllerSettings
 from millstream.controller.cluster.candidate import Candidate, Elected
-from millstream.controller.cluster.metadata_follower import Following, locate
+from millstream.controller.cluster.metadata_follower import MetadataFollower, locate
 from millstream.controller.cluster.plans import Policy
 from millstream.controller.cluster.pull_metadata import MetadataSource
 from millstream.controller.cluster.registration import Registered
@@ -19,7 +19,7 @@ from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
 from millstream.runtime.randomness import SeededRandomness
-from millstream.runtime.scheduler import Turns
+from millstream.runtime.scheduler import CooperativeScheduler
 from millstream.wire.messages.pull_metadata import PullMetadataRequest
 
 NO_BALANCE = Balance(is_enabled=False)
@@ -77,22 +77,22 @@ class Node:
         )
         settings = RpcSettings(client_id=self.name, connect_timeout_s=2.0)
         self.connections = Connections(self.node.network, settings, self.node.randomness)
-        self.following = Following(
+        self.metadata_follower = MetadataFollower(
             self.broker_id,
             locate=lambda: locate(self.candidate, "PLAINTEXT"),
             connections=self.connections,
-            turns=Turns(self.node.background),
+            scheduler=CooperativeScheduler(self.node.background),
             randomness=self.node.randomness,
         )
         self.heard: list[ImageChange] = []
         self.prepared: list[tuple[ImageChange, int]] = []
-        self.following.subscribe(self.heard.append, prepare=self._prepare)
+        self.metadata_follower.subscribe(self.heard.append, prepare=self._prepare)
         self.source = MetadataSource(lambda: self.candidate.active)
         self.server = Server(self._on_request)
         self.tasks: list[asyncio.Task[None]] = []
 
     def _prepare(self, change: ImageChange) -> None:
-        self.prepared.append((change, self.following.image.version))
+        self.prepared.append((change, self.metadata_follower.image.version))
 
     def _make_active(self, incarnation: Registered, elected: Elected) -> ActiveController:
         made = ActiveController(incarnation, elected, self.settings, self.tally, self.broker_id)
@@ -100,7 +100,7 @@ class Node:
         return made
 
     def _on_controller_change(self) -> None:
-        self.following.controller_changed()
+        self.metadata_follower.controller_changed()
 
     def _on_request(self, session: Session, asked: Asked) -> None:
         request = PullMetadataRequest.decode(asked.body, asked.version)
@@ -115,7 +115,9 @@ class Node:
         await self.server.listen(self.node.network, self.name)
         self.member.start()
         loop = asyncio.get_running_loop()
-        self.tasks.append(loop.create_task(self.following.run(), name=f"{self.name} follows"))
+        self.tasks.append(
+            loop.create_task(self.metadata_follower.run(), name=f"{self.name} follows")
+        )
         await self.member.is_member()
         return self
 
@@ -136,7 +138,7 @@ class Node:
 
     @property
     def image(self) -> ClusterImage:
-        return self.following.image
+        return self.metadata_follower.image
 
     def reigns_now(self) -> bool:
         return self.candidate.active is not None and self.candidate.active.is_open

@@ -50,12 +50,12 @@ class Witness:
         versions: list[int] = []
 
         def look(_change: object) -> None:
-            image = node.following.image
+            image = node.metadata_follower.image
             assert versions == sorted(versions)
             versions.append(image.version)
             self.see(image)
 
-        node.following.subscribe(look)
+        node.metadata_follower.subscribe(look)
 
     def see(self, image: ClusterImage) -> None:
         known = self.images.setdefault(image.version, image)

@@ -13,7 +13,7 @@ from millstream.broker.requests.registry import SERVED, load
 from millstream.broker.requests.topic_changes import topic_defaults
 from millstream.controller.image import ImageChange
 from millstream.controller.topics import NewTopic
-from millstream.runtime.scheduler import Turns, run_whole
+from millstream.runtime.scheduler import CooperativeScheduler, run_whole
 from millstream.testing.sim.background import InlineBackground
 from millstream.testing.sim.clock import ManualClock, SimClock
 from millstream.wire.api_keys import ApiKey
@@ -49,7 +49,7 @@ class GroupDesk(Desk):
 
     def __init__(self, settings: Mapping[str, str] | None = None, **options: Any) -> None:
         loop = asyncio.get_running_loop()
-        turns = Turns(InlineBackground())
+        scheduler = CooperativeScheduler(InlineBackground())
         self._clock = SimClock(loop)
         self._timers = cast("Any", LoopTimers(loop, self._clock))
         self._answering = _Answering()
@@ -58,8 +58,8 @@ class GroupDesk(Desk):
             GroupServiceDependencies(
                 services=lambda: self.services,
                 timers=self._timers,
-                turns=turns,
-                spawn=turns.spawn,
+                scheduler=scheduler,
+                spawn=scheduler.spawn,
                 at_iteration_end=loop.call_soon,
             )
         )
@@ -76,7 +76,7 @@ class GroupDesk(Desk):
         self.controller.subscribe(self._changed)
 
     def _changed(self, change: ImageChange) -> None:
-        run_whole(self.groups.metadata_changed(change))
+        run_whole(self.groups.metadata_changed_steps(change))
 
     async def make(self, name: str, partitions: int = 1) -> None:
         """A topic."""

@@ -146,7 +146,7 @@ class Hostile:
             if self.random.random() < 0.5:
                 shell.topics.create(name, 2)
             shell.shard.partitions_deleted([name])
-        shell.shard.topics_changed([name], now_ms=shell.now_ms, wall_ms=shell.wall_ms)
+        shell.shard.topics_changed_steps([name], now_ms=shell.now_ms, wall_ms=shell.wall_ms)
         shell.drain()
         self.seen["topic deleted"] += is_deleted
 

@@ -284,7 +284,7 @@ class World:
         facts = self.shell.topics.by_name("u")
         if facts is not None and facts.partition_count < PARTITIONS_MAX:
             self.shell.topics.grow("u", facts.partition_count + 1)
-            self.shell.shard.topics_changed(
+            self.shell.shard.topics_changed_steps(
                 ["u"], now_ms=self.shell.now_ms, wall_ms=self.shell.wall_ms
             )
             self.shell.drain()

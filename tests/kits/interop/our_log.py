@@ -31,7 +31,7 @@ def open_log(
     owner = LogDirectory(disk, str(directory))
     owner.open()
     files = OpenFiles(disk, open_max=OPEN_FILES_MAX)
-    home = LogContext(
+    context = LogContext(
         partition=TopicPartition(topic, 0),
         topic_id=None,
         owner=owner,
@@ -41,7 +41,7 @@ def open_log(
         clock=SystemClock(),
     )
     try:
-        log = load_log(home, config or LogConfig(), is_clean=is_clean, report=report)
+        log = load_log(context, config or LogConfig(), is_clean=is_clean, report=report)
         try:
             yield log
         finally:

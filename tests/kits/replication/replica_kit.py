@@ -199,7 +199,7 @@ class ReplicaBroker:
         self.partitions.wake_readers()
 
     def _check_lag(self) -> None:
-        run_whole(self.partitions.checking_lag())
+        run_whole(self.partitions.check_lag_steps())
         self.lag_timer = self._cluster.world.loop.call_later(LAG_S / 2, self._check_lag)
 
     def apply(self, change: ImageChange, image: ClusterImage) -> None:

@@ -13,7 +13,7 @@ from millstream.groups.records.values import ConsumerGroupMetadataValue, OffsetC
 from millstream.kernels.batches import LAST_OFFSET, RECORD_COUNT, ROW_FIELDS, walk
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId, LeaderEpoch, Offset, TopicId, TopicPartition
-from millstream.runtime.scheduler import Turns
+from millstream.runtime.scheduler import CooperativeScheduler
 from millstream.shards.effects import Caller, Outbox, Reply, Write
 from millstream.storage.log.log import ReadResult
 from millstream.storage.log.reader import Isolation, ReadSlice
@@ -205,7 +205,7 @@ class FakeShard:
         self.expirations += 1
         return self.has_more
 
-    def topics_changed(self, names: Iterable[str], *, now_ms: int, wall_ms: int) -> None:
+    def topics_changed_steps(self, names: Iterable[str], *, now_ms: int, wall_ms: int) -> None:
         del now_ms, wall_ms
         self.told.append(("topics", sorted(names)))
 
@@ -299,7 +299,7 @@ class Bench:
             GroupDependencies(
                 clock=self.clock,
                 timers=self.timers,
-                turns=Turns(InlineBackground()),
+                scheduler=CooperativeScheduler(InlineBackground()),
                 settings=self.settings,
                 new_shard=cast("Any", self._new_shard),
                 partition_of=lambda _: 0,

@@ -212,7 +212,7 @@ class Bench:
 
     def check(self) -> None:
         """Files and indexes are sound, and every offset can be read from."""
-        problems = scan_partition(self.disk, self.log.home.directory).problems
+        problems = scan_partition(self.disk, self.log.context.directory).problems
         assert not problems, problems
         everything = self.records()
         offsets = [one.offset for one in everything]
@@ -222,7 +222,7 @@ class Bench:
             assert read_all(self.log, start=Offset(start)) == expected
 
     def files(self) -> list[str]:
-        return self.disk.list_directory(self.log.home.directory)
+        return self.disk.list_directory(self.log.context.directory)
 
     def strange_files(self) -> list[str]:
         """Files of an unfinished cleaning."""

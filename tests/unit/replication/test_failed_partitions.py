@@ -67,7 +67,7 @@ def check_failed_alone(broker: Broker) -> None:
 def test_a_look_finds_what_was_done_to_a_file_that_is_written(how: str) -> None:
     broker = filled()
     DAMAGE[how](broker, active_path(broker.manager.get(ONE)))
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     check_failed_alone(broker)
 
 
@@ -113,7 +113,7 @@ def test_what_we_cut_or_removed_ourselves_fails_nothing() -> None:
     log.truncate_fully(Offset(5))
     broker.manager.reading_failed(ShortFile(path))
     broker.manager.reading_failed(ShortFile("/elsewhere/file"))
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == []
 
 
@@ -128,7 +128,7 @@ def test_an_error_of_the_disk_while_sending_fails_the_directory() -> None:
 def test_with_a_failed_partition_no_stop_is_clean_and_the_next_start_recovers(how: str) -> None:
     broker = filled()
     DAMAGE[how](broker, active_path(broker.manager.get(ONE)))
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     broker.put(TWO, b"c")
     broker.manager.store_checkpoints()
     broker.stop(epoch=3)
@@ -145,7 +145,7 @@ def test_with_a_failed_partition_no_stop_is_clean_and_the_next_start_recovers(ho
 def test_a_failed_partition_can_be_deleted_and_made_again() -> None:
     broker = filled()
     cut(broker, active_path(broker.manager.get(ONE)))
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     broker.manager.delete(ONE)
     assert broker.manager.offline_partitions == []
     broker.create(ONE)

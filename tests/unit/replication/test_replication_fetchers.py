@@ -11,7 +11,7 @@ from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId
 from millstream.replication.cluster import ReplicationDependencies
 from millstream.replication.fetch_wire import VERSIONS
 from millstream.replication.fetchers import FetcherDependencies, ReplicaFetchers
-from millstream.replication.follower import Follower, FollowerCounts, FollowerHome, FollowerState
+from millstream.replication.follower import Follower, FollowerContext, FollowerCounts, FollowerState
 from millstream.rpc.connections import Address
 from millstream.storage.config import LogConfig
 from millstream.testing.sim import virtual_loop
@@ -75,7 +75,7 @@ class World:
                 spawn=self._spawn,
             )
         )
-        home = FollowerHome(
+        context = FollowerContext(
             self.plane.logs.flush,
             lambda _: None,
             FollowerCounts(),
@@ -84,7 +84,8 @@ class World:
         )
         state = FollowerState(LeaderEpoch(1), 0, LEADER)
         self.followers = [
-            Follower(self.plane.leader("t", index).log, TOPIC_ID, state, home) for index in (0, 1)
+            Follower(self.plane.leader("t", index).log, TOPIC_ID, state, context)
+            for index in (0, 1)
         ]
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

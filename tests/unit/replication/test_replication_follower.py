@@ -21,8 +21,8 @@ from millstream.replication.fetch_wire import (
 from millstream.replication.follower import (
     FetchedPart,
     Follower,
+    FollowerContext,
     FollowerCounts,
-    FollowerHome,
     FollowerState,
     Next,
 )
@@ -56,14 +56,14 @@ def follower(
     story = story or Story()
     if config is not None:
         story.log.config = config
-    home = FollowerHome(
+    context = FollowerContext(
         lambda _log, done: done(None),
         lambda _: None,
         FollowerCounts(),
         ReplicationDependencies(),
         lambda _: None,
     )
-    return Follower(story.log, TOPIC_ID, FollowerState(LeaderEpoch(epoch), 0, LEADER), home)
+    return Follower(story.log, TOPIC_ID, FollowerState(LeaderEpoch(epoch), 0, LEADER), context)
 
 
 def part(
@@ -216,10 +216,10 @@ def test_what_is_to_be_flushed_is_not_acknowledged_before() -> None:
     plane.create("t")
     log, counts = plane.leader("t").log, FollowerCounts()
     ready: list[Follower] = []
-    home = FollowerHome(
+    context = FollowerContext(
         plane.logs.flush, lambda _: None, counts, ReplicationDependencies(), ready.append
     )
-    one = Follower(log, TOPIC_ID, FollowerState(LeaderEpoch(1), 0, LEADER), home)
+    one = Follower(log, TOPIC_ID, FollowerState(LeaderEpoch(1), 0, LEADER), context)
     assert take(one, part(of_epoch(1, 0, b"a"))) is Next.WAIT
     assert one.ask() is None
     background.run()
@@ -261,7 +261,7 @@ def test_a_partition_in_trouble_is_left_out_and_comes_back() -> None:
         one.log,
         TopicId(UUID(int=8)),
         one.state,
-        one._home,
+        one._context,
     )
     plan.add(one)
     plan.add(other)

@@ -420,7 +420,7 @@ def test_stopped_coordinator_rings_no_timer() -> None:
 def test_changed_topics_are_told_to_shards_that_serve() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         commit = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
-        for _ in bench.groups.topics_changed({"a", "b"}, ["b"]):
+        for _ in bench.groups.topics_changed_steps({"a", "b"}, ["b"]):
             pass
         assert commit.answers == ["done"]
         assert bench.shard.told[-2:] == [("topics", ["a", "b"]), ("deleted", ["b"])]

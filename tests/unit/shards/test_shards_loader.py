@@ -200,13 +200,13 @@ def test_topics_that_are_deleted_while_it_loads_are_told_when_all_is_known() -> 
         bench, log = Bench(FakeSettings(load_bytes_max=500)), filled(1000)
         log.watch_leadership(bench.coordinator)
         assert is_loading(bench)
-        for _ in bench.groups.topics_changed({"a", "b", "c"}, ["b", "a"]):
+        for _ in bench.groups.topics_changed_steps({"a", "b", "c"}, ["b", "a"]):
             pass
         log.read_fails = StorageFailed("/d", "input/output error")
         await until(lambda: bench.coordinator.counts.load_failures == 1)
         log.read_fails = None
         bench.pass_ms(1_000)
-        for _ in bench.groups.topics_changed({"d"}, ["d"]):
+        for _ in bench.groups.topics_changed_steps({"d"}, ["d"]):
             pass
         await until(lambda: not is_loading(bench))
         deleted = [("deleted", ["a", "b"]), ("deleted", ["d"])]

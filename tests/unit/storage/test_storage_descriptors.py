@@ -308,7 +308,7 @@ def test_a_vanished_segment_fails_the_flush_and_leaves_no_file_pinned(
     gone._close()
     story.disk.remove(gone.path)
     assert isinstance(flush(story), StorageFailed)
-    files = story.log.home.files
+    files = story.log.context.files
     files.close()
     assert files.open_count == 0
 

@@ -26,7 +26,7 @@ from millstream.controller.cluster.errors import NotController
 from millstream.observe.logs import get_logger
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.errors import RpcError
-from millstream.runtime.scheduler import Computation, Turns
+from millstream.runtime.scheduler import Computation, CooperativeScheduler
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.catalogue import response_type
 from millstream.wire.errors import ErrorCode
@@ -107,19 +107,19 @@ class Forwarding:
         connections: Connections,
         *,
         spawn: Spawn,
-        turns: Turns | None,
+        scheduler: CooperativeScheduler | None,
         timeout_s: float,
-        settled: Settled | None = None,
+        metadata_barrier: Settled | None = None,
     ) -> None:
-        """`settled` waits, for a moment, until this broker's own metadata shows the change."""
+        """`metadata_barrier` waits a while until this broker's own metadata has the change."""
         self._dispatch = dispatch
         self._services = services
         self._route = route
         self._connections = connections
         self._spawn = spawn
-        self._turns = turns
+        self._scheduler = scheduler
         self._timeout_s = timeout_s
-        self._settled = settled
+        self._settled = metadata_barrier
 
     def take(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
         """Have the controller serve the request; the answer follows."""
@@ -199,9 +199,11 @@ class Forwarding:
 
     async def _computed(self, compute: Callable[[], T], size_bytes: int) -> T:
         """In another thread where it takes long."""
-        if size_bytes <= SMALL_BODY_BYTES or self._turns is None:
+        if size_bytes <= SMALL_BODY_BYTES or self._scheduler is None:
             return compute()
-        return await self._turns.elsewhere(Computation(compute), name="forward a large request")
+        return await self._scheduler.in_worker_thread(
+            Computation(compute), name="forward a large request"
+        )
 
     def _limit_s(self, request: Any) -> float:
         timeout_ms: int | None = getattr(request, "timeout_ms", None)

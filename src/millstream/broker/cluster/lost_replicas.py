@@ -61,7 +61,7 @@ class LostReplicas:
         return self._tell(self._broker_epoch())
 
     async def _tell(self, epoch: BrokerEpoch) -> None:
-        found = await on_the_loop(self._partitions().finding_lost())
+        found = await on_the_loop(self._partitions().find_lost_steps())
         lost = [LostReplica(*one) for one in found if not self._is_known(*one)]
         for part in in_parts(lost, REPLICAS_MAX):
             try:

@@ -19,7 +19,12 @@ from millstream.broker.requests.dispatch import Spawn
 from millstream.controller.cluster.active import ActiveController, Balance, ControllerSettings
 from millstream.controller.cluster.candidate import Candidate, Elected
 from millstream.controller.cluster.errors import NotController
-from millstream.controller.cluster.metadata_follower import PURPOSE, Following, Located, locate
+from millstream.controller.cluster.metadata_follower import (
+    PURPOSE,
+    Located,
+    MetadataFollower,
+    locate,
+)
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.port import ClusterController
 from millstream.controller.cluster.producer_id_blocks import ProducerIdBlocks
@@ -36,7 +41,7 @@ from millstream.replication.partitions import Partitions
 from millstream.rpc.connections import Address, Connections
 from millstream.runtime.clock import Clock
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
@@ -66,7 +71,7 @@ class MemberParts:
     connections: Connections
     clock: Clock
     randomness: Randomness
-    turns: Turns
+    scheduler: CooperativeScheduler
     spawn: Spawn
     partitions: Callable[[], Partitions]
     """Which need this object themselves."""
@@ -91,13 +96,13 @@ class ClusterMember:
             on_change=self._controller_changed,
         )
         self._search = ControllerSearch(parts.broker_id)
-        self.following = Following(
+        self.metadata_follower = MetadataFollower(
             parts.broker_id,
             locate=self._to_ask,
             is_sure=self.may_propose,
             pointed_to=self._search.pointed_to,
             connections=parts.connections,
-            turns=parts.turns,
+            scheduler=parts.scheduler,
             randomness=parts.randomness,
         )
         self._calls = ControllerCalls(
@@ -160,7 +165,7 @@ class ClusterMember:
 
     @property
     def image(self) -> ClusterImage:
-        return self.following.image
+        return self.metadata_follower.image
 
     def route(self) -> Route:
         """The way of requests that are the controller's."""
@@ -209,8 +214,8 @@ class ClusterMember:
         loop = asyncio.get_running_loop()
         registering = self._or_fail(self._lifecycle.run())
         self._being_member = loop.create_task(registering, name="be a member")
-        following = self._or_fail(self.following.run())
-        self._being_told = loop.create_task(following, name="follow the cluster")
+        follow_metadata = self._or_fail(self.metadata_follower.run())
+        self._being_told = loop.create_task(follow_metadata, name="follow the cluster")
 
     async def registered_once(self) -> None:
         """The first registration; raises what kept it from coming, CannotConnect in the end."""
@@ -332,17 +337,17 @@ class ClusterMember:
         """Who is the controller is known in another way from here on."""
         self._controller_changed()
 
-    def taking(self, change: ImageChange) -> Steps[None]:
+    def apply_change_steps(self, change: ImageChange) -> StepGenerator[None]:
         """Lead and follow what the image says, if it knows this incarnation (I-17)."""
         self.is_taking = True
         try:
             while self._is_between:
                 yield None
-            yield from self._taking(change)
+            yield from self._apply_steps(change)
         finally:
             self.is_taking = False
 
-    def between(self, steps: Steps[None]) -> Steps[None]:
+    def between_changes_steps(self, steps: StepGenerator[None]) -> StepGenerator[None]:
         """Steps that no change may come into; not while one is being taken."""
         self._is_between = True
         try:
@@ -358,7 +363,7 @@ class ClusterMember:
         """
         return self._taking_epoch != NO_BROKER_EPOCH and self._taking_epoch == self.broker_epoch
 
-    def _taking(self, change: ImageChange) -> Steps[None]:
+    def _apply_steps(self, change: ImageChange) -> StepGenerator[None]:
         partitions, image, epoch = self._parts.partitions(), self.image, self.broker_epoch
         self._search.met(image.brokers)
         if not self._is_shown(image, epoch):
@@ -366,12 +371,12 @@ class ClusterMember:
             return
         self._taking_epoch = epoch
         if self._taken_epoch == epoch:
-            yield from partitions.preparing(change)
-            yield from partitions.following(change)
+            yield from partitions.prepare_steps(change)
+            yield from partitions.follow_up_steps(change)
             return
         if not self._taken.is_set():
-            yield from self._forgetting_strays(image)
-        yield from partitions.taking(image)
+            yield from self._delete_strays_steps(image)
+        yield from partitions.apply_image_steps(image)
         self._note_seen(epoch)
         if self.broker_epoch == epoch:
             self._taken_epoch = epoch
@@ -395,14 +400,14 @@ class ClusterMember:
         mine = image.brokers.get(self._parts.broker_id)
         return epoch != NO_BROKER_EPOCH and mine is not None and mine.epoch == epoch
 
-    def _forgetting_strays(self, image: ClusterImage) -> Steps[None]:
+    def _delete_strays_steps(self, image: ClusterImage) -> StepGenerator[None]:
         """Logs of topics that were deleted, or moved away, while this broker was not there."""
         if not image.topics:
             # As likely a coordination service that lost everything: these may be the last copies.
             if self._found_logs:
                 log.warning("cluster metadata has no topics; local logs are kept")
             return
-        strays = yield from self._parts.partitions().deleting_strays(image)
+        strays = yield from self._parts.partitions().delete_strays_steps(image)
         for one in strays:
             log.info("deleted stray log: partition has no replica here", partition=str(one))
 
@@ -426,7 +431,7 @@ class ClusterMember:
         a broker that only the service does not reach hears that others lead what it led, and tells
         its clients (I-18 lets it lead until then).
         """
-        if self.may_propose() or not self.following.is_known:
+        if self.may_propose() or not self.metadata_follower.is_known:
             return self._located()
         place = self._search.next(self._listener)
         if place is None:
@@ -445,7 +450,7 @@ class ClusterMember:
         controller = self.candidate.controller
         if controller is not None:
             self._search.met_one(controller.broker_id, controller.endpoints)
-        self.following.controller_changed()
+        self.metadata_follower.controller_changed()
 
     def _make_active(self, incarnation: Registered, elected: Elected) -> ActiveController:
         parts, settings = self._parts, self._settings

@@ -147,7 +147,7 @@ class ClusterMetadata:
         made = [name for name in names if name not in failures]
         try:
             async with asyncio.timeout(SHOW_WAIT_S):
-                await self._member.following.wait_for(
+                await self._member.metadata_follower.wait_for(
                     lambda image: all(name in image.topics for name in made)
                 )
         except TimeoutError:

@@ -24,7 +24,7 @@ _SET, _DELETE = 0, 1
 Condition = Callable[[ClusterImage], bool]
 
 
-class Settling:
+class MetadataBarrier:
     """Waits until the image shows what an answer says."""
 
     def __init__(self, wait_for: Callable[[Condition], Any]) -> None:

@@ -11,7 +11,7 @@ from millstream.broker.cluster.identity import ClusterIdentity
 from millstream.broker.cluster.lost_replicas import LOOK_S, LostReplicas
 from millstream.broker.cluster.member import ClusterMember, MemberParts
 from millstream.broker.cluster.metadata import ClusterMetadata
-from millstream.broker.cluster.metadata_barrier import Settling
+from millstream.broker.cluster.metadata_barrier import MetadataBarrier
 from millstream.broker.cluster.settings import (
     ClusterSettings,
     cluster_settings,
@@ -52,7 +52,7 @@ from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk
 from millstream.runtime.network import Network
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.runtime.task_race import until
 from millstream.storage.manager.log_manager import LogManager, StartReport
 
@@ -79,8 +79,8 @@ class ClusterDependencies:
     network: Network
     clock: Clock
     randomness: Randomness
-    turns: Turns
-    requests: Turns
+    scheduler: CooperativeScheduler
+    requests: CooperativeScheduler
     spawn: Spawn
     dispatch: Dispatch
     logs: LogManager
@@ -124,7 +124,7 @@ class ClusterRuntime:
                 connections=self.connections,
                 clock=dependencies.clock,
                 randomness=dependencies.randomness,
-                turns=dependencies.turns,
+                scheduler=dependencies.scheduler,
                 spawn=dependencies.spawn,
                 partitions=dependencies.partitions,
             )
@@ -152,9 +152,9 @@ class ClusterRuntime:
             self.member.route,
             self.connections,
             spawn=dependencies.spawn,
-            turns=dependencies.requests,
+            scheduler=dependencies.requests,
             timeout_s=self._settings.request_timeout_s,
-            settled=Settling(self.member.following.wait_for),
+            metadata_barrier=MetadataBarrier(self.member.metadata_follower.wait_for),
         )
 
     def _make_replication(self) -> ReplicationDependencies:
@@ -295,7 +295,7 @@ class ClusterRuntime:
         endpoints: tuple[Endpoint, ...],
         *,
         listener: str,
-        on_change: Callable[[ImageChange], Steps[None]],
+        on_change: Callable[[ImageChange], StepGenerator[None]],
     ) -> None:
         """Become a member; returns when the cluster knows this broker, and it leads its own.
 
@@ -311,7 +311,7 @@ class ClusterRuntime:
         if self._past is not None:
             await self._found_cluster(self._past.state)
             self._past = None
-        member.following.subscribe(on_change)
+        member.metadata_follower.subscribe(on_change)
         rack = self._dependencies.configs.get_text("broker.rack") or None
         registration = Registration(
             self._dependencies.broker_id,
@@ -343,11 +343,11 @@ class ClusterRuntime:
             # What was caught up at one look counts until the next.
             "lag of followers": Duty(
                 lambda: configs.get_int("replica.lag.time.max.ms") / 2000,
-                lambda: dependencies.partitions().checking_lag(),
+                lambda: dependencies.partitions().check_lag_steps(),
             ),
             "high watermarks": Duty(
                 lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
-                lambda: dependencies.partitions().storing_high_watermarks(),
+                lambda: dependencies.partitions().store_high_watermarks_steps(),
             ),
             "lost replicas": Duty(lambda: LOOK_S, self._look_for_lost),
         }
@@ -367,8 +367,8 @@ class ClusterRuntime:
         partitions = self._dependencies.partitions()
         if not partitions.has_missing or self.member.is_taking:
             return None
-        steps = self.member.between(partitions.trying_again())
-        return self._dependencies.turns.run(steps, name="make missing logs")
+        steps = self.member.between_changes_steps(partitions.retry_missing_steps())
+        return self._dependencies.scheduler.run(steps, name="make missing logs")
 
     # -- stop ------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class StandaloneImport:
         for problems in (report.failed_directories, report.unusable_partitions):
             for what, why in problems.items():
                 raise NotOfThisCluster(first, f"{what} cannot be used ({why})")
-        unknown = list(self._unknown((one.partition, one.home.topic_id) for one in logs))
+        unknown = list(self._unknown((one.partition, one.context.topic_id) for one in logs))
         if unknown:
             raise NotOfThisCluster(
                 first, f"{len(unknown)} logs in it are of no topic that its broker knows"

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from millstream.broker.configs.changes import KeyChange, Outcome, ResourceChange, alter_resources
 from millstream.broker.requests.context import Context
-from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
 from millstream.wire.errors import ErrorCode
 
 
@@ -35,7 +35,7 @@ R = TypeVar("R", bound=Response)
 
 async def alter(
     context: Context,
-    changes: Steps[list[ResourceChange]],
+    changes: StepGenerator[list[ResourceChange]],
     response: type[R],
     *,
     validate_only: bool,
@@ -43,12 +43,12 @@ async def alter(
     """Make the changes, or check that they could be made; an answer for each, in their order."""
     wanted = await on_the_loop(changes)
     outcomes = await alter_resources(context, wanted, validate_only=validate_only)
-    return await on_the_loop(_answering(wanted, outcomes, response))
+    return await on_the_loop(_answer_steps(wanted, outcomes, response))
 
 
-def changing(
+def change_steps(
     resources: Sequence[S], keys_of: Callable[[S], list[KeyChange]], *, is_whole: bool
-) -> Steps[list[ResourceChange]]:
+) -> StepGenerator[list[ResourceChange]]:
     """The changes that a request asks for, in steps."""
     changes = []
     pace = Pace()
@@ -62,9 +62,9 @@ def changing(
     return changes
 
 
-def _answering(
+def _answer_steps(
     resources: Sequence[Resource], outcomes: Sequence[Outcome], response: type[R]
-) -> Steps[list[R]]:
+) -> StepGenerator[list[R]]:
     answers = []
     pace = Pace()
     for one, outcome in zip(resources, outcomes, strict=True):

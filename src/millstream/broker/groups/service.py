@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millstream.controller.topics import NewTopic
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 
 if TYPE_CHECKING:
     from millstream.broker.groups.topics import ImageTopics
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millstream.groups.coordinator import GroupCoordinator
     from millstream.groups.shard import Shard
     from millstream.model.ids import LeaderEpoch
-    from millstream.runtime.scheduler import Turns
+    from millstream.runtime.scheduler import CooperativeScheduler
     from millstream.runtime.timers import Timers
     from millstream.shards.effects import Outbox
     from millstream.storage.ports import PartitionLog
@@ -43,7 +43,7 @@ class GroupServiceDependencies:
 
     services: "Callable[[], Services]"
     timers: "Timers"
-    turns: "Turns"
+    scheduler: "CooperativeScheduler"
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     at_iteration_end: Callable[[Callable[[], None]], object]
     """Calls back once, when all requests that arrived together were handled."""
@@ -102,7 +102,7 @@ class GroupService:
             GroupDependencies(
                 clock=clock,
                 timers=self._dependencies.timers,
-                turns=self._dependencies.turns,
+                scheduler=self._dependencies.scheduler,
                 settings=settings,
                 new_shard=new_shard,
                 partition_of=self.partition_of,
@@ -151,12 +151,12 @@ class GroupService:
     def _topic(self) -> "TopicImage | None":
         return self._dependencies.services().image.topics.get(OFFSETS_TOPIC)
 
-    def metadata_changed(self, change: "ImageChange") -> Steps[None]:
+    def metadata_changed_steps(self, change: "ImageChange") -> StepGenerator[None]:
         """Groups subscribe to topics: tell them what came, went or grew, in steps."""
         coordinator, topics = self._coordinator, self._topics
         if coordinator is None or topics is None:
             return
-        coordinator.metadata_changed()
+        coordinator.metadata_changed_steps()
         deleted = [topic.name for topic in change.deleted]
         names = {topic.name for topic in change.created}
         names |= {grown.topic.name for grown in change.grown}
@@ -164,7 +164,7 @@ class GroupService:
         if names or change.brokers_changed:
             topics.changed(is_any_created=bool(change.created))
         if names:
-            yield from coordinator.topics_changed(names, deleted)
+            yield from coordinator.topics_changed_steps(names, deleted)
 
     async def topic(self) -> "TopicImage | None":
         """The offsets topic, created if it is not there; None when that cannot be now."""

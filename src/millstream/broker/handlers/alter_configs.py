@@ -7,7 +7,7 @@ Differs from Kafka: as IncrementalAlterConfigs.
 """
 
 from millstream.broker.configs.changes import KeyChange, Operation
-from millstream.broker.configs.requests import all_failed, alter, changing
+from millstream.broker.configs.requests import all_failed, alter, change_steps
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_configs import (
@@ -20,7 +20,7 @@ from millstream.wire.messages.alter_configs import (
 
 async def handle(context: Context, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all settings of topics and brokers."""
-    changes = changing(request.resources, _keys_of, is_whole=True)
+    changes = change_steps(request.resources, _keys_of, is_whole=True)
     answers = await alter(
         context, changes, AlterConfigsResourceResponse, validate_only=request.validate_only
     )

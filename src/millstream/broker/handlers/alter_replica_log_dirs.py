@@ -22,7 +22,7 @@ from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import TopicPartition
-from millstream.runtime.scheduler import Pace, Steps, in_parts
+from millstream.runtime.scheduler import Pace, StepGenerator, in_parts
 from millstream.storage.names import is_legal_partition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_replica_log_dirs import (
@@ -40,7 +40,7 @@ NAMES_PER_TURN: Final = 10_000
 
 def handle(
     context: Context, request: AlterReplicaLogDirsRequest
-) -> Steps[AlterReplicaLogDirsResponse]:
+) -> StepGenerator[AlterReplicaLogDirsResponse]:
     """Begin the moves. Of a partition that is named twice the last wish counts."""
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:

@@ -21,7 +21,7 @@ from millstream.controller.errors import TooManyPartitions
 from millstream.controller.topics import MorePartitions
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
-from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -43,7 +43,7 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePa
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
     except TooManyPartitions as error:  # of all topics together, so that each is told
         outcomes = [error] * len(wanted)
-    return await on_the_loop(_answering(wanted, outcomes))
+    return await on_the_loop(_answer_steps(wanted, outcomes))
 
 
 def failed(
@@ -59,7 +59,7 @@ def failed(
     )
 
 
-def _wanted(request: CreatePartitionsRequest) -> Steps[list[MorePartitions]]:
+def _wanted(request: CreatePartitionsRequest) -> StepGenerator[list[MorePartitions]]:
     wanted = []
     pace = Pace()
     for topic in request.topics:
@@ -69,9 +69,9 @@ def _wanted(request: CreatePartitionsRequest) -> Steps[list[MorePartitions]]:
     return wanted
 
 
-def _answering(
+def _answer_steps(
     wanted: Sequence[MorePartitions], outcomes: Sequence[OperatingError | None]
-) -> Steps[CreatePartitionsResponse]:
+) -> StepGenerator[CreatePartitionsResponse]:
     results: dict[str, CreatePartitionsTopicResult] = {}
     pace = Pace()
     for more, outcome in zip(wanted, outcomes, strict=True):

@@ -26,7 +26,7 @@ from millstream.controller.image import TopicImage
 from millstream.controller.topics import NewTopic
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
-from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_topics import (
     CreatableTopic,
@@ -67,7 +67,7 @@ def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> Crea
     return CreateTopicsResponse(topics=[_refusal(name, error, error.text) for name in names])
 
 
-def _wanted(request: CreateTopicsRequest) -> Steps[list[NewTopic]]:
+def _wanted(request: CreateTopicsRequest) -> StepGenerator[list[NewTopic]]:
     wanted = []
     pace = Pace()
     for topic in request.topics:
@@ -103,7 +103,7 @@ class _Answering:
 
     def steps(
         self, wanted: Sequence[NewTopic], outcomes: Sequence[TopicImage | OperatingError]
-    ) -> Steps[CreateTopicsResponse]:
+    ) -> StepGenerator[CreateTopicsResponse]:
         """The answer, in steps."""
         results: dict[str, CreatableTopicResult] = {}
         pace = Pace(RESULTS_PER_TURN)

@@ -23,7 +23,7 @@ from millstream.controller.topics import INTERNAL_TOPICS
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset, TopicPartition
 from millstream.replication.partition import Partition
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -39,7 +39,9 @@ _UNANSWERED: Final = DeleteRecordsPartitionResult()
 Results = dict[str, dict[int, DeleteRecordsPartitionResult]]
 
 
-def handle(context: Context, request: DeleteRecordsRequest) -> Steps[DeleteRecordsResponse | None]:
+def handle(
+    context: Context, request: DeleteRecordsRequest
+) -> StepGenerator[DeleteRecordsResponse | None]:
     """Move the starts. Of a partition that is named twice the last wish counts."""
     wanted: dict[TopicPartition, int] = {}
     results: Results = {}
@@ -60,7 +62,7 @@ def handle(context: Context, request: DeleteRecordsRequest) -> Steps[DeleteRecor
             allowed[partition] = start
         if pace.is_due():
             yield None
-    outcomes = yield from context.services.logs.deleting_records(allowed)
+    outcomes = yield from context.services.logs.delete_records_steps(allowed)
     late: dict[Partition, Offset] = {}
     for partition, outcome in outcomes.items():
         result = _result(context, partition, outcome)

@@ -23,7 +23,7 @@ from millstream.controller.errors import UnknownTopic
 from millstream.controller.image import ClusterImage
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_topics import (
     DeletableTopicResult,
@@ -106,7 +106,9 @@ class _Asked:
         self.result.error_message = text_of(outcome)
 
 
-def _fill(wanted: Sequence[_Asked], outcomes: Sequence[OperatingError | None]) -> Steps[None]:
+def _fill(
+    wanted: Sequence[_Asked], outcomes: Sequence[OperatingError | None]
+) -> StepGenerator[None]:
     pace = Pace()
     for asked, outcome in zip(wanted, outcomes, strict=True):
         asked.fill(outcome)
@@ -116,7 +118,7 @@ def _fill(wanted: Sequence[_Asked], outcomes: Sequence[OperatingError | None]) -
 
 def _sorted_out(
     states: list[DeleteTopicState], image: ClusterImage
-) -> Steps[tuple[list[DeletableTopicResult], list[_Asked]]]:
+) -> StepGenerator[tuple[list[DeletableTopicResult], list[_Asked]]]:
     """The answers in their order, and those that the controller has to fill."""
     results: list[DeletableTopicResult] = []
     wanted: dict[str | TopicId, _Asked] = {}

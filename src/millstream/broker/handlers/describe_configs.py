@@ -24,7 +24,7 @@ from millstream.model.config.errors import InvalidConfigRequest
 from millstream.model.config.resources import ResourceType
 from millstream.model.errors import OperatingError
 from millstream.observe import logs
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -39,7 +39,9 @@ ENTRIES_PER_TURN: Final = 200
 """Settings described between two turns of others."""
 
 
-def handle(context: Context, request: DescribeConfigsRequest) -> Steps[DescribeConfigsResponse]:
+def handle(
+    context: Context, request: DescribeConfigsRequest
+) -> StepGenerator[DescribeConfigsResponse]:
     """Describe the settings of topics, brokers, loggers and groups."""
     known = set(ResourceType)
     if any(one.resource_type not in known for one in request.resources):

@@ -15,7 +15,7 @@ from collections.abc import Container
 
 from millstream.broker.requests.context import Context
 from millstream.model.ids import TopicPartition
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_log_dirs import (
@@ -27,7 +27,9 @@ from millstream.wire.messages.describe_log_dirs import (
 )
 
 
-def handle(context: Context, request: DescribeLogDirsRequest) -> Steps[DescribeLogDirsResponse]:
+def handle(
+    context: Context, request: DescribeLogDirsRequest
+) -> StepGenerator[DescribeLogDirsResponse]:
     """Describe every directory."""
     wanted: set[TopicPartition] | None = None
     if request.topics is not None:
@@ -52,7 +54,7 @@ def failed(
 
 def _describe(
     context: Context, directory: LogDirectory, wanted: Container[TopicPartition] | None
-) -> Steps[DescribeLogDirsResult]:
+) -> StepGenerator[DescribeLogDirsResult]:
     path = os.path.abspath(directory.path)
     try:
         if directory.failure is not None:
@@ -72,7 +74,7 @@ def _describe(
 
 def _topics(
     context: Context, directory: LogDirectory, wanted: Container[TopicPartition] | None
-) -> Steps[list[DescribeLogDirsTopic]]:
+) -> StepGenerator[list[DescribeLogDirsTopic]]:
     logs = context.services.logs
     found: dict[str, list[DescribeLogDirsPartition]] = {}
     pace = Pace()

@@ -14,7 +14,7 @@ Where it differs from Kafka: a partition that is named several times is answered
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.storage.names import is_legal_topic
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_producers import (
@@ -27,7 +27,9 @@ from millstream.wire.messages.describe_producers import (
 )
 
 
-def handle(context: Context, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
+def handle(
+    context: Context, request: DescribeProducersRequest
+) -> StepGenerator[DescribeProducersResponse]:
     """List the producers of every partition asked for."""
     pace = Pace()
     response = DescribeProducersResponse()
@@ -46,7 +48,7 @@ def failed(
     return DescribeProducersResponse(topics=[_refused(topic, error) for topic in request.topics])
 
 
-def _topic(context: Context, topic: TopicRequest, pace: Pace) -> Steps[TopicResponse]:
+def _topic(context: Context, topic: TopicRequest, pace: Pace) -> StepGenerator[TopicResponse]:
     if not is_legal_topic(topic.name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
         return _refused(topic, error, f"{topic.name!r} is not a legal name of a topic")
@@ -70,7 +72,9 @@ def _refused(topic: TopicRequest, error: ErrorCode, message: str | None = None) 
     )
 
 
-def _partition(context: Context, topic: str, index: int, pace: Pace) -> Steps[PartitionResponse]:
+def _partition(
+    context: Context, topic: str, index: int, pace: Pace
+) -> StepGenerator[PartitionResponse]:
     if pace.is_due():
         yield None
     try:

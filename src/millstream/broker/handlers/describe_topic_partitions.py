@@ -18,7 +18,7 @@ from millstream.controller.errors import InvalidTopicName
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import check_topic_name, is_internal
 from millstream.controller.views import TOPIC_OPERATIONS_ALL, PartitionViews
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -35,7 +35,7 @@ _AS_NEWEST_METADATA: Final = 13
 
 def handle(
     context: Context, request: DescribeTopicPartitionsRequest
-) -> Steps[DescribeTopicPartitionsResponse]:
+) -> StepGenerator[DescribeTopicPartitionsResponse]:
     """One page."""
     services = context.services
     names = _names_from_cursor(request, services.image.topics)
@@ -109,12 +109,12 @@ class _Page:
         """The next page begins here."""
         self.response.next_cursor = ResponseCursor(topic_name=topic, partition_index=partition)
 
-    def add(self, topic: TopicImage, first: int, pace: Pace) -> Steps[None]:
+    def add(self, topic: TopicImage, first: int, pace: Pace) -> StepGenerator[None]:
         """The topic from this partition on, as far as there is room."""
         end = min(len(topic.partitions), first + self._left)
         shown = []
         for index in range(first, end):
-            shown.append(self._shown(topic, index))
+            shown.append(self._shown_topic_steps(topic, index))
             if pace.is_due():
                 yield None
         self.response.topics.append(
@@ -146,7 +146,9 @@ class _Page:
             )
         )
 
-    def _shown(self, topic: TopicImage, index: int) -> DescribeTopicPartitionsResponsePartition:
+    def _shown_topic_steps(
+        self, topic: TopicImage, index: int
+    ) -> DescribeTopicPartitionsResponsePartition:
         one = topic.partitions[index]
         view = self._views.of(one, is_log_offline=is_log_offline(self._services, topic, one))
         return DescribeTopicPartitionsResponsePartition(

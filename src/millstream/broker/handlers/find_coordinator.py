@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millstream.broker.requests.advertised_brokers import advertised_brokers
 from millstream.broker.requests.context import Context
 from millstream.controller.views import Node
-from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import (
     Coordinator,
@@ -41,17 +41,19 @@ _NO_TRANSACTIONS: Final = "transactions are not supported yet: produce without t
 
 def handle(
     context: Context, request: FindCoordinatorRequest
-) -> Steps[FindCoordinatorResponse] | Coroutine[Any, Any, FindCoordinatorResponse]:
+) -> StepGenerator[FindCoordinatorResponse] | Coroutine[Any, Any, FindCoordinatorResponse]:
     """Say where the coordinators are, or that there is none."""
     groups = context.services.groups
     if request.key_type == _GROUP and groups is not None:
         if _TOPIC not in context.services.image.topics:
             return _after_creation(context, request, groups)
-        return _finding(context, request, groups)
-    return _refusing(context, request)
+        return _find_steps(context, request, groups)
+    return _refuse_steps(context, request)
 
 
-def _refusing(context: Context, request: FindCoordinatorRequest) -> Steps[FindCoordinatorResponse]:
+def _refuse_steps(
+    context: Context, request: FindCoordinatorRequest
+) -> StepGenerator[FindCoordinatorResponse]:
     """None of the type."""
     error, message = ErrorCode.INVALID_REQUEST, ""
     if request.key_type == _GROUP:
@@ -75,12 +77,12 @@ async def _after_creation(
     context: Context, request: FindCoordinatorRequest, groups: "GroupService"
 ) -> FindCoordinatorResponse:
     await groups.topic()
-    return await on_the_loop(_finding(context, request, groups))
+    return await on_the_loop(_find_steps(context, request, groups))
 
 
-def _finding(
+def _find_steps(
     context: Context, request: FindCoordinatorRequest, groups: "GroupService"
-) -> Steps[FindCoordinatorResponse]:
+) -> StepGenerator[FindCoordinatorResponse]:
     topic = context.services.image.topics.get(_TOPIC)
     nodes = advertised_brokers(context)
     by_id = {int(node.broker_id): node for node in nodes}

@@ -14,7 +14,7 @@ not UNKNOWN_SERVER_ERROR; settings of client metrics are refused.
 """
 
 from millstream.broker.configs.changes import KeyChange, Operation
-from millstream.broker.configs.requests import all_failed, alter, changing
+from millstream.broker.configs.requests import all_failed, alter, change_steps
 from millstream.broker.requests.context import Context
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.incremental_alter_configs import (
@@ -30,7 +30,7 @@ async def handle(
     context: Context, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change single settings of topics, brokers, loggers and groups."""
-    changes = changing(request.resources, _keys_of, is_whole=False)
+    changes = change_steps(request.resources, _keys_of, is_whole=False)
     answers = await alter(
         context, changes, AlterConfigsResourceResponse, validate_only=request.validate_only
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from millstream.broker.configs.group_configs import groups_in
 from millstream.broker.requests.context import Context
 from millstream.model.config.resources import ResourceType
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_config_resources import (
     ConfigResource,
@@ -23,7 +23,7 @@ from millstream.wire.messages.list_config_resources import (
 
 def handle(
     context: Context, request: ListConfigResourcesRequest
-) -> Steps[ListConfigResourcesResponse]:
+) -> StepGenerator[ListConfigResourcesResponse]:
     """List what can have settings."""
     known = {ResourceType.CLIENT_METRICS} if context.version == 0 else set(ResourceType)
     wanted = set(request.resource_types) or known

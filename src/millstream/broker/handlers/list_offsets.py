@@ -27,7 +27,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TimestampMs
 from millstream.replication.errors import OffsetNotAvailable
 from millstream.replication.partition import Partition
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.storage.log.reader import Isolation
 from millstream.storage.log.time_search import RecordPlace
 from millstream.wire.errors import ErrorCode
@@ -62,7 +62,7 @@ _CLIENT: Final = -1
 _NO_TIME: Final = TimestampMs(-1)
 
 
-def handle(context: Context, request: ListOffsetsRequest) -> Steps[ListOffsetsResponse]:
+def handle(context: Context, request: ListOffsetsRequest) -> StepGenerator[ListOffsetsResponse]:
     """Look up every partition's offset."""
     asking = _Asking(context, request)
     yield from asking.steps()
@@ -98,7 +98,7 @@ class _Asking:
             topic.name: {} for topic in request.topics
         }
 
-    def steps(self) -> Steps[None]:
+    def steps(self) -> StepGenerator[None]:
         """Do the work."""
         pace = Pace()
         asked: dict[str, dict[int, ListOffsetsPartition | None]] = {}
@@ -114,7 +114,7 @@ class _Asking:
                 if only is None:
                     self._found[name][index] = _nothing(index, ErrorCode.INVALID_REQUEST)
                 else:
-                    self._found[name][index] = yield from self._answering(name, only)
+                    self._found[name][index] = yield from self._answer_steps(name, only)
                 if pace.is_due():
                     yield None
 
@@ -126,9 +126,9 @@ class _Asking:
             ]
         )
 
-    def _answering(
+    def _answer_steps(
         self, topic: str, asked: ListOffsetsPartition
-    ) -> Steps[ListOffsetsPartitionResponse]:
+    ) -> StepGenerator[ListOffsetsPartitionResponse]:
         index, timestamp_ms = asked.partition_index, asked.timestamp
         if timestamp_ms < 0 and self._version < _FIRST_VERSIONS.get(timestamp_ms, _NEVER):
             return _nothing(index, ErrorCode.UNSUPPORTED_VERSION)
@@ -136,7 +136,7 @@ class _Asking:
             leader = self._partitions.get((topic, index))
             leader.log.check_open()
             leader.check_leader_epoch(asked.current_leader_epoch)
-            place = yield from self._finding(leader, timestamp_ms)
+            place = yield from self._find_steps(leader, timestamp_ms)
         except OffsetNotAvailable as error:
             is_known = self._version >= _FIRST_WITH_NOT_AVAILABLE
             return _nothing(index, code_of(error) if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
@@ -152,7 +152,9 @@ class _Asking:
             leader_epoch=epoch,
         )
 
-    def _finding(self, leader: Partition, timestamp_ms: int) -> Steps[RecordPlace | None]:
+    def _find_steps(
+        self, leader: Partition, timestamp_ms: int
+    ) -> StepGenerator[RecordPlace | None]:
         end = leader.visible_end(self._isolation)
         if timestamp_ms == LATEST:
             self._check_end(leader)
@@ -162,9 +164,9 @@ class _Asking:
         if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return None
         if timestamp_ms == MAX_TIMESTAMP:
-            found = yield from leader.log.finding_max_timestamp()
+            found = yield from leader.log.find_max_timestamp_steps()
         else:
-            found = yield from leader.log.finding_timestamp(TimestampMs(timestamp_ms))
+            found = yield from leader.log.find_timestamp_steps(TimestampMs(timestamp_ms))
         if found is not None and found.offset < end:
             return found
         self._check_end(leader)

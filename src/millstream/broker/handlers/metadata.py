@@ -47,7 +47,7 @@ from millstream.controller.views import (
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
 from millstream.model.limits import PARTITIONS_PER_REQUEST_MAX
-from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
+from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, StepGenerator, on_the_loop, run_whole
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataRequest,
@@ -81,14 +81,14 @@ def decode(body: memoryview, version: int) -> MetadataRequest:
 
 def handle(
     context: Context, request: MetadataRequest
-) -> Steps[MetadataResponse] | Coroutine[Any, Any, MetadataResponse]:
+) -> StepGenerator[MetadataResponse] | Coroutine[Any, Any, MetadataResponse]:
     """Answer at once, unless topics have to be created first or there are many names."""
     if len(request.topics or ()) > ITEMS_PER_TURN:
         return _after_creation(context, request)
-    asked = run_whole(_asking(request, context.version))
+    asked = run_whole(_wanted_topics_steps(request, context.version))
     if asked is not None and _may_create(context.services, request, asked):
         return _after_creation(context, request)
-    return _answering(context, request, asked, {})
+    return _answer_steps(context, request, asked, {})
 
 
 def failed(request: MetadataRequest, error: ErrorCode, version: int) -> MetadataResponse:
@@ -109,7 +109,7 @@ class _Asked(NamedTuple):
     names: list[str]
 
 
-def _asking(request: MetadataRequest, version: int) -> Steps[_Asked | None]:
+def _wanted_topics_steps(request: MetadataRequest, version: int) -> StepGenerator[_Asked | None]:
     """What is asked for; None for what makes no sense. With one id given, names do not count."""
     ids: dict[TopicId, None] = {}
     names: dict[str, None] = {}
@@ -147,7 +147,7 @@ def _may_create(services: Services, request: MetadataRequest, asked: _Asked) -> 
     return is_missing and services.configs.get_bool(AUTO_CREATE)
 
 
-def _to_create(services: Services, names: Sequence[str]) -> Steps[list[str]]:
+def _to_create_steps(services: Services, names: Sequence[str]) -> StepGenerator[list[str]]:
     missing = []
     pace = Pace()
     for name in names:
@@ -172,12 +172,12 @@ def _fault_of(name: str) -> ErrorCode | None:
 
 async def _after_creation(context: Context, request: MetadataRequest) -> MetadataResponse:
     services = context.services
-    asked = await on_the_loop(_asking(request, context.version))
+    asked = await on_the_loop(_wanted_topics_steps(request, context.version))
     failures: dict[str, ErrorCode] = {}
     if asked is not None and _may_create(services, request, asked):
-        missing = await on_the_loop(_to_create(services, asked.names))
+        missing = await on_the_loop(_to_create_steps(services, asked.names))
         failures = _told(services, await _create(services, missing)) if missing else {}
-    return await on_the_loop(_answering(context, request, asked, failures))
+    return await on_the_loop(_answer_steps(context, request, asked, failures))
 
 
 async def _create(services: Services, missing: Sequence[str]) -> dict[str, ErrorCode]:
@@ -214,9 +214,9 @@ def _told(services: Services, failures: NoTopics) -> dict[str, ErrorCode]:
 # -- the answer --------------------------------------------------------------------------------
 
 
-def _answering(
+def _answer_steps(
     context: Context, request: MetadataRequest, asked: _Asked | None, failures: NoTopics
-) -> Steps[MetadataResponse]:
+) -> StepGenerator[MetadataResponse]:
     if asked is None:
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     services, version = context.services, context.version
@@ -248,7 +248,7 @@ def _answering(
         if topic is None:
             shown = _missing(name, failures)
         else:
-            shown = yield from _shown(services, topic, views, pace)
+            shown = yield from _shown_topic_steps(services, topic, views, pace)
         if request.include_topic_authorized_operations:
             shown.topic_authorized_operations = TOPIC_OPERATIONS_ALL
         topics.append(shown)
@@ -271,9 +271,9 @@ def _unknown_id(topic_id: TopicId) -> MetadataResponseTopic:
     )
 
 
-def _shown(
+def _shown_topic_steps(
     services: Services, topic: TopicImage, views: PartitionViews, pace: Pace
-) -> Steps[MetadataResponseTopic]:
+) -> StepGenerator[MetadataResponseTopic]:
     partitions = []
     for one in topic.partitions:
         if pace.is_due():

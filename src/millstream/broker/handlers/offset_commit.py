@@ -19,7 +19,7 @@ from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage, TopicImage
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, Steps, on_the_loop, run_whole
+from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, StepGenerator, on_the_loop, run_whole
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -49,12 +49,12 @@ def handle(
         wanted = _of_topics(request, topics)
         _PlainCommit(context, wanted).submit(coordinator_of(context).offset_commit)
         return None
-    known = run_whole(_sorting(image, request, version))
+    known = run_whole(_sort_steps(image, request, version))
     if not known.wanted.topics:
-        return run_whole(_answering(request, known, {}, version))
+        return run_whole(_answer_steps(request, known, {}, version))
 
     def finish(found: OffsetCommitResponse) -> OffsetCommitResponse:
-        return run_whole(_answering(request, known, _codes_in(found), version))
+        return run_whole(_answer_steps(request, known, _codes_in(found), version))
 
     def refuse(_: object, error: ErrorCode, version: int) -> OffsetCommitResponse:
         return failed(request, error, version)
@@ -66,14 +66,14 @@ def handle(
 
 async def _large(context: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
     image, version = context.services.image, context.version
-    known = await on_the_loop(_sorting(image, request, version))
+    known = await on_the_loop(_sort_steps(image, request, version))
     codes: Codes = {}
     if known.wanted.topics:
         found = await response_of(coordinator_of(context).offset_commit, context, known.wanted)
         if isinstance(found, OperatingError):
             return failed(request, group_code(found), version)
         codes = _codes_in(found)
-    return await on_the_loop(_answering(request, known, codes, version))
+    return await on_the_loop(_answer_steps(request, known, codes, version))
 
 
 class _PlainCommit(GroupCall):
@@ -156,7 +156,9 @@ class _Known(NamedTuple):
     """Of its topics, in their order; "" for an id that no topic has."""
 
 
-def _sorting(image: ClusterImage, request: OffsetCommitRequest, version: int) -> Steps[_Known]:
+def _sort_steps(
+    image: ClusterImage, request: OffsetCommitRequest, version: int
+) -> StepGenerator[_Known]:
     wanted: list[OffsetCommitRequestTopic] = []
     names = []
     pace = Pace()
@@ -190,9 +192,9 @@ def _codes_in(response: OffsetCommitResponse) -> Codes:
     }
 
 
-def _answering(
+def _answer_steps(
     request: OffsetCommitRequest, known: _Known, codes: Codes, version: int
-) -> Steps[OffsetCommitResponse]:
+) -> StepGenerator[OffsetCommitResponse]:
     """In the order of the request."""
     topics = []
     pace = Pace()

@@ -13,7 +13,7 @@ from millstream.broker.groups.calls import coordinator_of, group_code, response_
 from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage
 from millstream.model.errors import OperatingError
-from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -31,7 +31,7 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDelete
     """Ask the group to forget what exists."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
-    wanted = await on_the_loop(_sorting(context.services.image, request))
+    wanted = await on_the_loop(_sort_steps(context.services.image, request))
     found = await response_of(coordinator_of(context).offset_delete, context, wanted)
     if isinstance(found, OperatingError):
         return failed(request, group_code(found), context.version)
@@ -42,10 +42,12 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDelete
         for topic in found.topics
         for one in topic.partitions
     }
-    return await on_the_loop(_answering(request, codes))
+    return await on_the_loop(_answer_steps(request, codes))
 
 
-def _sorting(image: ClusterImage, request: OffsetDeleteRequest) -> Steps[OffsetDeleteRequest]:
+def _sort_steps(
+    image: ClusterImage, request: OffsetDeleteRequest
+) -> StepGenerator[OffsetDeleteRequest]:
     """What of the request exists."""
     topics = []
     pace = Pace()
@@ -60,7 +62,9 @@ def _sorting(image: ClusterImage, request: OffsetDeleteRequest) -> Steps[OffsetD
     return OffsetDeleteRequest(group_id=request.group_id, topics=topics)
 
 
-def _answering(request: OffsetDeleteRequest, codes: Codes) -> Steps[OffsetDeleteResponse]:
+def _answer_steps(
+    request: OffsetDeleteRequest, codes: Codes
+) -> StepGenerator[OffsetDeleteResponse]:
     response = OffsetDeleteResponse()
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     pace = Pace()

@@ -22,7 +22,7 @@ from millstream.controller.image import ClusterImage
 from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import Pace, Steps, on_the_loop
+from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -54,7 +54,7 @@ async def handle(context: Context, request: OffsetFetchRequest) -> OffsetFetchRe
         await asyncio.sleep(0)
     if version >= _FIRST_WITH_GROUPS:
         return OffsetFetchResponse(groups=groups)
-    return await on_the_loop(_of_one_group(groups[0]))
+    return await on_the_loop(_of_one_group_steps(groups[0]))
 
 
 async def _found(context: Context, request: OffsetFetch) -> OffsetFetchResponseGroup:
@@ -63,18 +63,20 @@ async def _found(context: Context, request: OffsetFetch) -> OffsetFetchResponseG
     unknown: list[OffsetFetchResponseTopics] = []
     group = request.group
     if version >= _FIRST_WITH_TOPIC_IDS and group.topics is not None:
-        wanted, unknown = await on_the_loop(_naming(image, group))
+        wanted, unknown = await on_the_loop(_name_steps(image, group))
         request = request._replace(group=wanted)
     found: Any = await response_of(coordinator_of(context).offset_fetch, context, request)
     if isinstance(found, OperatingError):
         return _refused(group, group_code(found), version)
     if version >= _FIRST_WITH_TOPIC_IDS and found.error_code == ErrorCode.NONE:
-        known = await on_the_loop(_identifying(context.services.image, found.topics))
+        known = await on_the_loop(_identify_steps(context.services.image, found.topics))
         found.topics = known + unknown
     return found  # type: ignore[no-any-return]
 
 
-def _groups(request: OffsetFetchRequest, version: int) -> Steps[list[OffsetFetchRequestGroup]]:
+def _groups(
+    request: OffsetFetchRequest, version: int
+) -> StepGenerator[list[OffsetFetchRequestGroup]]:
     """The groups, in the form of version 8; each once."""
     if version >= _FIRST_WITH_GROUPS:
         return list({group.group_id: group for group in request.groups}.values())
@@ -91,9 +93,9 @@ def _groups(request: OffsetFetchRequest, version: int) -> Steps[list[OffsetFetch
     return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
 
 
-def _naming(
+def _name_steps(
     image: ClusterImage, group: OffsetFetchRequestGroup
-) -> Steps[tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]]:
+) -> StepGenerator[tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]]:
     """The group with the names of its topics, and the answers for ids that no topic has."""
     topics, unknown = [], []
     pace = Pace()
@@ -126,9 +128,9 @@ def _naming(
     return named, unknown
 
 
-def _identifying(
+def _identify_steps(
     image: ClusterImage, topics: list[OffsetFetchResponseTopics]
-) -> Steps[list[OffsetFetchResponseTopics]]:
+) -> StepGenerator[list[OffsetFetchResponseTopics]]:
     """With their ids; what is not there any more has none and cannot be told."""
     known = []
     pace = Pace()
@@ -142,7 +144,7 @@ def _identifying(
     return known
 
 
-def _of_one_group(group: OffsetFetchResponseGroup) -> Steps[OffsetFetchResponse]:
+def _of_one_group_steps(group: OffsetFetchResponseGroup) -> StepGenerator[OffsetFetchResponse]:
     """The answer before version 8."""
     response = OffsetFetchResponse(error_code=group.error_code)
     pace = Pace()

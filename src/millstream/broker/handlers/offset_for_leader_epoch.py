@@ -14,7 +14,7 @@ from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -27,7 +27,7 @@ from millstream.wire.messages.offset_for_leader_epoch import (
 
 def handle(
     context: Context, request: OffsetForLeaderEpochRequest
-) -> Steps[OffsetForLeaderEpochResponse]:
+) -> StepGenerator[OffsetForLeaderEpochResponse]:
     """Look up every partition's epoch."""
     pace = Pace()
     response = OffsetForLeaderEpochResponse()

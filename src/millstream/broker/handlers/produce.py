@@ -42,7 +42,7 @@ from millstream.model.ids import TopicId
 from millstream.model.limits import KIB, MIB
 from millstream.replication.errors import ReplicationTimedOut
 from millstream.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition
-from millstream.runtime.scheduler import Computation, Steps, in_parts
+from millstream.runtime.scheduler import Computation, StepGenerator, in_parts
 from millstream.storage.config import LogConfig
 from millstream.storage.ports import AppendOutcome
 from millstream.storage.producers.machine import Origin
@@ -91,15 +91,15 @@ _WITHOUT_LOG_START: Final = frozenset(
 
 def handle(
     context: Context, request: ProduceRequest
-) -> ProduceResponse | Steps[ProduceResponse | None] | None:
+) -> ProduceResponse | StepGenerator[ProduceResponse | None] | None:
     """Write every partition's batch; the answer comes when the last of them counts."""
     work = _Produce(context, request)
     if len(work.batches) > BATCHES_AT_ONCE_MAX:
-        return work.all_slowly()
+        return work.all_steps()
     if request.transactional_id is None and work.has_transactional(work.batches):
         return work.refuse_transaction()
     stop = work.append_some()
-    return work.finish_or_wait() if stop is None else work.rest_slowly(stop)
+    return work.finish_or_wait() if stop is None else work.rest_steps(stop)
 
 
 class _Batch(NamedTuple):
@@ -172,7 +172,7 @@ class _Produce:
         self._context.services.partitions.wake_readers()
         return None
 
-    def rest_slowly(self, stop: _Heavy) -> Steps[ProduceResponse | None]:
+    def rest_steps(self, stop: _Heavy) -> StepGenerator[ProduceResponse | None]:
         """What `append_some` left, beside the work for other clients."""
         heavy: _Heavy | None = stop
         while heavy is not None:
@@ -180,14 +180,14 @@ class _Produce:
             if one is None or leader is None:
                 yield None
             else:
-                yield from self._append_slowly(one, leader, records)
+                yield from self._append_steps(one, leader, records)
             self._allowance.left_bytes = BYTES_PER_TURN
             heavy = self.append_some()
         return self.finish_or_wait()
 
-    def _append_slowly(
+    def _append_steps(
         self, one: PartitionProduceResponse, leader: Partition, records: Records
-    ) -> Steps[None]:
+    ) -> StepGenerator[None]:
         # In a copy: should the topic's settings change meanwhile it is checked once more.
         view = memoryview(records).toreadonly()
         config = None
@@ -197,14 +197,14 @@ class _Produce:
         self._append(one, leader, records, checked)
         self._wrong = None
 
-    def all_slowly(self) -> Steps[ProduceResponse | None]:
+    def all_steps(self) -> StepGenerator[ProduceResponse | None]:
         """The same for a request of very many batches."""
         if self._request.transactional_id is None:
             for part in in_parts(self.batches, BATCHES_AT_ONCE_MAX):
                 if self.has_transactional(part):
                     return self.refuse_transaction()
                 yield None
-        return (yield from self.rest_slowly(_Heavy()))
+        return (yield from self.rest_steps(_Heavy()))
 
     def has_transactional(self, batches: Sequence[_Batch]) -> bool:
         """Whether a batch claims to belong to a transaction."""

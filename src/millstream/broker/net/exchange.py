@@ -89,7 +89,7 @@ class Exchange:
         self.reading_failed = hooks.reading_failed
         self._call_soon = call_soon
         self._held_bytes = 0
-        self._holding: dict[ClientPeer, None] = {}
+        self._hold_steps: dict[ClientPeer, None] = {}
         self._counted = (0, 0, 0, 0)
         """What of the table's counters is in the metrics."""
         self._take_ready = take_ready or table.take_ready
@@ -144,8 +144,8 @@ class Exchange:
         else:
             self._call_soon(self._again)  # what the last of them brought is still to be written
         self._is_awake = False
-        if self._holding:
-            for peer in list(self._holding):
+        if self._hold_steps:
+            for peer in list(self._hold_steps):
                 self.hold(peer)
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
@@ -197,7 +197,7 @@ class Exchange:
         self.closing.discard(peer)
         self._held_bytes -= peer.held_bytes
         peer.held_bytes = 0
-        self._holding.pop(peer, None)
+        self._hold_steps.pop(peer, None)
         self._with_output.pop(peer, None)
         self._with_requests.pop(peer, None)
         self._on_end(peer)
@@ -210,12 +210,12 @@ class Exchange:
         self._held_bytes += held - peer.held_bytes
         peer.held_bytes = held
         if held < HELD_FROM_BYTES:
-            self._holding.pop(peer, None)
-        elif peer not in self._holding:
-            self._holding[peer] = None
+            self._hold_steps.pop(peer, None)
+        elif peer not in self._hold_steps:
+            self._hold_steps[peer] = None
             peer.held_since_s = self.now_s
-        while self._held_bytes > BUFFERED_REQUEST_BYTES_MAX and self._holding:
-            worst = max(self._holding, key=self._burden)
+        while self._held_bytes > BUFFERED_REQUEST_BYTES_MAX and self._hold_steps:
+            worst = max(self._hold_steps, key=self._burden)
             worst.abort("unfinished requests take too much memory", Cause.LIMIT)
 
     def _burden(self, peer: ClientPeer) -> float:

@@ -28,7 +28,7 @@ from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.services import Services
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
-from millstream.runtime.scheduler import Begun, Computation, Turns, begin, run_whole
+from millstream.runtime.scheduler import Begun, Computation, CooperativeScheduler, begin, run_whole
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import response_header_end
@@ -64,18 +64,18 @@ class Dispatch:
         self,
         services: Callable[[], Services],
         spawn: Spawn,
-        turns: Turns | None = None,
+        scheduler: CooperativeScheduler | None = None,
         *,
         take_elsewhere: Mapping[int, Take] | None = None,
     ) -> None:
-        """Without `turns` everything is done at once: there is nobody to wait.
+        """Without `scheduler` everything is done at once: there is nobody to wait.
 
         `take_elsewhere` has the APIs whose requests are not served here but passed on: in a
         cluster, the controller's.
         """
         self._services = services
         self._spawn = spawn
-        self._turns = turns
+        self._scheduler = scheduler
         self._handlers: dict[int, Handler] = {}
         self._take_elsewhere = take_elsewhere or {}
 
@@ -100,16 +100,16 @@ class Dispatch:
             self._refuse_version(context)
             return
         try:
-            if len(body) <= SMALL_BODY_BYTES or self._turns is None:
+            if len(body) <= SMALL_BODY_BYTES or self._scheduler is None:
                 request = handler.decode(body, facts.version)
             else:
                 read = partial(handler.decode, body, facts.version)
                 request = read_within(ITEMS_AT_ONCE_MAX, read)
         except TooManyItems as error:
-            if self._turns is None:
+            if self._scheduler is None:
                 self._malformed(context, error)
             else:
-                work = partial(self._decode_elsewhere, context, handler, body, self._turns)
+                work = partial(self._decode_elsewhere, context, handler, body, self._scheduler)
                 self._go_on(context, work, len(body))
             return
         except MalformedFrame as error:
@@ -118,14 +118,14 @@ class Dispatch:
         try:
             answer = handler.handle(context, request)
             if isinstance(answer, GeneratorType):
-                answer = begin(answer) if self._turns is not None else run_whole(answer)
+                answer = begin(answer) if self._scheduler is not None else run_whole(answer)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             self._fail(context, handler, request, error)
             return
         if answer is None:
             return  # answered, or will be
-        if isinstance(answer, Begun) and self._turns is not None:
-            work = partial(self._take_steps, context, handler, request, answer, self._turns)
+        if isinstance(answer, Begun) and self._scheduler is not None:
+            work = partial(self._take_steps, context, handler, request, answer, self._scheduler)
             self._go_on(context, work, context.facts.bytes_in)
         elif inspect.iscoroutine(answer):
             self._await(context, handler, request, answer)
@@ -155,24 +155,29 @@ class Dispatch:
             peer.unmute()
 
     async def _take_steps(
-        self, context: Context, handler: Handler, request: Any, begun: Begun, turns: Turns
+        self,
+        context: Context,
+        handler: Handler,
+        request: Any,
+        begun: Begun,
+        scheduler: CooperativeScheduler,
     ) -> None:
-        work = turns.go_on(begun, name=_name_of(context))
+        work = scheduler.go_on(begun, name=_name_of(context))
         await self._finish(context, handler, request, work)
 
     async def _decode_elsewhere(
-        self, context: Context, handler: Handler, body: memoryview, turns: Turns
+        self, context: Context, handler: Handler, body: memoryview, scheduler: CooperativeScheduler
     ) -> None:
         read = Computation(handler.decode, body, context.version)
         try:
-            request = await turns.elsewhere(read, name=f"decode {_name_of(context)}")
+            request = await scheduler.in_worker_thread(read, name=f"decode {_name_of(context)}")
         except MalformedFrame as error:
             self._malformed(context, error)
             return
         try:
             answer = handler.handle(context, request)
             if isinstance(answer, GeneratorType):
-                answer = turns.run(answer, name=_name_of(context))
+                answer = scheduler.run(answer, name=_name_of(context))
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             self._fail(context, handler, request, error)
             return
@@ -231,9 +236,11 @@ class Dispatch:
             return
         try:
             make = Computation(handler.failed, request, code, context.version)
-            if self._turns is not None and _items_left(request, ITEMS_AT_ONCE_MAX) < 0:
+            if self._scheduler is not None and _items_left(request, ITEMS_AT_ONCE_MAX) < 0:
                 name = f"refuse {_name_of(context)}"
-                await self._answer_elsewhere(context, await self._turns.elsewhere(make, name=name))
+                await self._answer_elsewhere(
+                    context, await self._scheduler.in_worker_thread(make, name=name)
+                )
             else:
                 self.answer(context, make())
         except Exception as second:  # noqa: BLE001 - as above
@@ -269,7 +276,7 @@ class Dispatch:
 
     async def _answer_elsewhere(self, context: Context, response: Any) -> None:
         """The same, with the work of another thread where there is much to encode."""
-        if self._turns is None or _items_left(response, ITEMS_AT_ONCE_MAX) >= 0:
+        if self._scheduler is None or _items_left(response, ITEMS_AT_ONCE_MAX) >= 0:
             self.answer(context, response)
             return
         version = context.facts.version
@@ -278,7 +285,7 @@ class Dispatch:
             return response.encode(version), _errors_in(response)
 
         name = f"encode {_name_of(context)}"
-        body, error_count = await self._turns.elsewhere(Computation(encode), name=name)
+        body, error_count = await self._scheduler.in_worker_thread(Computation(encode), name=name)
         self._send(context, [body], version=version, error_count=error_count)
 
     def answer_parts(

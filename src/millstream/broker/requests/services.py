@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Answering(Protocol):
-    """Turns a handler's answer into a frame; see `broker/requests/dispatch.py`."""
+    """CooperativeScheduler a handler's answer into a frame; see `broker/requests/dispatch.py`."""
 
     def serve(self, peer: "Peer", facts: "RequestFacts", body: memoryview) -> None: ...
 

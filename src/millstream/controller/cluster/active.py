@@ -21,7 +21,7 @@ from millstream.controller.cluster.candidate import Elected
 from millstream.controller.cluster.decisions import Decide, Decisions
 from millstream.controller.cluster.elections import UncleanElection
 from millstream.controller.cluster.fenced_writes import Deposed, FencedWriter
-from millstream.controller.cluster.image_loader import loading, recovering
+from millstream.controller.cluster.image_loader import load_image_steps, recover_steps
 from millstream.controller.cluster.node_reader import BrokerWatch, read_everything, registrations
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.plans import Plan, Policy
@@ -47,7 +47,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.observe.logs import get_logger
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import Steps, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, on_the_loop
 from millstream.runtime.task_race import run_until_first
 
 log = get_logger("millstream.controller.active")
@@ -143,12 +143,12 @@ class ActiveController:
 
     async def _load(self, watch: BrokerWatch) -> None:
         found = {**await read_everything(self._session), **await watch.look()}
-        loaded = await on_the_loop(loading(found, controller_id=self._broker_id))
+        loaded = await on_the_loop(load_image_steps(found, controller_id=self._broker_id))
         image = _first_version(loaded.image, self.controller_epoch)
         loaded = loaded._replace(image=image)
         self._decisions.begin(self.controller_epoch, image)
         news = await self._decisions.carry_out(
-            lambda image: recovering(loaded, self._policy(image))
+            lambda image: recover_steps(loaded, self._policy(image))
         )
         self._tell_brokers(news)
         self._decisions.open()
@@ -168,7 +168,7 @@ class ActiveController:
             self._tell_brokers(await self._decisions.make(self._looked(registered)))
 
     def _looked(self, registered: Mapping[BrokerId, Registration]) -> Decide[brokers.BrokerNews]:
-        return lambda image: brokers.considering_brokers(image, registered, self._policy(image))
+        return lambda image: brokers.plan_brokers_steps(image, registered, self._policy(image))
 
     def _tell_brokers(self, news: brokers.BrokerNews) -> None:
         if news.joined or news.left or news.restarted:
@@ -197,7 +197,7 @@ class ActiveController:
         while True:
             await asyncio.sleep(balance.interval_s)
             moved = await self._decisions.make(
-                lambda image: leadership.balancing(
+                lambda image: leadership.balance_leaders_steps(
                     image, self._policy(image), percentage=balance.percentage
                 )
             )
@@ -223,21 +223,23 @@ class ActiveController:
         validate_only: bool = False,
         defaults: TopicDefaults = NO_DEFAULTS,
     ) -> list[TopicImage | OperatingError]:
-        def decide(image: ClusterImage) -> Steps[Plan[list[TopicImage | OperatingError]]]:
+        def decide(image: ClusterImage) -> StepGenerator[Plan[list[TopicImage | OperatingError]]]:
             rules = self._rules(defaults)
-            return topics_plans.creating_topics(image, wanted, rules, self._policy(image))
+            return topics_plans.create_topics_steps(image, wanted, rules, self._policy(image))
 
         return await self._decisions.make(_only_if(decide, not validate_only))
 
     async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[OperatingError | None]:
-        return await self._decisions.make(lambda image: topics_plans.deleting_topics(image, topics))
+        return await self._decisions.make(
+            lambda image: topics_plans.delete_topics_steps(image, topics)
+        )
 
     async def create_partitions(
         self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[OperatingError | None]:
-        def decide(image: ClusterImage) -> Steps[Plan[list[OperatingError | None]]]:
+        def decide(image: ClusterImage) -> StepGenerator[Plan[list[OperatingError | None]]]:
             rules = self._rules(NO_DEFAULTS)
-            return topics_plans.creating_partitions(image, wanted, rules, self._policy(image))
+            return topics_plans.create_partitions_steps(image, wanted, rules, self._policy(image))
 
         return await self._decisions.make(_only_if(decide, not validate_only))
 
@@ -275,7 +277,7 @@ class ActiveController:
         self, changes: Sequence[IsrChange], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
     ) -> list[PartitionImage | OperatingError]:
         return await self._decisions.make(
-            lambda image: isr_changes.considering_isr_changes(
+            lambda image: isr_changes.plan_isr_changes_steps(
                 image,
                 changes,
                 self._policy(image),
@@ -288,7 +290,7 @@ class ActiveController:
         self, lost: Sequence[LostReplica], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
     ) -> list[OperatingError | None]:
         results = await self._decisions.make(
-            lambda image: lost_replicas.losing_replicas(
+            lambda image: lost_replicas.plan_lost_replicas_steps(
                 image,
                 lost,
                 self._policy(image),
@@ -305,7 +307,7 @@ class ActiveController:
         self, kind: ElectionKind, partitions: Sequence[TopicPartition] | None
     ) -> dict[TopicPartition, OperatingError | None]:
         results = await self._decisions.make(
-            lambda image: leadership.considering_elections(
+            lambda image: leadership.plan_elections_steps(
                 image, kind, partitions, self._policy(image)
             )
         )
@@ -319,7 +321,7 @@ class ActiveController:
         may_change_factor: bool = True,
     ) -> dict[TopicPartition, OperatingError | None]:
         results = await self._decisions.make(
-            lambda image: moves.reassigning(
+            lambda image: moves.plan_reassignments_steps(
                 image, wanted, self._policy(image), may_change_factor=may_change_factor
             )
         )
@@ -339,7 +341,7 @@ class ActiveController:
 
     async def shut_down(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
         left = await self._decisions.make(
-            lambda image: leadership.shutting_down(
+            lambda image: leadership.plan_shutdown_steps(
                 image, self._policy(image), broker_id=broker_id, broker_epoch=broker_epoch
             )
         )
@@ -367,7 +369,7 @@ def _only_if(decide: Decide[T], is_real: bool) -> Decide[T]:  # noqa: FBT001 - r
     if is_real:
         return decide
 
-    def validate(image: ClusterImage) -> Steps[Plan[T]]:
+    def validate(image: ClusterImage) -> StepGenerator[Plan[T]]:
         decided = decide(image)
         plan = decided if isinstance(decided, Plan) else (yield from decided)
         return Plan(plan.result, image)

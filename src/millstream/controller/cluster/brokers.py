@@ -33,7 +33,7 @@ from millstream.controller.errors import InvalidRequest
 from millstream.controller.image import NO_LEADER, BrokerImage, ClusterImage
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.ids import BrokerId
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 Registrations = Mapping[BrokerId, Registration]
 
@@ -92,22 +92,22 @@ def brokers_changed(
     `image.brokers` has every broker that is known, with the epoch under which it is: those nodes
     are below `/millstream/brokers`.
     """
-    return run_whole(considering_brokers(image, registered, policy))
+    return run_whole(plan_brokers_steps(image, registered, policy))
 
 
-def considering_brokers(
+def plan_brokers_steps(
     image: ClusterImage, registered: Registrations, policy: Policy
-) -> Steps[Plan[BrokerNews]]:
+) -> StepGenerator[Plan[BrokerNews]]:
     """`brokers_changed` in steps."""
     looks = _Looks(image.brokers, registered)
     news = looks.news()
     brokers = _brokers_now(looks)
     draft = Draft(image, policy)
-    yield from _taking_out(draft, policy, looks)
+    yield from _remove_brokers_steps(draft, policy, looks)
     draft.groups += [[_remember(looks, one)] for one in looks.came()]
-    unclean = yield from electing_leaderless(draft, policy, Electorate.of(brokers))
+    unclean = yield from elect_leaderless_steps(draft, policy, Electorate.of(brokers))
     news = news._replace(unclean_elections=tuple(unclean))
-    return (yield from draft.planning(news, brokers=brokers))
+    return (yield from draft.plan_steps(news, brokers=brokers))
 
 
 def _brokers_now(looks: _Looks) -> dict[BrokerId, BrokerImage]:
@@ -126,7 +126,7 @@ def _brokers_now(looks: _Looks) -> dict[BrokerId, BrokerImage]:
     return dict(sorted(brokers.items()))
 
 
-def _taking_out(draft: Draft, policy: Policy, looks: _Looks) -> Steps[None]:
+def _remove_brokers_steps(draft: Draft, policy: Policy, looks: _Looks) -> StepGenerator[None]:
     """Whoever is not the one that is known leaves every in-sync set."""
     stayed = looks.stayed()
     came = frozenset(looks.came())
@@ -152,9 +152,9 @@ def _taking_out(draft: Draft, policy: Policy, looks: _Looks) -> Steps[None]:
                 yield None
 
 
-def electing_leaderless(
+def elect_leaderless_steps(
     draft: Draft, policy: Policy, electorate: Electorate
-) -> Steps[list[UncleanElection]]:
+) -> StepGenerator[list[UncleanElection]]:
     """Elect leaders where there are none, and somebody who may be one is alive."""
     unclean: list[UncleanElection] = []
     all_rules = AllRules(policy)

@@ -21,7 +21,7 @@ from millstream.controller.image import (
 )
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import (
     PulledBroker,
@@ -62,7 +62,9 @@ class Transfer:
 # -- the controller's side ---------------------------------------------------------------------
 
 
-def cutting(news: MetadataDelta, *, piece_partitions: int = PIECE_PARTITIONS) -> Steps[Transfer]:
+def cut_chunks_steps(
+    news: MetadataDelta, *, piece_partitions: int = PIECE_PARTITIONS
+) -> StepGenerator[Transfer]:
     """Cut news into pieces, in steps; no pieces where nothing is new."""
     changes = news.changes
     if changes is None:

@@ -21,13 +21,13 @@ from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
 from millstream.observe.logs import get_logger
-from millstream.runtime.scheduler import Steps, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, on_the_loop
 
 log = get_logger("millstream.controller.decisions")
 
 T = TypeVar("T")
 
-Decide = Callable[[ClusterImage], Plan[T] | Steps[Plan[T]]]
+Decide = Callable[[ClusterImage], Plan[T] | StepGenerator[Plan[T]]]
 """At once, or in steps where there is much to decide."""
 
 

@@ -28,7 +28,7 @@ from millstream.coordination.port import (
 )
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import invariant
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Draft:
         self._configs[topic.name] = configs
         self.groups.append([Set(path=path, data=data, version=ANY_VERSION)])
 
-    def flushing(self) -> Steps[None]:
+    def flush_steps(self) -> StepGenerator[None]:
         """Put replicas that were changed among the groups: what follows may rely on them."""
         pace = Pace(TOPICS_PER_TURN)
         for name, changed in self._reassigned.items():
@@ -147,21 +147,21 @@ class Draft:
         broker_configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Plan[T]:
         """Everything so far; without groups and other brokers the image stays what it is."""
-        return run_whole(self.planning(result, brokers=brokers, broker_configs=broker_configs))
+        return run_whole(self.plan_steps(result, brokers=brokers, broker_configs=broker_configs))
 
-    def planning(
+    def plan_steps(
         self,
         result: T,
         *,
         brokers: Mapping[BrokerId, BrokerImage] | None = None,
         broker_configs: Mapping[str, Mapping[str, str]] | None = None,
-    ) -> Steps[Plan[T]]:
+    ) -> StepGenerator[Plan[T]]:
         """`plan` in steps."""
-        yield from self.flushing()
+        yield from self.flush_steps()
         is_same = brokers is None or brokers == self.image.brokers
         if not self.groups and is_same:
             return Plan(result, self.image)
-        put, moved = yield from self._changing_topics()
+        put, moved = yield from self._change_topics_steps()
         image = self.image.changed(
             put=put, brokers=None if is_same else brokers, broker_configs=broker_configs
         )
@@ -173,7 +173,7 @@ class Draft:
         )
         return Plan(result, image, self.groups, change)
 
-    def _changing_topics(self) -> Steps[tuple[list[TopicImage], list[MovedPartition]]]:
+    def _change_topics_steps(self) -> StepGenerator[tuple[list[TopicImage], list[MovedPartition]]]:
         """The topics as they will be, and their partitions that moved."""
         put: list[TopicImage] = []
         moved: list[MovedPartition] = []

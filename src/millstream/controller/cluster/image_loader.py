@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from millstream.controller.cluster import nodes
-from millstream.controller.cluster.brokers import BrokerNews, considering_brokers
+from millstream.controller.cluster.brokers import BrokerNews, plan_brokers_steps
 from millstream.controller.cluster.differences import difference
 from millstream.controller.cluster.drafts import Draft
 from millstream.controller.cluster.elections import AllRules, Electorate, elect
@@ -28,7 +28,7 @@ from millstream.controller.image import (
 from millstream.coordination.port import Create, Delete, NodeData, Operation
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition
 from millstream.model.invariant import invariant
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 Found = Mapping[str, NodeData]
 
@@ -69,13 +69,13 @@ class Loaded(NamedTuple):
 
 def load(found: Found, *, controller_id: BrokerId) -> Loaded:
     """Raises DamagedNode: a controller that cannot read everything decides nothing."""
-    return run_whole(loading(found, controller_id=controller_id))
+    return run_whole(load_image_steps(found, controller_id=controller_id))
 
 
-def loading(found: Found, *, controller_id: BrokerId) -> Steps[Loaded]:
+def load_image_steps(found: Found, *, controller_id: BrokerId) -> StepGenerator[Loaded]:
     """`load` in steps."""
     tree = _Tree(found)
-    yield from tree.growing()
+    yield from tree.grow_steps()
     registered = _registered(tree)
     deletions = set(tree.children(nodes.DELETIONS))
     leftovers = [group for name in sorted(deletions) for group in _removal(tree, name)]
@@ -85,7 +85,7 @@ def loading(found: Found, *, controller_id: BrokerId) -> Steps[Loaded]:
     for name in tree.children(nodes.TOPICS):
         if name in deletions:
             continue
-        topic, assignments = yield from _topic(tree, name, pace)
+        topic, assignments = yield from _topic_steps(tree, name, pace)
         leftovers += _missing_parents(tree, name)
         if len(topic.partitions) < len(assignments):
             made = frozenset(tree.children(nodes.partitions_path(name)))
@@ -110,7 +110,7 @@ class _Tree:
         self.found = found
         self._children: dict[str, list[str]] = {}
 
-    def growing(self) -> Steps[None]:
+    def grow_steps(self) -> StepGenerator[None]:
         """Find the children."""
         pace = Pace(PATHS_PER_TURN)
         for path in self.found:
@@ -171,7 +171,9 @@ def _broker_configs(tree: _Tree) -> dict[str, dict[str, str]]:
 # -- topics ------------------------------------------------------------------------------------
 
 
-def _topic(tree: _Tree, name: str, pace: Pace) -> Steps[tuple[TopicImage, list[Assignment]]]:
+def _topic_steps(
+    tree: _Tree, name: str, pace: Pace
+) -> StepGenerator[tuple[TopicImage, list[Assignment]]]:
     """The topic with its partitions before the first whose state is missing."""
     told = nodes.decode_topic(name, tree.data(nodes.topic_path(name)))
     if told.topic_id is None:
@@ -248,31 +250,31 @@ def _orphans(tree: _Tree, deletions: Collection[str]) -> list[Group]:
 
 def recovery(loaded: Loaded, policy: Policy) -> Plan[BrokerNews]:
     """What a new controller does first; then the image is what it decides on."""
-    return run_whole(recovering(loaded, policy))
+    return run_whole(recover_steps(loaded, policy))
 
 
-def recovering(loaded: Loaded, policy: Policy) -> Steps[Plan[BrokerNews]]:
+def recover_steps(loaded: Loaded, policy: Policy) -> StepGenerator[Plan[BrokerNews]]:
     """`recovery` in steps."""
     before = loaded.image
     groups: list[Group] = list(loaded.leftovers)
-    first = yield from considering_brokers(before, loaded.registered, policy)
+    first = yield from plan_brokers_steps(before, loaded.registered, policy)
     groups += first.groups
     image = first.image
     put: list[TopicImage] = []
     for one in loaded.unfinished:
-        topic, added = yield from _completing(one, image, policy)
+        topic, added = yield from _complete_topic_steps(one, image, policy)
         put.append(topic)
         groups += added
     if put:
         image = image.changed(put=put)
-    last = yield from _completing_reassignments(image, policy)
+    last = yield from _complete_reassignments_steps(image, policy)
     groups += last.groups
     return Plan(first.result, last.image, groups, difference(before, last.image))
 
 
-def _completing(
+def _complete_topic_steps(
     one: _Unfinished, image: ClusterImage, policy: Policy
-) -> Steps[tuple[TopicImage, list[Group]]]:
+) -> StepGenerator[tuple[TopicImage, list[Group]]]:
     """The topic with all its partitions; nobody has written to those that were missing."""
     topic = image.topics.get(one.topic.name, one.topic)
     invariant(topic.topic_id == one.topic.topic_id, "another topic", topic=topic.name)
@@ -307,7 +309,7 @@ def _fresh(index: int, assignment: Assignment, electorate: Electorate) -> Partit
     )
 
 
-def _completing_reassignments(image: ClusterImage, policy: Policy) -> Steps[Plan[None]]:
+def _complete_reassignments_steps(image: ClusterImage, policy: Policy) -> StepGenerator[Plan[None]]:
     draft = Draft(image, policy)
     rules = AllRules(policy)
     electorate = Electorate.of(image.brokers)
@@ -321,4 +323,4 @@ def _completing_reassignments(image: ClusterImage, policy: Policy) -> Steps[Plan
                 draft.put(topic, elect(after, rules.of(topic), electorate, isr=isr).partition)
             if pace.is_due():
                 yield None
-    return (yield from draft.planning(None))
+    return (yield from draft.plan_steps(None))

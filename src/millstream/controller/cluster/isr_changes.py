@@ -26,7 +26,7 @@ from millstream.model.errors import (
     UnknownTopicId,
 )
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 IsrResults = list[PartitionImage | OperatingError]
 
@@ -43,20 +43,20 @@ def isr_changes(
 
     A change that completes a reassignment may give the partition another leader.
     """
-    steps = considering_isr_changes(
+    steps = plan_isr_changes_steps(
         image, changes, policy, broker_id=broker_id, broker_epoch=broker_epoch
     )
     return run_whole(steps)
 
 
-def considering_isr_changes(
+def plan_isr_changes_steps(
     image: ClusterImage,
     changes: Sequence[IsrChange],
     policy: Policy,
     *,
     broker_id: BrokerId,
     broker_epoch: BrokerEpoch,
-) -> Steps[Plan[IsrResults]]:
+) -> StepGenerator[Plan[IsrResults]]:
     """`isr_changes` in steps."""
     check_broker_epoch(image, broker_id, broker_epoch)
     draft = Draft(image, policy)
@@ -80,7 +80,7 @@ def considering_isr_changes(
         results.append(draft.put(topic, outcome.partition))
         if pace.is_due():
             yield None
-    return (yield from draft.planning(results))
+    return (yield from draft.plan_steps(results))
 
 
 def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, epoch: BrokerEpoch) -> None:

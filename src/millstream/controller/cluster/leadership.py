@@ -25,7 +25,7 @@ from millstream.controller.cluster.port import ElectionKind
 from millstream.controller.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 BALANCED_AT_ONCE: Final = 1000
 """Leaders that one round of balancing moves at most: each move makes clients look again."""
@@ -48,15 +48,15 @@ def elect_leaders(
     policy: Policy,
 ) -> Plan[PartitionResults]:
     """By a client's wish. None asks for all; then those that need no election are not told."""
-    return run_whole(considering_elections(image, kind, partitions, policy))
+    return run_whole(plan_elections_steps(image, kind, partitions, policy))
 
 
-def considering_elections(
+def plan_elections_steps(
     image: ClusterImage,
     kind: ElectionKind,
     partitions: Sequence[TopicPartition] | None,
     policy: Policy,
-) -> Steps[Plan[PartitionResults]]:
+) -> StepGenerator[Plan[PartitionResults]]:
     """`elect_leaders` in steps."""
     draft = Draft(image, policy)
     electorate = Electorate.of(image.brokers)
@@ -80,7 +80,7 @@ def considering_elections(
             results.errors[name] = error
         if pace.is_due():
             yield None
-    return (yield from draft.planning(results))
+    return (yield from draft.plan_steps(results))
 
 
 def _all_partitions(image: ClusterImage) -> Iterator[TopicPartition]:
@@ -134,12 +134,14 @@ def balance(
     `percentage` is `leader.imbalance.per.broker.percentage`: of the partitions whose first replica
     a broker is, how many others may lead. The number of leaders that move.
     """
-    return run_whole(balancing(image, policy, percentage=percentage, count_max=count_max))
+    return run_whole(
+        balance_leaders_steps(image, policy, percentage=percentage, count_max=count_max)
+    )
 
 
-def balancing(
+def balance_leaders_steps(
     image: ClusterImage, policy: Policy, *, percentage: int, count_max: int = BALANCED_AT_ONCE
-) -> Steps[Plan[int]]:
+) -> StepGenerator[Plan[int]]:
     """`balance` in steps."""
     draft = Draft(image, policy)
     staying = Electorate.of(image.brokers).staying
@@ -164,7 +166,7 @@ def balancing(
         moved += 1
         if pace.is_due():
             yield None
-    return (yield from draft.planning(moved))
+    return (yield from draft.plan_steps(moved))
 
 
 def _led_elsewhere(
@@ -191,13 +193,13 @@ def shut_down(
     The result are the partitions that it leads on and that somebody else could come to lead. What
     nobody else can have meanwhile is not waited for: it is led until the broker is gone.
     """
-    steps = shutting_down(image, policy, broker_id=broker_id, broker_epoch=broker_epoch)
+    steps = plan_shutdown_steps(image, policy, broker_id=broker_id, broker_epoch=broker_epoch)
     return run_whole(steps)
 
 
-def shutting_down(
+def plan_shutdown_steps(
     image: ClusterImage, policy: Policy, *, broker_id: BrokerId, broker_epoch: BrokerEpoch
-) -> Steps[Plan[list[TopicPartition]]]:
+) -> StepGenerator[Plan[list[TopicPartition]]]:
     """`shut_down` in steps."""
     check_broker_epoch(image, broker_id, broker_epoch)
     leaving = image.brokers[broker_id]._replace(is_leaving=True)
@@ -220,7 +222,7 @@ def shutting_down(
                 left.append(TopicPartition(topic.name, partition.index))
             if pace.is_due():
                 yield None
-    return (yield from draft.planning(left, brokers=brokers))
+    return (yield from draft.plan_steps(left, brokers=brokers))
 
 
 def _can_go_on(partition: PartitionImage, broker_id: BrokerId, electorate: Electorate) -> bool:

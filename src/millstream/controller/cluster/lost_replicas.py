@@ -26,7 +26,7 @@ from millstream.controller.cluster.port import LostReplica
 from millstream.controller.image import ClusterImage, PartitionImage
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 
 class LostResults(NamedTuple):
@@ -47,18 +47,20 @@ def lose_replicas(
     broker_epoch: BrokerEpoch,
 ) -> Plan[LostResults]:
     """Take them out of everything; raises StaleBrokerEpoch. Again is as good as once."""
-    steps = losing_replicas(image, lost, policy, broker_id=broker_id, broker_epoch=broker_epoch)
+    steps = plan_lost_replicas_steps(
+        image, lost, policy, broker_id=broker_id, broker_epoch=broker_epoch
+    )
     return run_whole(steps)
 
 
-def losing_replicas(
+def plan_lost_replicas_steps(
     image: ClusterImage,
     lost: Sequence[LostReplica],
     policy: Policy,
     *,
     broker_id: BrokerId,
     broker_epoch: BrokerEpoch,
-) -> Steps[Plan[LostResults]]:
+) -> StepGenerator[Plan[LostResults]]:
     """`lose_replicas` in steps."""
     check_broker_epoch(image, broker_id, broker_epoch)
     draft = Draft(image, policy)
@@ -86,7 +88,7 @@ def losing_replicas(
             unclean.append(unclean_election(topic, outcome))
         if pace.is_due():
             yield None
-    return (yield from draft.planning(LostResults(errors, unclean, marked)))
+    return (yield from draft.plan_steps(LostResults(errors, unclean, marked)))
 
 
 def _without(

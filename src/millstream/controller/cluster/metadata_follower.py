@@ -32,7 +32,7 @@ from millstream.rpc.connection import Connection
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.errors import RpcError
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.runtime.task_race import until
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
@@ -70,7 +70,7 @@ class Refused(OperatingError):
     """An answer that is not taken: of an older controller, or an error code."""
 
 
-class Following:
+class MetadataFollower:
     """Made, subscribed to, then `run` in a task; all on the loop's thread."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Following:
         *,
         locate: Callable[[], Located | None],
         connections: Connections,
-        turns: Turns,
+        scheduler: CooperativeScheduler,
         randomness: Randomness,
         is_sure: Callable[[], bool] = lambda: True,
         pointed_to: Callable[[BrokerId, Sequence[Endpoint]], None] = lambda *_: None,
@@ -96,7 +96,7 @@ class Following:
         self._broker_id = broker_id
         self._locate = locate
         self._connections = connections
-        self._turns = turns
+        self._scheduler = scheduler
         self._randomness = randomness
         self._subscribers = Subscribers()
         self._moved_controller = asyncio.Event()
@@ -216,7 +216,7 @@ class Following:
 
     async def _take(self, news: Assembled) -> None:
         """As a whole, also when another controller is to be asked meanwhile."""
-        work = self._turns.run(self._taking(news), name="take over metadata")
+        work = self._scheduler.run(self._apply_delta_steps(news), name="take over metadata")
         task = asyncio.get_running_loop().create_task(work)
         try:
             await asyncio.shield(task)
@@ -224,13 +224,13 @@ class Following:
             await asyncio.gather(task, return_exceptions=True)
             raise
 
-    def _taking(self, news: Assembled) -> Steps[None]:
+    def _apply_delta_steps(self, news: Assembled) -> StepGenerator[None]:
         before = self.image
         change = difference(before, news.image)
-        failure = yield from self._subscribers.preparing(change)
+        failure = yield from self._subscribers.prepare_steps(change)
         invariant(self.image is before, "two images are taken over at once")
         self.image, self.position = news.image, news.position
-        second = yield from self._subscribers.telling(change)
+        second = yield from self._subscribers.notify_steps(change)
         self._taken = news.image
         self._moved.set()
         self._moved = asyncio.Event()

@@ -3,7 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from millstream.controller.cluster.chunks import Transfer, cutting, not_controller, response_of
+from millstream.controller.cluster.chunks import (
+    Transfer,
+    cut_chunks_steps,
+    not_controller,
+    response_of,
+)
 from millstream.controller.cluster.errors import NotController
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.port import ClusterController, FeedPosition
@@ -48,7 +53,7 @@ class MetadataSource:
             news = await controller.news(position, wait_s=wait_s)
         except NotController:
             return not_controller(self._elsewhere())
-        transfer = await on_the_loop(cutting(news))
+        transfer = await on_the_loop(cut_chunks_steps(news))
         self._transfer_id += 1
         self._transfers.pop(broker_id, None)
         if len(transfer.pieces) > 1:

@@ -30,7 +30,7 @@ from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
 from millstream.controller.topics import check_assignment
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicPartition
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 Replicas = tuple[BrokerId, ...]
 Wanted = Mapping[TopicPartition, Replicas | None]
@@ -40,12 +40,14 @@ def reassign(
     image: ClusterImage, wanted: Wanted, policy: Policy, *, may_change_factor: bool = True
 ) -> Plan[PartitionResults]:
     """New replicas in their order, or None to give up a reassignment that is under way."""
-    return run_whole(reassigning(image, wanted, policy, may_change_factor=may_change_factor))
+    return run_whole(
+        plan_reassignments_steps(image, wanted, policy, may_change_factor=may_change_factor)
+    )
 
 
-def reassigning(
+def plan_reassignments_steps(
     image: ClusterImage, wanted: Wanted, policy: Policy, *, may_change_factor: bool = True
-) -> Steps[Plan[PartitionResults]]:
+) -> StepGenerator[Plan[PartitionResults]]:
     """`reassign` in steps."""
     work = _Work(Draft(image, policy), AllRules(policy), Electorate.of(image.brokers), {})
     results = PartitionResults({}, [])
@@ -64,7 +66,7 @@ def reassigning(
             results.errors[name] = error
         if pace.is_due():
             yield None
-    return (yield from work.draft.planning(results))
+    return (yield from work.draft.plan_steps(results))
 
 
 def _check(

@@ -8,7 +8,7 @@ removes them.
 from collections.abc import Iterator, Mapping, Sequence
 
 from millstream.controller.cluster import nodes
-from millstream.controller.cluster.brokers import electing_leaderless
+from millstream.controller.cluster.brokers import elect_leaderless_steps
 from millstream.controller.cluster.drafts import TOPIC_NODE_BYTES_MAX, Draft
 from millstream.controller.cluster.elections import (
     Electorate,
@@ -34,13 +34,13 @@ from millstream.controller.topics import (
     MorePartitions,
     NewTopic,
     Rules,
-    planning_creation,
-    planning_growth,
+    plan_creation_steps,
+    plan_growth_steps,
 )
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import Pace, Steps, run_whole
+from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
 
 # -- creation ----------------------------------------------------------------------------------
 
@@ -52,14 +52,14 @@ def create_topics(
 
     To validate only, take the result and leave the rest.
     """
-    return run_whole(creating_topics(image, wanted, rules, policy))
+    return run_whole(create_topics_steps(image, wanted, rules, policy))
 
 
-def creating_topics(
+def create_topics_steps(
     image: ClusterImage, wanted: Sequence[NewTopic], rules: Rules, policy: Policy
-) -> Steps[Plan[list[TopicImage | OperatingError]]]:
+) -> StepGenerator[Plan[list[TopicImage | OperatingError]]]:
     """`create_topics` in steps."""
-    planned = yield from planning_creation(_usable(image), wanted, rules)
+    planned = yield from plan_creation_steps(_usable(image), wanted, rules)
     results: list[TopicImage | OperatingError] = []
     created: list[TopicImage] = []
     groups: list[Group] = []
@@ -132,14 +132,14 @@ def create_partitions(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules, policy: Policy
 ) -> Plan[list[OperatingError | None]]:
     """Add partitions to topics; raises what concerns the request as a whole."""
-    return run_whole(creating_partitions(image, wanted, rules, policy))
+    return run_whole(create_partitions_steps(image, wanted, rules, policy))
 
 
-def creating_partitions(
+def create_partitions_steps(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules, policy: Policy
-) -> Steps[Plan[list[OperatingError | None]]]:
+) -> StepGenerator[Plan[list[OperatingError | None]]]:
     """`create_partitions` in steps."""
-    planned = yield from planning_growth(_without_reassignments(image, wanted), wanted, rules)
+    planned = yield from plan_growth_steps(_without_reassignments(image, wanted), wanted, rules)
     results: list[OperatingError | None] = []
     grown: list[GrownTopic] = []
     for one in planned:
@@ -194,12 +194,12 @@ def delete_topics(
     image: ClusterImage, topics: Sequence[str | TopicId]
 ) -> Plan[list[OperatingError | None]]:
     """Each by name, or by id where another of the same name must not be meant."""
-    return run_whole(deleting_topics(image, topics))
+    return run_whole(delete_topics_steps(image, topics))
 
 
-def deleting_topics(
+def delete_topics_steps(
     image: ClusterImage, topics: Sequence[str | TopicId]
-) -> Steps[Plan[list[OperatingError | None]]]:
+) -> StepGenerator[Plan[list[OperatingError | None]]]:
     """`delete_topics` in steps."""
     results: list[OperatingError | None] = []
     gone: dict[TopicId, TopicImage] = {}
@@ -302,7 +302,7 @@ def alter_broker_configs(
         if any(one.elr for one in topic.partitions):
             _review_eligible(draft, topic, TopicRules.of(topic, policy_after))
     draft.groups.append([_broker_configs_change(name, configs, is_there=name in old)])
-    unclean = run_whole(electing_leaderless(draft, policy_after, Electorate.of(image.brokers)))
+    unclean = run_whole(elect_leaderless_steps(draft, policy_after, Electorate.of(image.brokers)))
     following = {key: value for key, value in old.items() if key != name}
     if configs:
         following[name] = dict(configs)

@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.controller.store import NO_CHANGES, FileChanges, MetadataStore
 from millstream.runtime.background import run_in_background
-from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ class Decision(Generic[T]):
     """State besides the image that changes too."""
 
 
-Decide = Callable[[], Decision[T] | Steps[Decision[T]]]
+Decide = Callable[[], Decision[T] | StepGenerator[Decision[T]]]
 """At once, or in steps where there is much to decide."""
 
 
@@ -55,13 +55,13 @@ class ChangeQueue:
     def __init__(
         self,
         store: MetadataStore,
-        turns: Turns,
-        make_current: Callable[[NextImage], Steps[None]],
+        scheduler: CooperativeScheduler,
+        make_current: Callable[[NextImage], StepGenerator[None]],
     ) -> None:
         """`make_current` is taken when an image is durable, before the answer."""
         self._store = store
-        self._turns = turns
-        self._make_current = make_current
+        self._scheduler = scheduler
+        self._apply_steps = make_current
         self._waiting: deque[_Waiting] = deque()
         self._is_working = False
 
@@ -72,16 +72,16 @@ class ChangeQueue:
         """
         return cast("T", await self._queued(partial(self._change, decide, name)))
 
-    async def run_between(self, steps: Callable[[], Steps[T]], *, name: str) -> T:
+    async def run_between(self, steps: Callable[[], StepGenerator[T]], *, name: str) -> T:
         """Take steps while no change is going on."""
-        return cast("T", await self._queued(lambda: self._turns.run(steps(), name=name)))
+        return cast("T", await self._queued(lambda: self._scheduler.run(steps(), name=name)))
 
     async def _queued(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(work, future))
         if not self._is_working:
             self._is_working = True
-            self._turns.spawn(self._work(), "changes of metadata")
+            self._scheduler.spawn(self._work(), "changes of metadata")
         return await future
 
     async def _work(self) -> None:
@@ -102,17 +102,17 @@ class ChangeQueue:
         self._store.check_usable()
         decided = decide()
         if isinstance(decided, GeneratorType):
-            decided = await self._turns.run(decided, name=name)
+            decided = await self._scheduler.run(decided, name=name)
         decision = cast("Decision[Any]", decided)
         if decision.files.is_empty:
             return decision.result
         # Refused, not kept waiting, where the background has no room: nothing is changed yet.
         write = partial(self._store.apply, decision.files)
-        await run_in_background(self._turns.background, write, name=name)
+        await run_in_background(self._scheduler.background, write, name=name)
         if decision.after is not None:
             decision.after()
         if decision.following is not None:
-            await self._turns.run(self._make_current(decision.following), name=name)
+            await self._scheduler.run(self._apply_steps(decision.following), name=name)
         return decision.result
 
 

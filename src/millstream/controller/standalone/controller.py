@@ -52,8 +52,8 @@ from millstream.controller.topics import (
     NewTopic,
     Rules,
     TopicDefaults,
-    planning_creation,
-    planning_growth,
+    plan_creation_steps,
+    plan_growth_steps,
 )
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -62,7 +62,7 @@ from millstream.model.limits import PRODUCER_ID_BLOCK
 from millstream.runtime.background import Background
 from millstream.runtime.disk import Disk
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import Steps, Turns, in_parts
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, in_parts
 
 T = TypeVar("T")
 
@@ -82,10 +82,10 @@ class LocalController:
         directories: Sequence[str],
         broker_id: BrokerId,
         check_configs: CheckConfigs | None = None,
-        turns: Turns | None = None,
+        scheduler: CooperativeScheduler | None = None,
         on_full: Callable[[str], None] | None = None,
     ) -> None:
-        """With `turns` the work of changes takes turns with that of large requests. `on_full` is
+        """With `scheduler` the steps of changes alternate with those of requests. `on_full` is
         called, on any thread, with the directory that had no room for a change.
         """
         self._disk = disk
@@ -106,7 +106,9 @@ class LocalController:
         self._deleted: dict[TopicId, TopicImage] = {}
         self._image: ClusterImage | None = None
         self._subscribers = Subscribers()
-        self._changes = ChangeQueue(self._store, turns or Turns(background), self._make_current)
+        self._changes = ChangeQueue(
+            self._store, scheduler or CooperativeScheduler(background), self._apply_steps
+        )
         self.directory_ids: Mapping[str, UUID] = {}
         """By log directory, once open; those that could not be read are missing."""
 
@@ -329,8 +331,8 @@ class LocalController:
         With `validate_only` nothing is changed and the topics are what they would have been.
         """
 
-        def decide() -> Steps[Decision[list[TopicImage | OperatingError]]]:
-            planned = yield from planning_creation(self.image, wanted, self._rules(defaults))
+        def decide() -> StepGenerator[Decision[list[TopicImage | OperatingError]]]:
+            planned = yield from plan_creation_steps(self.image, wanted, self._rules(defaults))
             created = [one for one in planned if isinstance(one, TopicImage)]
             if validate_only or not created:
                 return Decision(planned)
@@ -344,7 +346,7 @@ class LocalController:
     async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[OperatingError | None]:
         """Each by name, or by id where another of the same name must not be meant."""
 
-        def decide() -> Steps[Decision[list[OperatingError | None]]]:
+        def decide() -> StepGenerator[Decision[list[OperatingError | None]]]:
             deleted: dict[TopicId, TopicImage] = {}
             results: list[OperatingError | None] = []
             for part in in_parts(topics):
@@ -391,8 +393,8 @@ class LocalController:
     ) -> list[OperatingError | None]:
         """Add partitions to topics; raises what concerns the request as a whole."""
 
-        def decide() -> Steps[Decision[list[OperatingError | None]]]:
-            planned = yield from planning_growth(self.image, wanted, self._rules(TopicDefaults()))
+        def decide() -> StepGenerator[Decision[list[OperatingError | None]]]:
+            planned = yield from plan_growth_steps(self.image, wanted, self._rules(TopicDefaults()))
             results = [one if isinstance(one, OperatingError) else None for one in planned]
             grown = [one for one in planned if isinstance(one, GrownTopic)]
             if validate_only or not grown:
@@ -460,7 +462,7 @@ class LocalController:
 
         return await self._changes.run(decide, name="allocate producer ids")
 
-    async def run_between(self, steps: Callable[[], Steps[T]], *, name: str) -> T:
+    async def run_between(self, steps: Callable[[], StepGenerator[T]], *, name: str) -> T:
         """Take steps while no change is going on."""
         return await self._changes.run_between(steps, name=name)
 
@@ -480,14 +482,14 @@ class LocalController:
             topic_file(one): partial(documents.encode_topic, one, starts=starts) for one in topics
         }
 
-    def _make_current(self, following: NextImage) -> Steps[None]:
+    def _apply_steps(self, following: NextImage) -> StepGenerator[None]:
         """The change is durable: it is so from now on, whatever the subscribers make of it."""
-        failure = yield from self._subscribers.preparing(following.change)
+        failure = yield from self._subscribers.prepare_steps(following.change)
         image = following.image
         if image.brokers is not self.image.brokers:
             image = image.changed(brokers=self.image.brokers)  # registered meanwhile
         self._image = image
-        second = yield from self._subscribers.telling(following.change)
+        second = yield from self._subscribers.notify_steps(following.change)
         if failure is not None or second is not None:
             raise failure or second  # type: ignore[misc]
 

@@ -156,9 +156,9 @@ class Cleaning:
             self._write_next(None)
             return
         swap.step()
-        home = self._log.home
+        context = self._log.context
         self._submit(
-            lambda: home.owner.disk.sync_directory(home.directory), self._advance_swap, "swap"
+            lambda: context.owner.disk.sync_directory(context.directory), self._advance_swap, "swap"
         )
 
     def _settle_swap(self) -> None:

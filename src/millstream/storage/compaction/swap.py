@@ -18,13 +18,13 @@ class Swap:
     """The steps, in order; after each the directory must be synced before the next."""
 
     def __init__(self, log: Log, old: Sequence[Segment], group: CleanedGroup) -> None:
-        home = log.home
-        context = SegmentContext(
-            home.directory, home.files, home.cache, log.config.index_interval_bytes
+        context = log.context
+        segment_context = SegmentContext(
+            context.directory, context.files, context.cache, log.config.index_interval_bytes
         )
         self._log = log
         self._old = list(old)
-        self._new = Segment(context, group.base_offset, state=names.SWAP)
+        self._new = Segment(segment_context, group.base_offset, state=names.SWAP)
         self._new.size_bytes = group.size_bytes
         self._steps = [self._begin, self._retire_old, self._name_indexes, self._name_log]
 
@@ -40,11 +40,11 @@ class Swap:
 
     def settle(self) -> None:
         """Make all that is left, syncs included, on this thread: a truncation cannot wait."""
-        home = self._log.home
+        context = self._log.context
         while self._steps:
-            home.owner.disk.sync_directory(home.directory)
+            context.owner.disk.sync_directory(context.directory)
             self.step()
-        home.owner.disk.sync_directory(home.directory)
+        context.owner.disk.sync_directory(context.directory)
 
     def _begin(self) -> None:
         cleaned = self._new.log.path.removesuffix(names.SWAP) + names.CLEANED
@@ -54,7 +54,7 @@ class Swap:
     def _retire_old(self) -> None:
         log = self._log
         delay_s = log.config.file_delete_delay_ms / 1000
-        due_s = log.home.clock.monotonic_s() + delay_s
+        due_s = log.context.clock.monotonic_s() + delay_s
         for segment in self._old:
             log.owner.discard(segment.change_state(names.DELETED), due_s=due_s)
             segment.forget()

@@ -76,7 +76,7 @@ def _input(log: Log, dirty: DirtyRange, means: Means) -> CleaningInput:
     levels = {int(config.compression): level} if config.compression and level is not None else {}
     return CleaningInput(
         disk=log.owner.disk,
-        directory=log.home.directory,
+        directory=log.context.directory,
         sources=_sources(log, dirty.end_offset),
         first_dirty=dirty.first_dirty,
         txn_index_paths=[segment.path(names.TXN_INDEX) for segment in log.segments],

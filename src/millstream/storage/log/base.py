@@ -66,8 +66,8 @@ class GivesWay(Protocol):
 class LogBase:
     """What is known of the log; `DurableLog`, `ShrinkingLog` and `Log` add what it can do."""
 
-    def __init__(self, home: LogContext, config: LogConfig, state: LogState) -> None:
-        self._home = home
+    def __init__(self, context: LogContext, config: LogConfig, state: LogState) -> None:
+        self._context = context
         self._config = config
         self.slot = LogSlot(self)
         """The numbers that the connection core shares; it is their only place."""
@@ -78,7 +78,7 @@ class LogBase:
         self._segments = state.segments
         self._epochs = state.epochs
         self._ages = SegmentAges()
-        self._epoch_file = EpochFile(f"{home.directory}/{names.LEADER_EPOCHS}")
+        self._epoch_file = EpochFile(f"{context.directory}/{names.LEADER_EPOCHS}")
         self.producers = state.producers
         self._share_producers()
         self._log_start = state.log_start
@@ -89,9 +89,11 @@ class LogBase:
         self._truncations = 0
         self._are_names_synced = False
         self._unflushed_records = 0
-        self._active_since_s = home.clock.monotonic_s()
+        self._active_since_s = context.clock.monotonic_s()
         self.last_flush_s = self._active_since_s
-        self.first_dirty = home.owner.stored(names.CLEANER_OFFSETS, home.partition) or Offset(0)
+        self.first_dirty = context.owner.stored(names.CLEANER_OFFSETS, context.partition) or Offset(
+            0
+        )
         """Where compaction begins next: all below it was compared with all below it."""
         self.cleaning: GivesWay | None = None
         self._is_released = False
@@ -105,16 +107,16 @@ class LogBase:
     # -- facts -----------------------------------------------------------------------------
 
     @property
-    def home(self) -> LogContext:
-        return self._home
+    def context(self) -> LogContext:
+        return self._context
 
     @property
     def partition(self) -> TopicPartition:
-        return self._home.partition
+        return self._context.partition
 
     @property
     def owner(self) -> LogDirectory:
-        return self._home.owner
+        return self._context.owner
 
     @property
     def segments(self) -> Segments:
@@ -180,7 +182,7 @@ class LogBase:
     @property
     def trusted_end(self) -> Offset:
         """A restart after a crash takes what is below it as it is: the stored recovery point."""
-        stored = self._home.owner.stored(names.RECOVERY_POINTS, self.partition)
+        stored = self._context.owner.stored(names.RECOVERY_POINTS, self.partition)
         return min(self._recovery_point, stored or Offset(0))
 
     @property
@@ -219,7 +221,7 @@ class LogBase:
     @property
     def failure(self) -> str | None:
         """Why it cannot be used until a restart: it failed, or its directory did."""
-        return self._failure or self._home.owner.failure
+        return self._failure or self._context.owner.failure
 
     @property
     def unflushed_records(self) -> int:
@@ -321,32 +323,32 @@ class LogBase:
         active.stop_writing()
         self._are_names_synced = False
         self._recovery_point = max(self._log_start, min(self._recovery_point, active.base_offset))
-        self._active_since_s = self._home.clock.monotonic_s()
+        self._active_since_s = self._context.clock.monotonic_s()
         return True
 
     def _before_roll(self) -> None:
         """Recovery tells a hole from compaction's gaps by the stored recovery point."""
-        owner = self._home.owner
+        owner = self._context.owner
         if owner.stored(names.RECOVERY_POINTS, self.partition) is None:
             owner.store(names.RECOVERY_POINTS, {self.partition: self.recovery_start})
 
     def _segment_context(self) -> SegmentContext:
-        home = self._home
+        context = self._context
         return SegmentContext(
-            home.directory, home.files, home.cache, self.config.index_interval_bytes
+            context.directory, context.files, context.cache, self.config.index_interval_bytes
         )
 
     def adopt_topic_id(self, topic_id: TopicId) -> None:
         """A directory of an older Kafka, or an interrupted creation, has none yet."""
-        path = f"{self._home.directory}/{names.PARTITION_METADATA}"
-        write_topic_id(self._home.owner.disk, path, topic_id)
-        self._home = self._home._replace(topic_id=topic_id)
+        path = f"{self._context.directory}/{names.PARTITION_METADATA}"
+        write_topic_id(self._context.owner.disk, path, topic_id)
+        self._context = self._context._replace(topic_id=topic_id)
 
     def _discard(self, segment: Segment) -> None:
         paths = segment.change_state(names.DELETED)
         segment.forget()
         delay_s = self.config.file_delete_delay_ms / 1000
-        self._home.owner.discard(paths, due_s=self._home.clock.monotonic_s() + delay_s)
+        self._context.owner.discard(paths, due_s=self._context.clock.monotonic_s() + delay_s)
 
     # -- watermarks ------------------------------------------------------------------------
 
@@ -388,8 +390,8 @@ class LogBase:
         if self._is_released:
             raise UnknownPartition(self.partition)
         if self._failure is not None:
-            raise StorageFailed(self._home.directory, self._failure)
-        self._home.owner.check_usable()
+            raise StorageFailed(self._context.directory, self._failure)
+        self._context.owner.check_usable()
 
     # -- failure ---------------------------------------------------------------------------
 
@@ -399,7 +401,7 @@ class LogBase:
         A file of this log that was cut or removed says nothing against the other logs of the
         directory, unless that is not there any more.
         """
-        owner = self._home.owner
+        owner = self._context.owner
         if isinstance(error, FileNotFoundError):
             owner.look()
         if isinstance(error, ShortFile | FileNotFoundError) and owner.failure is None:
@@ -410,7 +412,7 @@ class LogBase:
         """The same where the call must not be made again."""
         if isinstance(error, ShortFile):
             return self._fail(error)
-        return self._home.owner.failed(error)
+        return self._context.owner.failed(error)
 
     def look(self) -> None:
         """Fail if the file that is written to was cut or removed."""
@@ -431,10 +433,10 @@ class LogBase:
 
     def _fail(self, error: OSError) -> StorageFailed:
         if self._failure is None:
-            self._failure = f"{error.strerror} ({error.filename or self._home.directory})"
-            self._home.owner.partition_failed(self.partition, self._failure)
+            self._failure = f"{error.strerror} ({error.filename or self._context.directory})"
+            self._context.owner.partition_failed(self.partition, self._failure)
             self._forget_limits()
-        return StorageFailed(self._home.directory, self._failure)
+        return StorageFailed(self._context.directory, self._failure)
 
     def _check(self) -> None:
         slot = self.slot

@@ -41,9 +41,9 @@ class DurableLog(LogBase):
         Closing takes the active segment's indexes too: a clean start believes them. Where that
         means many segments the job covers the oldest, and the caller asks again after it.
         """
-        self._home.owner.check_usable()
+        self._context.owner.check_usable()
         if self._failure is not None:
-            raise StorageFailed(self._home.directory, self._failure)
+            raise StorageFailed(self._context.directory, self._failure)
         active = self._segments.active
         is_index_due = is_closing and (
             active.has_unsynced_indexes or self.producers.has_unsynced_names
@@ -51,11 +51,11 @@ class DurableLog(LogBase):
         is_due = self._recovery_point < self._log_end or self._epochs.dirty or is_index_due
         if not is_due or self._epoch_file.is_retired:
             return None
-        disk = self._home.owner.disk
+        disk = self._context.owner.disk
         job = FlushJob(disk, self._epoch_file, self._log_end, self._truncations)
         job.active_base = active.base_offset
         if is_index_due or not self._are_names_synced:
-            job.directory = self._home.directory
+            job.directory = self._context.directory
         if is_closing:
             # A clean start believes the newest snapshot it finds: it must be this one.
             job.index_paths.append(self.producers.snapshot_path(self._log_end))
@@ -93,7 +93,7 @@ class DurableLog(LogBase):
         self._recovery_point = max(self._recovery_point, end)
         self._are_names_synced = self._segments.active.log in job.synced
         self._unflushed_records = self._log_end - job.end_offset
-        self.last_flush_s = self._home.clock.monotonic_s()
+        self.last_flush_s = self._context.clock.monotonic_s()
         self._check()
 
     def abandon_flush(self, job: FlushJob) -> None:
@@ -113,9 +113,9 @@ class DurableLog(LogBase):
             except (OSError, OperatingError) as error:
                 self.abandon_flush(job)
                 if isinstance(error, OSError):
-                    raise self._home.owner.flush_failed(error) from error
+                    raise self._context.owner.flush_failed(error) from error
                 if isinstance(error, DiskFull):
-                    raise self._home.owner.full() from error
+                    raise self._context.owner.full() from error
                 raise
             finally:
                 job.release()
@@ -126,7 +126,7 @@ class DurableLog(LogBase):
         try:
             return self.begin_flush(is_closing=is_closing)
         except OSError as error:
-            raise self._home.owner.flush_failed(error) from error
+            raise self._context.owner.flush_failed(error) from error
 
     def close(self) -> None:
         """Flush, write what makes the next start quick, let go of files."""

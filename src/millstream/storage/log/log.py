@@ -35,7 +35,7 @@ from millstream.model.errors import (
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import InvariantViolated, invariant
 from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX
-from millstream.runtime.scheduler import Steps, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_whole
 from millstream.storage import names
 from millstream.storage.config import FOREVER, TimestampType
 from millstream.storage.log import reader as log_reader
@@ -101,7 +101,7 @@ class Log(ShrinkingLog):
         slot.flush_staged()
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
-        now_ms = self._home.clock.wall_ms()
+        now_ms = self._context.clock.wall_ms()
         if isinstance(records, Checked) and records.config is config:
             now_ms = records.now_ms
             data, rows = records.result()
@@ -275,7 +275,7 @@ class Log(ShrinkingLog):
         below the recovery point a gap between segments is no hole to recovery.
         """
         self.flush()
-        self._home.owner.store(names.RECOVERY_POINTS, {self.partition: offset})
+        self._context.owner.store(names.RECOVERY_POINTS, {self.partition: offset})
         empty = self._segments.active
         beyond = Segment.create(self._segment_context(), offset)
         self._segments.remove([empty])
@@ -291,7 +291,7 @@ class Log(ShrinkingLog):
         first_ms = active.rolling_timestamp()
         if first_ms is not None and first_ms >= 0:
             return batch_timestamp_ms - first_ms > limit_ms
-        age_s = self._home.clock.monotonic_s() - self._active_since_s
+        age_s = self._context.clock.monotonic_s() - self._active_since_s
         return age_s * 1000 > limit_ms
 
     # -- read ------------------------------------------------------------------------------
@@ -324,24 +324,26 @@ class Log(ShrinkingLog):
 
     def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
         """The first record at or after that time; ListOffsets by timestamp."""
-        return run_whole(self.finding_timestamp(timestamp_ms))
+        return run_whole(self.find_timestamp_steps(timestamp_ms))
 
-    def finding_timestamp(self, timestamp_ms: TimestampMs) -> Steps[RecordPlace | None]:
+    def find_timestamp_steps(self, timestamp_ms: TimestampMs) -> StepGenerator[RecordPlace | None]:
         """The same in steps."""
         size_max = self.config.decompressed_batch_bytes_max
         try:
-            return (yield from time_search.finding_timestamp(self, timestamp_ms, size_max=size_max))
+            return (
+                yield from time_search.find_timestamp_steps(self, timestamp_ms, size_max=size_max)
+            )
         except OSError as error:
             raise self.refused(error) from error
 
     def find_max_timestamp(self) -> RecordPlace | None:
         """The first record with the largest timestamp."""
-        return run_whole(self.finding_max_timestamp())
+        return run_whole(self.find_max_timestamp_steps())
 
-    def finding_max_timestamp(self) -> Steps[RecordPlace | None]:
+    def find_max_timestamp_steps(self) -> StepGenerator[RecordPlace | None]:
         """The same in steps."""
         size_max = self.config.decompressed_batch_bytes_max
         try:
-            return (yield from time_search.finding_max_timestamp(self, size_max=size_max))
+            return (yield from time_search.find_max_timestamp_steps(self, size_max=size_max))
         except OSError as error:
             raise self.refused(error) from error

@@ -17,8 +17,8 @@ from millstream.storage.segments.segment_list import Segments
 class MovableLog(DurableLog):
     """Adds the change of directories; `storage/moves/directory_move.py` copies and decides."""
 
-    def move_to(self, home: LogContext) -> None:
-        """Use the copy in `home.directory` from now on. It is durable and complete but for the
+    def move_to(self, context: LogContext) -> None:
+        """Use the copy in `context.directory` from now on. It is durable and complete but for the
         active segment's indexes, which are in memory. Nothing here can fail: there is no way back.
 
         Flushes that have begun are void: what they sync is in files that no longer count. Those
@@ -26,10 +26,10 @@ class MovableLog(DurableLog):
         """
         self._check_open()
         invariant(
-            home.partition == self.partition and home.owner is not self._home.owner,
+            context.partition == self.partition and context.owner is not self._context.owner,
             "I-02 a log moves to another directory and stays its partition's",
             partition=self.partition,
-            to=home.directory,
+            to=context.directory,
         )
         invariant(
             not self.slot.staged_bytes,
@@ -39,13 +39,13 @@ class MovableLog(DurableLog):
         self._forget_limits()
         old = list(self._segments)
         self._epoch_file.retire()
-        self._home = home
-        self._epoch_file = EpochFile(f"{home.directory}/{names.LEADER_EPOCHS}")
+        self._context = context
+        self._epoch_file = EpochFile(f"{context.directory}/{names.LEADER_EPOCHS}")
         self._segments = Segments([self._moved(segment) for segment in old])
         active = self._segments.active
         active.offset_index.take_over(old[-1].offset_index)
         active.time_index.take_over(old[-1].time_index)
-        self.producers.move_to(home.directory)
+        self.producers.move_to(context.directory)
         self._are_names_synced = False
         self._truncations += 1
         for segment in old:

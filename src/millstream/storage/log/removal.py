@@ -71,15 +71,15 @@ class ShrinkingLog(MovableLog):
         self._forget_limits()
         try:
             self._before_truncation(min(start_offset, self._log_start))
-            self._home.owner.store(names.LOG_STARTS, {self.partition: start_offset})
+            self._context.owner.store(names.LOG_STARTS, {self.partition: start_offset})
             old = list(self._segments)
             self._segments.remove(old)
             for segment in reversed(old):
                 self._discard(segment)
-            self._home.owner.disk.sync_directory(self._home.directory)
+            self._context.owner.disk.sync_directory(self._context.directory)
             self.producers.delete_all_snapshots()
             self._segments.add(Segment.create(self._segment_context(), start_offset))
-            self._home.owner.disk.sync_directory(self._home.directory)
+            self._context.owner.disk.sync_directory(self._context.directory)
             self._log_start = start_offset
             self._epochs.clear()
             self._after_truncation(start_offset)
@@ -107,10 +107,10 @@ class ShrinkingLog(MovableLog):
             (names.HIGH_WATERMARKS, new_end),
             (names.CLEANER_OFFSETS, new_end),
         ):
-            self._home.owner.lower(name, self.partition, highest)
+            self._context.owner.lower(name, self.partition, highest)
 
     def _remove_newest_first(self, last_kept: Segment) -> None:
-        disk, directory = self._home.owner.disk, self._home.directory
+        disk, directory = self._context.owner.disk, self._context.directory
         for segment in reversed(list(self._segments)):
             if segment is last_kept:
                 return
@@ -128,14 +128,14 @@ class ShrinkingLog(MovableLog):
         image = self._epoch_file.image(self._epochs)
         with unless_full():
             self._epochs.dirty = True  # until it is there
-            save_image(self._home.owner.disk, image)
+            save_image(self._context.owner.disk, image)
             self._epochs.dirty = False
         self.producers.rebuild(self._segments, self._log_start, new_end)
         # A snapshot that came back after a power loss would answer for producers of a former life.
-        self._home.owner.disk.sync_directory(self._home.directory)
+        self._context.owner.disk.sync_directory(self._context.directory)
         self.producers.states.on_high_watermark(self._high_watermark)
         self._unflushed_records = 0
-        self._active_since_s = self._home.clock.monotonic_s()
+        self._active_since_s = self._context.clock.monotonic_s()
         self._check()
 
     # -- retention -------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class ShrinkingLog(MovableLog):
         return plan_deletion(log, rules, now_ms)
 
     def _modified_ms(self, base_offset: Offset) -> int | None:
-        return self._home.owner.disk.modified_ms(self._segments.at(base_offset).log.path)
+        return self._context.owner.disk.modified_ms(self._segments.at(base_offset).log.path)
 
     def begin_retention(self, plan: RetentionPlan) -> None:
         """Move the log start as planned; the caller then stores the log starts, then removes."""
@@ -176,7 +176,7 @@ class ShrinkingLog(MovableLog):
         Below both: what was not stored would be back after a crash, and a start that was stored
         for another request is not the log's before that request is done (I-05).
         """
-        stored = self._home.owner.stored(names.LOG_STARTS, self.partition) or Offset(0)
+        stored = self._context.owner.stored(names.LOG_STARTS, self.partition) or Offset(0)
         limit = min(stored, self._log_start)
         below = (one for one in self._segments.closed if self._end_of(one) <= limit)
         gone = list(islice(below, count_max))
@@ -193,13 +193,13 @@ class ShrinkingLog(MovableLog):
         """
         if self.cleaning is not None:
             self.cleaning.settle()  # its old files would come back after a crash, on their own
-        disk = self._home.owner.disk
+        disk = self._context.owner.disk
         gone = [one for one in self._segments.closed if self._end_of(one) <= self._log_start]
         for segment in gone:
             self._segments.remove([segment])
             paths = segment.change_state(names.DELETED)
             segment.forget()
-            disk.sync_directory(self._home.directory)
+            disk.sync_directory(self._context.directory)
             for path in paths:
                 disk.remove(path)
         self.producers.delete_snapshots_below(self._segments)

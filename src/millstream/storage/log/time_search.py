@@ -28,7 +28,7 @@ from millstream.kernels.errors import MalformedRecords, Reason
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.runtime.disk import File
-from millstream.runtime.scheduler import Pace, Steps
+from millstream.runtime.scheduler import Pace, StepGenerator
 from millstream.storage.segments.batch_attributes import CODEC_MASK, LOG_APPEND_TIME_BIT
 from millstream.storage.segments.file_walk import FileWalk
 from millstream.storage.segments.segment import BatchPlace, Segment
@@ -68,9 +68,9 @@ class SearchedLog(Protocol):
         """Raise unless the log can be read."""
 
 
-def finding_timestamp(
+def find_timestamp_steps(
     log: SearchedLog, timestamp_ms: int, *, size_max: int
-) -> Steps[RecordPlace | None]:
+) -> StepGenerator[RecordPlace | None]:
     """The first record at or after the log's start whose timestamp is at least the asked one.
 
     This and the next raise CorruptRecords for a batch that decompresses to more than `size_max`.
@@ -78,17 +78,19 @@ def finding_timestamp(
     while True:
         view = _View(log)
         try:
-            return (yield from _first_at(view, timestamp_ms, size_max))
+            return (yield from _first_at_steps(view, timestamp_ms, size_max))
         except _LogChanged:
             continue
 
 
-def finding_max_timestamp(log: SearchedLog, *, size_max: int) -> Steps[RecordPlace | None]:
+def find_max_timestamp_steps(
+    log: SearchedLog, *, size_max: int
+) -> StepGenerator[RecordPlace | None]:
     """The first record that has the largest timestamp among those from the log's start on."""
     while True:
         view = _View(log)
         try:
-            return (yield from _newest(view, size_max))
+            return (yield from _newest_steps(view, size_max))
         except _LogChanged:
             continue
 
@@ -117,7 +119,7 @@ class _View:
     def _now(self) -> tuple[int, int, int]:
         return self._log.truncations, self._all.removals, self._log.log_start
 
-    def looking(self, segment: Segment, look: Callable[[File], T]) -> Steps[T]:
+    def search_steps(self, segment: Segment, look: Callable[[File], T]) -> StepGenerator[T]:
         """Let another thread look into the segment's file."""
         file = segment.log.pin()
         try:
@@ -128,7 +130,9 @@ class _View:
         return found
 
 
-def _first_at(view: _View, timestamp_ms: int, size_max: int) -> Steps[RecordPlace | None]:
+def _first_at_steps(
+    view: _View, timestamp_ms: int, size_max: int
+) -> StepGenerator[RecordPlace | None]:
     pace = Pace(SEGMENTS_PER_TURN)
     for segment in view.segments:
         if pace.is_due():
@@ -139,7 +143,7 @@ def _first_at(view: _View, timestamp_ms: int, size_max: int) -> Steps[RecordPlac
         start = view.log_start
         while (place := segment.find_timestamp(timestamp_ms, from_offset=start)) is not None:
             look = partial(_look_for, segment.log.path, place, size_max, timestamp_ms, start)
-            found, last_offset = yield from view.looking(segment, look)
+            found, last_offset = yield from view.search_steps(segment, look)
             if found is not None:
                 return found
             if last_offset < start:
@@ -148,7 +152,7 @@ def _first_at(view: _View, timestamp_ms: int, size_max: int) -> Steps[RecordPlac
     return None
 
 
-def _newest(view: _View, size_max: int) -> Steps[RecordPlace | None]:
+def _newest_steps(view: _View, size_max: int) -> StepGenerator[RecordPlace | None]:
     """Of the segment that the log start may cut the index also counts what is gone: it is gone
     through only where no other has anything newer.
     """
@@ -171,7 +175,7 @@ def _newest(view: _View, size_max: int) -> Steps[RecordPlace | None]:
         place = cut.find_offset(view.log_start)
         if place is not None:
             look = partial(_look_through, place.position, cut.size_bytes, size_max, view.log_start)
-            found = yield from view.looking(cut, look)
+            found = yield from view.search_steps(cut, look)
             if found is not None and found.timestamp_ms >= newest_ms:
                 return found
     if newest is None:
@@ -182,7 +186,7 @@ def _newest(view: _View, size_max: int) -> Steps[RecordPlace | None]:
         return None
     start = view.log_start
     look_for = partial(_look_for, segment.log.path, place, size_max, entry.timestamp_ms, start)
-    return (yield from view.looking(segment, look_for))[0]
+    return (yield from view.search_steps(segment, look_for))[0]
 
 
 # -- in another thread --------------------------------------------------------------------------

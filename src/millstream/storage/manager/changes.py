@@ -28,14 +28,14 @@ from millstream.runtime.background import Background, BackgroundFullError, Outco
 from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk, remove_tree, write_all_atomically
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import Steps, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
 from millstream.storage import names
 from millstream.storage.config import LogConfig
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.directories.partition_metadata import encode_topic_id
 from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
-from millstream.storage.log_steps import LOGS_PER_TURN, as_now, removing_segments
+from millstream.storage.log_steps import LOGS_PER_TURN, as_now, remove_segments_steps
 from millstream.storage.moves.queue import DirectoryMoves
 from millstream.storage.recovery.loader import make_log_file, new_log
 from millstream.storage.segments.files import OpenFiles
@@ -104,9 +104,11 @@ class ChangingLogs:
 
     def create_many(self, wanted: Sequence[NewPartition], *, is_new: bool = True) -> list[Log]:
         """As `create`; many at once share their syncs and are much faster for it."""
-        return run_whole(self.creating(wanted, is_new=is_new))
+        return run_whole(self.create_steps(wanted, is_new=is_new))
 
-    def creating(self, wanted: Sequence[NewPartition], *, is_new: bool = True) -> Steps[list[Log]]:
+    def create_steps(
+        self, wanted: Sequence[NewPartition], *, is_new: bool = True
+    ) -> StepGenerator[list[Log]]:
         """`create_many` in steps. After an error some of them may be there."""
         for part in in_parts(wanted, LOGS_PER_TURN):
             for one in part:
@@ -119,13 +121,13 @@ class ChangingLogs:
             raise InconsistentTopicId("one partition was to be created in two ways")
         counts = self._log_counts()
         for group in in_parts(missing, LOGS_PER_SYNC_MAX):
-            yield from self._creating_together(self._homes(group, counts))
+            yield from self._create_together_steps(self._contexts(group, counts))
         return [self._logs[one.partition] for one in wanted]
 
-    def _homes(
+    def _contexts(
         self, wanted: Sequence[NewPartition], counts: dict[str, int]
     ) -> list[tuple[LogContext, LogConfig]]:
-        homes = []
+        contexts = []
         for one in wanted:
             usable = self._usable()
             if not usable:
@@ -134,8 +136,8 @@ class ChangingLogs:
                 usable, key=lambda found: counts[found.path]
             )
             counts[directory.path] += 1
-            homes.append((self._home(directory, one.partition, one.topic_id), one.config))
-        return homes
+            contexts.append((self._context(directory, one.partition, one.topic_id), one.config))
+        return contexts
 
     def _check_creatable(self, one: NewPartition, *, is_new: bool) -> None:
         if not names.is_legal_partition(one.partition):
@@ -154,36 +156,40 @@ class ChangingLogs:
                 directory.check_usable()
             return
         existing.owner.check_usable()
-        if existing.home.topic_id is None:
+        if existing.context.topic_id is None:
             try:
                 existing.adopt_topic_id(one.topic_id)
             except OSError as error:
                 raise existing.owner.refused(error) from error
-        if existing.home.topic_id != one.topic_id:
+        if existing.context.topic_id != one.topic_id:
             raise InconsistentTopicId(
-                f"{one.partition} has topic id {existing.home.topic_id}, not {one.topic_id}"
+                f"{one.partition} has topic id {existing.context.topic_id}, not {one.topic_id}"
             )
 
-    def _creating_together(self, homes: Sequence[tuple[LogContext, LogConfig]]) -> Steps[None]:
+    def _create_together_steps(
+        self, contexts: Sequence[tuple[LogContext, LogConfig]]
+    ) -> StepGenerator[None]:
         for directory in self._usable():
-            mine = [(home, config) for home, config in homes if home.owner is directory]
+            mine = [(context, config) for context, config in contexts if context.owner is directory]
             if not mine:
                 continue
-            yield from self._making_files(directory, [home for home, _ in mine])
+            yield from self._make_files_steps(directory, [context for context, _ in mine])
             for part in in_parts(mine, LOGS_PER_TURN):
-                for home, config in part:
-                    self._logs[home.partition] = new_log(home, config)
-                    self._places[home.partition] = directory.path
+                for context, config in part:
+                    self._logs[context.partition] = new_log(context, config)
+                    self._places[context.partition] = directory.path
                 yield None
 
-    def _making_files(self, directory: LogDirectory, homes: Sequence[LogContext]) -> Steps[None]:
+    def _make_files_steps(
+        self, directory: LogDirectory, contexts: Sequence[LogContext]
+    ) -> StepGenerator[None]:
         """The files of empty logs, durably; nothing of them stays after an error."""
-        job = partial(_make_files, self._seams.disk, directory, homes)
+        job = partial(_make_files, self._seams.disk, directory, contexts)
         try:
             yield job
         except TooManyOpenFiles:
             # Connections took all descriptors: those of idle segments can be given back.
-            if not self.files.give_back(len(homes)):
+            if not self.files.give_back(len(contexts)):
                 raise
             yield job
 
@@ -192,12 +198,12 @@ class ChangingLogs:
     def delete(self, partition: TopicPartition) -> None:
         """Remove the partition: renamed at once, its files later and off the loop."""
         self.get(partition)
-        for error in run_whole(self.deleting([partition])).values():
+        for error in run_whole(self.delete_steps([partition])).values():
             raise error
 
-    def deleting(
+    def delete_steps(
         self, partitions: Iterable[TopicPartition]
-    ) -> Steps[dict[TopicPartition, OperatingError]]:
+    ) -> StepGenerator[dict[TopicPartition, OperatingError]]:
         """`delete` for many, in steps; which could not be deleted, and why."""
         failures: dict[TopicPartition, OperatingError] = {}
         for group in in_parts(list(partitions), LOGS_PER_SYNC_MAX):
@@ -215,18 +221,18 @@ class ChangingLogs:
             for directory in self._directories:
                 mine = [log for log in logs if log.owner is directory]
                 if mine:
-                    failures.update((yield from self._dooming(directory, mine)))
+                    failures.update((yield from self._mark_deleted_steps(directory, mine)))
         return failures
 
-    def _dooming(
+    def _mark_deleted_steps(
         self, directory: LogDirectory, logs: Sequence[Log]
-    ) -> Steps[dict[TopicPartition, OperatingError]]:
+    ) -> StepGenerator[dict[TopicPartition, OperatingError]]:
         """Rename the partitions of released logs, durably."""
         renames: dict[TopicPartition, tuple[str, str]] = {}
         for log in logs:
             unique = UUID(bytes=self._seams.randomness.bytes(16)).hex
             doomed = f"{directory.path}/{names.deleted_directory(log.partition, unique)}"
-            renames[log.partition] = (log.home.directory, doomed)
+            renames[log.partition] = (log.context.directory, doomed)
         try:
             yield partial(_rename_all, self._seams.disk, directory, renames)
         except OSError as error:
@@ -275,14 +281,14 @@ class ChangingLogs:
 
     def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
         """Move the log start up, durably; returns it. Raises OffsetOutOfRange beyond the HW."""
-        outcome = run_whole(self.deleting_records({partition: before}))[partition]
+        outcome = run_whole(self.delete_records_steps({partition: before}))[partition]
         if isinstance(outcome, OperatingError):
             raise outcome
         return outcome
 
-    def deleting_records(
+    def delete_records_steps(
         self, before: Starts
-    ) -> Steps[dict[TopicPartition, Offset | OperatingError]]:
+    ) -> StepGenerator[dict[TopicPartition, Offset | OperatingError]]:
         """The same for many, in steps: where each log starts now, or why nothing was done."""
         outcomes: dict[TopicPartition, Offset | OperatingError] = {}
         wanted: dict[Log, Offset] = {}
@@ -301,14 +307,14 @@ class ChangingLogs:
             if len(before) > LOGS_PER_TURN:
                 yield None
         while wanted:
-            outcomes.update((yield from self._raising_starts(wanted)))
+            outcomes.update((yield from self._raise_starts_steps(wanted)))
             # One that was moved to another directory meanwhile: it is told there, too.
             wanted = {log: one for log, one in wanted.items() if log.partition not in outcomes}
         return {partition: outcomes[partition] for partition in before}
 
-    def _raising_starts(
+    def _raise_starts_steps(
         self, wanted: Mapping[Log, Offset]
-    ) -> Steps[dict[TopicPartition, Offset | OperatingError]]:
+    ) -> StepGenerator[dict[TopicPartition, Offset | OperatingError]]:
         """Store new starts, then let the logs begin there: a refusal leaves them as they were."""
         outcomes: dict[TopicPartition, Offset | OperatingError] = {}
         for directory in self._directories:
@@ -330,18 +336,18 @@ class ChangingLogs:
             for part in in_parts(list(starts.items()), LOGS_PER_TURN):
                 for log, offset in part:
                     if log.owner is directory:
-                        outcomes[log.partition] = yield from self._beginning_at(log, offset)
+                        outcomes[log.partition] = yield from self._begin_at_steps(log, offset)
                 if len(starts) > LOGS_PER_TURN:
                     yield None
         return outcomes
 
-    def _beginning_at(self, log: Log, offset: Offset) -> Steps[Offset | OperatingError]:
+    def _begin_at_steps(self, log: Log, offset: Offset) -> StepGenerator[Offset | OperatingError]:
         try:
             if self.get(log.partition) is not log:
                 raise UnknownPartition(log.partition)
             log.advance_log_start(offset)
             start = log.log_start
-            yield from removing_segments(log)
+            yield from remove_segments_steps(log)
         except OSError as error:
             return log.failed(error)
         except OperatingError as error:
@@ -371,7 +377,7 @@ class ChangingLogs:
     def __len__(self) -> int:
         return len(self._logs)
 
-    def _home(
+    def _context(
         self, directory: LogDirectory, partition: TopicPartition, topic_id: TopicId | None
     ) -> LogContext:
         return LogContext(
@@ -402,26 +408,26 @@ class ChangingLogs:
 # -- jobs ---------------------------------------------------------------------------------------
 
 
-def _make_files(disk: Disk, directory: LogDirectory, homes: Sequence[LogContext]) -> None:
+def _make_files(disk: Disk, directory: LogDirectory, contexts: Sequence[LogContext]) -> None:
     """First the logs, then the metadata, whose sync makes the names of both durable."""
     directory.check_in_place()
     made: list[str] = []
     try:
-        for home in homes:
-            if disk.exists(home.directory):
-                raise OperatingError(f"{home.directory} came from elsewhere; start anew")
-        partitions = [home.partition for home in homes]
+        for context in contexts:
+            if disk.exists(context.directory):
+                raise OperatingError(f"{context.directory} came from elsewhere; start anew")
+        partitions = [context.partition for context in contexts]
         directory.forget(*partitions)  # a crash may have kept what it said
-        for home in homes:
-            made.append(home.directory)
-            disk.make_directories(home.directory)
-            make_log_file(home)
+        for context in contexts:
+            made.append(context.directory)
+            disk.make_directories(context.directory)
+            make_log_file(context)
         write_all_atomically(
             disk,
             {
-                f"{home.directory}/{names.PARTITION_METADATA}": encode_topic_id(topic_id)
-                for home in homes
-                if (topic_id := home.topic_id) is not None
+                f"{context.directory}/{names.PARTITION_METADATA}": encode_topic_id(topic_id)
+                for context in contexts
+                if (topic_id := context.topic_id) is not None
             },
         )
         # Recovery must know of them before they roll, and the roll shall not wait for the disk.

@@ -26,7 +26,7 @@ from millstream.model.ids import (
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
 from millstream.runtime.clock import Clock
 from millstream.runtime.disk import ShortFile
-from millstream.runtime.scheduler import Steps, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
 from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
@@ -99,7 +99,7 @@ class LogManager(ChangingLogs):
         self.moves = DirectoryMoves(
             self._directories,
             self._logs,
-            self._home,
+            self._context,
             background=seams.background,
             clock=seams.clock,
             randomness=seams.randomness,
@@ -243,9 +243,9 @@ class LogManager(ChangingLogs):
         outcome = LoadReport()
         try:
             topic_id = read_topic_id(self._seams.disk, f"{path}/{names.PARTITION_METADATA}")
-            home = self._home(directory, partition, topic_id)
+            context = self._context(directory, partition, topic_id)
             config = config_of(partition, topic_id)
-            self._logs[partition] = load_log(home, config, is_clean=is_clean, report=outcome)
+            self._logs[partition] = load_log(context, config, is_clean=is_clean, report=outcome)
         except StorageFailed:
             raise
         except OperatingError as error:
@@ -306,7 +306,7 @@ class LogManager(ChangingLogs):
             directory.look()
         return {one.path for one in self._directories if one.failure is not None}
 
-    def looking(self) -> Steps[None]:
+    def check_directories_steps(self) -> StepGenerator[None]:
         """Whether every directory is still what was opened, and the files that were written to
         since are whole, in steps; what is not fails.
         """
@@ -322,7 +322,7 @@ class LogManager(ChangingLogs):
     def reading_failed(self, error: OSError) -> None:
         """A file could not be read while it was sent: its log failed, or its directory."""
         directory = str(error.filename).rpartition("/")[0]
-        for log in [one for one in self._logs.values() if one.home.directory == directory]:
+        for log in [one for one in self._logs.values() if one.context.directory == directory]:
             if isinstance(error, ShortFile):
                 log.look_at(error.filename)  # not if we cut it ourselves
             else:
@@ -341,9 +341,9 @@ class LogManager(ChangingLogs):
 
     def store_checkpoints(self) -> None:
         """Recovery points, high watermarks and log starts of every directory to their files."""
-        run_whole(self.storing_checkpoints())
+        run_whole(self.store_checkpoints_steps())
 
-    def storing_checkpoints(self) -> Steps[None]:
+    def store_checkpoints_steps(self) -> StepGenerator[None]:
         """The same in steps."""
         for directory in self._usable():
             logs = self._in(directory)
@@ -359,7 +359,7 @@ class LogManager(ChangingLogs):
             except (StorageFailed, DiskFull, TooManyOpenFiles):
                 continue  # noted in the directory, or good enough: old checkpoints mean more work
 
-    def storing_high_watermarks(self, logs: Sequence[Log]) -> Steps[None]:
+    def store_high_watermarks_steps(self, logs: Sequence[Log]) -> StepGenerator[None]:
         """The high watermarks of these alone, in steps."""
         for directory in self._usable():
             mine = [log for log in logs if log.owner is directory]
@@ -376,19 +376,19 @@ class LogManager(ChangingLogs):
 
     def run_retention(self) -> int:
         """Remove what retention allows; returns the number of segments."""
-        return run_whole(self.running_retention())
+        return run_whole(self.retention_steps())
 
-    def running_retention(self) -> Steps[int]:
+    def retention_steps(self) -> StepGenerator[int]:
         """The same in steps."""
         # Minutes after a start, which is spared the module.
-        from millstream.storage.manager.retention_pass import running_retention_in
+        from millstream.storage.manager.retention_pass import retention_steps_of
 
         now_ms = TimestampMs(self._seams.clock.wall_ms())
         removed = 0
         self._remove_doomed()
         for directory in self._usable():
             try:
-                removed += yield from running_retention_in(directory, self._in(directory), now_ms)
+                removed += yield from retention_steps_of(directory, self._in(directory), now_ms)
             except OSError as error:
                 directory.refused(error)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
@@ -427,8 +427,8 @@ class LogManager(ChangingLogs):
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _note_moved(self, home: LogContext) -> None:
-        self._places[home.partition] = home.owner.path
+    def _note_moved(self, context: LogContext) -> None:
+        self._places[context.partition] = context.owner.path
 
 
 class _Checkpoints:

@@ -11,16 +11,16 @@ from millstream.model.errors import (
     UnknownPartition,
 )
 from millstream.model.ids import TimestampMs
-from millstream.runtime.scheduler import Steps, in_parts
+from millstream.runtime.scheduler import StepGenerator, in_parts
 from millstream.storage import names
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.log.log import Log
-from millstream.storage.log_steps import LOGS_PER_TURN, as_now, removing_segments
+from millstream.storage.log_steps import LOGS_PER_TURN, as_now, remove_segments_steps
 
 
-def running_retention_in(
+def retention_steps_of(
     directory: LogDirectory, logs: Sequence[Log], now_ms: TimestampMs
-) -> Steps[int]:
+) -> StepGenerator[int]:
     """Remove what retention allows, in steps; how many segments. Raises as `store` does."""
     moved: list[Log] = []
     for part in in_parts(logs, LOGS_PER_TURN):
@@ -46,5 +46,5 @@ def running_retention_in(
         return sum(log.make_room() for log in moved if not log.is_released)
     removed = 0
     for log in moved:
-        removed += yield from removing_segments(log)
+        removed += yield from remove_segments_steps(log)
     return removed

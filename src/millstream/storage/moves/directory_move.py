@@ -73,16 +73,16 @@ class Surroundings(NamedTuple):
 class DirectoryMove:
     """One partition on its way. Registers itself with the log as what must give way."""
 
-    def __init__(self, log: Log, home: LogContext, unique: str, around: Surroundings) -> None:
+    def __init__(self, log: Log, context: LogContext, unique: str, around: Surroundings) -> None:
         self.log = log
-        self.target = home.owner
-        self._source = log.home
-        self._home = home
+        self.target = context.owner
+        self._source = log.context
+        self._context = context
         self._unique = unique
-        self._disk = home.owner.disk
+        self._disk = context.owner.disk
         self._around = around
         future = names.future_directory(log.partition, unique)
-        self.future = f"{home.owner.path}/{future}"
+        self.future = f"{context.owner.path}/{future}"
         self._copier = self._new_copier()
         self._truncations = log.truncations
         self._rounds = 0
@@ -213,16 +213,16 @@ class DirectoryMove:
             write_all_atomically(self._disk, self._small_files())
         self.target.store(names.LOG_STARTS, {self.log.partition: self.log.log_start})
         with blaming(Side.TARGET):
-            self._disk.rename(self.future, self._home.directory)
+            self._disk.rename(self.future, self._context.directory)
         try:
             self._disk.sync_directory(self.target.path)
         except OSError as error:
             self._withdraw(error)
             return
         self._is_moved = True
-        self.log.move_to(self._home)
+        self.log.move_to(self._context)
         self.log.cleaning = None
-        self._around.on_moved(self._home)
+        self._around.on_moved(self._context)
         self._retire_source()
 
     def _copy_waiting_aborts(self) -> None:
@@ -261,7 +261,7 @@ class DirectoryMove:
         def settle() -> None:
             # The source may be offline for ever from here on: that it let go must be known here.
             with blaming(Side.TARGET), suppress(FileNotFoundError):  # deleted meanwhile
-                mark = f"{self._home.directory}/{names.MOVED_HERE}"
+                mark = f"{self._context.directory}/{names.MOVED_HERE}"
                 write_atomically(disk, mark, Mark(self._unique, SETTLED).encode())
 
         try:
@@ -276,7 +276,7 @@ class DirectoryMove:
             with blaming(Side.SOURCE):
                 disk.sync_directory(source.owner.path)
             with blaming(Side.TARGET):
-                remove_mark(disk, self._home.directory, names.MOVED_HERE)
+                remove_mark(disk, self._context.directory, names.MOVED_HERE)
             with blaming(Side.SOURCE):
                 remove_tree(disk, doomed)
 
@@ -327,8 +327,8 @@ class DirectoryMove:
             names.LEADER_EPOCHS: self.log.epochs.encode(),
             names.MOVED_HERE: Mark(self._unique, self._source.owner.path).encode(),
         }
-        if self.log.home.topic_id is not None:
-            files[names.PARTITION_METADATA] = encode_topic_id(self.log.home.topic_id)
+        if self.log.context.topic_id is not None:
+            files[names.PARTITION_METADATA] = encode_topic_id(self.log.context.topic_id)
         return {f"{self.future}/{name}": content for name, content in files.items()}
 
     def _store_checkpoints(self) -> None:

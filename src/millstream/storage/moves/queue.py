@@ -25,7 +25,7 @@ from millstream.storage.throttle import Throttle
 PREFERRED_MAX: Final = 10_000
 """Wishes for partitions that do not exist: anybody may send names, the oldest are forgotten."""
 
-HomeOf = Callable[[LogDirectory, TopicPartition, TopicId | None], LogContext]
+ContextFactory = Callable[[LogDirectory, TopicPartition, TopicId | None], LogContext]
 
 
 class LogDirectoryNotFound(OperatingError):
@@ -56,7 +56,7 @@ class DirectoryMoves:
         self,
         directories: Sequence[LogDirectory],
         logs: Mapping[TopicPartition, Log],
-        home_of: HomeOf,
+        context_for: ContextFactory,
         *,
         background: Background,
         clock: Clock,
@@ -68,13 +68,13 @@ class DirectoryMoves:
         self._directories = directories
         """The owner's own list: it may grow before the start."""
         self._logs = logs
-        self._home_of = home_of
+        self._context_for = context_for
         self._randomness = randomness
         self.throttle = Throttle(clock, bytes_per_s=math.inf)
         """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`; each byte counts once."""
         self._around = Surroundings(background, self.throttle, on_moved, self._ended)
         self._waiting: deque[DirectoryMove] = deque()
-        self._newest: dict[TopicPartition, DirectoryMove] = {}
+        self._newest_steps: dict[TopicPartition, DirectoryMove] = {}
         """Of each partition the move that was begun last, until it ends."""
         self._current: DirectoryMove | None = None
         self._preferred: OrderedDict[TopicPartition, str] = OrderedDict()
@@ -166,7 +166,7 @@ class DirectoryMoves:
             self._current.stop()
         self._current = None
         self._waiting.clear()
-        self._newest.clear()
+        self._newest_steps.clear()
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class DirectoryMoves:
         return self._logs.get(move.log.partition) is move.log and not move.is_given_up
 
     def _of(self, partition: TopicPartition) -> DirectoryMove | None:
-        move = self._newest.get(partition)
+        move = self._newest_steps.get(partition)
         return move if move is not None and self._counts(move) else None
 
     def _cancel(self, move: DirectoryMove) -> None:
@@ -194,8 +194,8 @@ class DirectoryMoves:
 
     def _enqueue(self, log: Log, directory: LogDirectory) -> None:
         unique = UUID(bytes=self._randomness.bytes(16)).hex
-        home = self._home_of(directory, log.partition, log.home.topic_id)
-        move = DirectoryMove(log, home, unique, self._around)
+        context = self._context_for(directory, log.partition, log.context.topic_id)
+        move = DirectoryMove(log, context, unique, self._around)
         # Made now although it may have to wait: after a restart it tells that the move is wanted.
         try:
             directory.disk.make_directories(move.future)
@@ -203,7 +203,7 @@ class DirectoryMoves:
             raise directory.refused(error) from error
         directory.check_in_place()  # from here on what it leads to has the copy, or nothing has
         self._waiting.append(move)
-        self._newest[log.partition] = move
+        self._newest_steps[log.partition] = move
 
     def _start_next(self) -> None:
         while self._current is None and self._waiting and not self._is_stopped:
@@ -215,8 +215,8 @@ class DirectoryMoves:
 
     def _ended(self, report: MoveReport) -> None:
         ended, self._current = self._current, None
-        if ended is not None and self._newest.get(ended.log.partition) is ended:
-            del self._newest[ended.log.partition]
+        if ended is not None and self._newest_steps.get(ended.log.partition) is ended:
+            del self._newest_steps[ended.log.partition]
         if self._on_report is not None:
             self._on_report(report)
         self._start_next()

@@ -45,78 +45,80 @@ class LoadReport:
     is_epoch_file_rebuilt: bool = False
 
 
-def make_log_file(home: LogContext) -> None:
+def make_log_file(context: LogContext) -> None:
     """What an empty log has on disk, in its directory that was just made; the caller syncs it."""
-    path = names.segment_path(home.directory, Offset(0), names.LOG)
-    with home.owner.disk.open_write(path) as file:
+    path = names.segment_path(context.directory, Offset(0), names.LOG)
+    with context.owner.disk.open_write(path) as file:
         file.truncate(0)
 
 
-def new_log(home: LogContext, config: LogConfig) -> Log:
+def new_log(context: LogContext, config: LogConfig) -> Log:
     """The empty log whose file `make_log_file` made. The disk is not touched."""
-    context = SegmentContext(home.directory, home.files, home.cache, config.index_interval_bytes)
-    segment = Segment(context, Offset(0))
+    segment_context = SegmentContext(
+        context.directory, context.files, context.cache, config.index_interval_bytes
+    )
+    segment = Segment(segment_context, Offset(0))
     segment.start_indexes()
     start = Offset(0)
     state = LogState(
         Segments([segment]),
         LeaderEpochs(),
-        ProducerLog(home.owner.disk, home.directory),
+        ProducerLog(context.owner.disk, context.directory),
         log_start=start,
         log_end=start,
         recovery_point=start,
         high_watermark=start,
     )
-    return Log(home, config, state)
+    return Log(context, config, state)
 
 
 def load_log(
-    home: LogContext, config: LogConfig, *, is_clean: bool, report: LoadReport | None = None
+    context: LogContext, config: LogConfig, *, is_clean: bool, report: LoadReport | None = None
 ) -> Log:
-    """Open the log in `home.directory`, created empty where it is missing.
+    """Open the log in `context.directory`, created empty where it is missing.
 
     Raises OSError; DiskFull where something must be written for the log to be right and there is
     no room for it, TooManyOpenFiles, and CorruptRecords for a pipe or a directory in place of a
     file: this log then cannot be used before the next start, the others can.
     """
-    loading = _Loading(home, config, report or LoadReport())
-    disk = home.owner.disk
+    loading = _Loading(context, config, report or LoadReport())
+    disk = context.owner.disk
     try:
-        if not disk.exists(home.directory):
-            disk.make_directories(home.directory)
-            disk.sync_directory(home.owner.path)
-        return Log(home, config, loading.run(is_clean=is_clean))
+        if not disk.exists(context.directory):
+            disk.make_directories(context.directory)
+            disk.sync_directory(context.owner.path)
+        return Log(context, config, loading.run(is_clean=is_clean))
     except OSError as error:
-        trouble = _trouble_of_one(error, home)
+        trouble = _trouble_of_one(error, context)
         if trouble is None:
             raise
         raise trouble from error
 
 
-def _trouble_of_one(error: OSError, home: LogContext) -> OperatingError | None:
+def _trouble_of_one(error: OSError, context: LogContext) -> OperatingError | None:
     """The error for this partition, where it says nothing against the whole directory."""
     if error.errno == errno.ENOSPC:
-        return home.owner.full()
+        return context.owner.full()
     if is_descriptor_shortage(error):
-        return TooManyOpenFiles(f"{error.strerror} ({error.filename or home.directory})")
+        return TooManyOpenFiles(f"{error.strerror} ({error.filename or context.directory})")
     if isinstance(error, NotAFile | IsADirectoryError):
-        return CorruptRecords(f"{error.filename or home.directory} is not a regular file")
+        return CorruptRecords(f"{error.filename or context.directory} is not a regular file")
     return None
 
 
 class _Loading:
     """One run through the steps; holds what they pass on to each other."""
 
-    def __init__(self, home: LogContext, config: LogConfig, report: LoadReport) -> None:
-        self._home = home
-        self._disk = home.owner.disk
+    def __init__(self, context: LogContext, config: LogConfig, report: LoadReport) -> None:
+        self._context = context
+        self._disk = context.owner.disk
         self._report = report
-        self._context = SegmentContext(
-            home.directory, home.files, home.cache, config.index_interval_bytes
+        self._segment_context = SegmentContext(
+            context.directory, context.files, context.cache, config.index_interval_bytes
         )
-        self._producers = ProducerLog(self._disk, home.directory)
+        self._producers = ProducerLog(self._disk, context.directory)
         self._epochs = LeaderEpochs()
-        self._epochs_path = f"{home.directory}/{names.LEADER_EPOCHS}"
+        self._epochs_path = f"{context.directory}/{names.LEADER_EPOCHS}"
         self._newest_stored_epoch = NO_OFFSET
         """Where the newest epoch in the file begins."""
         self._is_epoch_file_lost = False
@@ -126,7 +128,7 @@ class _Loading:
         """Behind the last batch, where the newest segment is sound."""
 
     def run(self, *, is_clean: bool) -> LogState:
-        files = tidy(self._disk, self._home.directory)
+        files = tidy(self._disk, self._context.directory)
         self._report.finished_swaps = files.finished_swaps
         self._producers.adopt_snapshots(files.snapshots)
         self._load_epochs()
@@ -149,7 +151,7 @@ class _Loading:
         return self._finish(segments, log_start, log_end, is_clean=is_clean)
 
     def _stored(self, name: str) -> Offset:
-        return self._home.owner.stored(name, self._home.partition) or Offset(0)
+        return self._context.owner.stored(name, self._context.partition) or Offset(0)
 
     def _load_epochs(self) -> None:
         try:
@@ -164,7 +166,7 @@ class _Loading:
     def _open_segments(self, files: PartitionFiles) -> list[Segment]:
         segments = []
         for base in sorted(files.log_sizes):
-            segment = Segment(self._context, base)
+            segment = Segment(self._segment_context, base)
             segment.size_bytes = files.log_sizes[base]
             segments.append(segment)
         return segments
@@ -278,7 +280,7 @@ class _Loading:
         newer segment and lost the end, or the name, of an older one. Compaction leaves gaps too,
         but only below the stored recovery point and the cleaner's checkpoint.
         """
-        stored = self._home.owner.stored(names.RECOVERY_POINTS, self._home.partition)
+        stored = self._context.owner.stored(names.RECOVERY_POINTS, self._context.partition)
         pristine_from = max(stored or Offset(0), self._stored(names.CLEANER_OFFSETS))
         return (
             stored is not None
@@ -289,7 +291,7 @@ class _Loading:
     def _drop_newest_first(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):
             self._drop([segment])
-            self._disk.sync_directory(self._home.directory)
+            self._disk.sync_directory(self._context.directory)
 
     def _note(self, segment: Segment, outcome: Recovered) -> None:
         self._report.recovered_segments += 1
@@ -303,7 +305,7 @@ class _Loading:
         state = self._empty(start)
         self._forget_epochs_from(start)
         # If a crash lost this name but kept a later segment's, the log would start there.
-        self._disk.sync_directory(self._home.directory)
+        self._disk.sync_directory(self._context.directory)
         return state
 
     def _forget_epochs_from(self, end: Offset) -> None:
@@ -335,7 +337,7 @@ class _Loading:
         self._epochs.clear()
         self._producers.delete_all_snapshots()
         self._lower_stored(start, recovery_point=start)
-        segment = Segment.create(self._context, start)
+        segment = Segment.create(self._segment_context, start)
         return LogState(
             Segments([segment]),
             self._epochs,
@@ -381,4 +383,4 @@ class _Loading:
         }
         for name, offset in lowered.items():
             if self._stored(name) > log_end:
-                self._home.owner.store(name, {self._home.partition: offset})
+                self._context.owner.store(name, {self._context.partition: offset})

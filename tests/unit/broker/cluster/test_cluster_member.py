@@ -16,7 +16,7 @@ from millstream.coordination.errors import CannotConnect
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.rpc.connections import Connections
 from millstream.rpc.settings import RpcSettings
-from millstream.runtime.scheduler import Steps, Turns
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator
 from millstream.testing.sim.world import SimWorld
 
 ME = BrokerId(1)
@@ -48,25 +48,25 @@ class NotedPartitions:
         self.done: list[str] = []
         self.after_step: Callable[[], None] = lambda: None
 
-    def _steps(self, name: str) -> Steps[Any]:
+    def _steps(self, name: str) -> StepGenerator[Any]:
         for number in range(3):
             self.done.append(f"{name} {number}")
             self.after_step()
             yield None
 
-    def taking(self, image: object) -> Steps[None]:
+    def apply_image_steps(self, image: object) -> StepGenerator[None]:
         del image
         yield from self._steps("take")
 
-    def preparing(self, change: object) -> Steps[None]:
+    def prepare_steps(self, change: object) -> StepGenerator[None]:
         del change
         yield from self._steps("prepare")
 
-    def following(self, change: object) -> Steps[None]:
+    def follow_up_steps(self, change: object) -> StepGenerator[None]:
         del change
         yield from self._steps("follow")
 
-    def deleting_strays(self, image: object) -> Steps[list[Any]]:
+    def delete_strays_steps(self, image: object) -> StepGenerator[list[Any]]:
         del image
         self.done.append("strays")
         yield None
@@ -89,7 +89,7 @@ class World:
             node = self.sim.node("broker")
             tasks = TaskScope()
             configs = BrokerConfigs({"node.id": "1", "zookeeper.connect": "h:1"})
-            self.turns = Turns(node.background, tasks.spawn)
+            self.scheduler = CooperativeScheduler(node.background, tasks.spawn)
             connections = Connections(node.network, RpcSettings(), node.randomness)
             self.member = ClusterMember(
                 MemberParts(
@@ -100,7 +100,7 @@ class World:
                     connections=connections,
                     clock=node.clock,
                     randomness=node.randomness,
-                    turns=self.turns,
+                    scheduler=self.scheduler,
                     spawn=tasks.spawn,
                     partitions=lambda: cast("Any", self.partitions),
                 )
@@ -117,7 +117,7 @@ class World:
         """The metadata as it knows this broker."""
         topic = TopicImage("t", new_topic_id(self.sim.randomness), (), {})
         brokers = {} if epoch is None else {ME: BrokerImage(ME, epoch=BrokerEpoch(epoch))}
-        self.member.following.image = ClusterImage(
+        self.member.metadata_follower.image = ClusterImage(
             cluster_id="c",
             controller_id=ME,
             brokers=brokers,
@@ -135,7 +135,7 @@ class World:
             self.member.session_lost(current.epoch)
 
     async def take(self) -> None:
-        await self.turns.run(self.member.taking(NO_CHANGE), name="take")
+        await self.scheduler.run(self.member.apply_change_steps(NO_CHANGE), name="take")
 
 
 TAKEN = ["take 0", "take 1", "take 2"]

@@ -21,7 +21,7 @@ from millstream.controller.cluster.errors import NotController
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
-from millstream.runtime.scheduler import Turns
+from millstream.runtime.scheduler import CooperativeScheduler
 from millstream.testing.sim.world import SimWorld
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
@@ -156,11 +156,11 @@ class World:
             self.connections = Connections(node.network, RpcSettings(), node.randomness)
             services = self.desk.services
             services.metrics = BrokerMetrics()
-            turns = Turns(node.background, self.tasks.spawn)
+            scheduler = CooperativeScheduler(node.background, self.tasks.spawn)
             self.dispatch = Dispatch(
                 lambda: services,
                 self.tasks.spawn,
-                turns,
+                scheduler,
                 take_elsewhere=dict.fromkeys(FORWARDED, self._forward),
             )
             services.answering = self.dispatch
@@ -170,7 +170,7 @@ class World:
                 lambda: self.route,
                 self.connections,
                 spawn=self.tasks.spawn,
-                turns=turns,
+                scheduler=scheduler,
                 timeout_s=30.0,
             )
             await story()

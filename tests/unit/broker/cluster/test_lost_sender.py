@@ -15,7 +15,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, TopicId
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 from millstream.testing.sim.world import SimWorld
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
@@ -65,7 +65,7 @@ class World:
     def has_lost(self) -> bool:
         return self.lost > 0
 
-    def finding_lost(self) -> Steps[list[tuple[TopicId, int]]]:
+    def find_lost_steps(self) -> StepGenerator[list[tuple[TopicId, int]]]:
         yield None
         return [(TOPIC, index) for index in range(self.lost)]
 

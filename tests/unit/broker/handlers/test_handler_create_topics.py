@@ -168,7 +168,7 @@ def test_a_full_disk_refuses_and_the_topic_can_be_created_later() -> None:
 
 def test_a_change_that_takes_too_long_is_told_so_and_goes_on() -> None:
     desk = Desk()
-    background = desk.controller._changes._turns.background
+    background = desk.controller._changes._scheduler.background
     waiting: list[Any] = []
 
     def submit(work: Any, on_done: Any, *, name: str) -> None:

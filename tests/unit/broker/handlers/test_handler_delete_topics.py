@@ -131,7 +131,7 @@ def test_a_topic_created_again_begins_empty_with_another_id(desk: Desk) -> None:
     desk.create("a", 2)
     assert desk.controller.image.topics["a"].topic_id != former
     assert all(log.log_end == 0 for log in desk.logs)
-    assert {log.home.topic_id for log in desk.logs if log.partition.topic == "a"} == {
+    assert {log.context.topic_id for log in desk.logs if log.partition.topic == "a"} == {
         desk.controller.image.topics["a"].topic_id
     }
 

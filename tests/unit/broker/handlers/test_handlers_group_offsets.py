@@ -287,7 +287,7 @@ def test_offsets_topic_is_compacted_and_what_was_deleted_stays_deleted() -> None
             if one.partition.topic == OFFSETS_TOPIC:
                 one.roll()
                 desk.logs.flush(one, lambda _: None)
-        run_whole(desk.logs.storing_checkpoints())
+        run_whole(desk.logs.store_checkpoints_steps())
         desk.logs.run_cleaner()
         kept = sum(len(_records(one)) for one in logs)
         assert kept < 10

@@ -13,7 +13,7 @@ from millstream.broker.requests.context import Context, RequestFacts
 from millstream.controller.image import ImageChange
 from millstream.kernels.compression import Codec, decompress
 from millstream.model.ids import LeaderEpoch
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 from millstream.storage import validation
 from millstream.storage.config import LogConfig, TimestampType
 from millstream.storage.producers.machine import Origin
@@ -35,7 +35,7 @@ def bomb(size: int = 3 * BYTES_PER_TURN, spec: BatchSpec = LARGE) -> bytes:
     return bytes(build_batch([(b"k", bytes(size))], spec))
 
 
-def begun(plane: DataPlane, *batches: bytes) -> Steps[ProduceResponse | None]:
+def begun(plane: DataPlane, *batches: bytes) -> StepGenerator[ProduceResponse | None]:
     """The handler's steps; one partition for each batch."""
     data = [PartitionProduceData(index=at, records=one) for at, one in enumerate(batches)]
     request = ProduceRequest(
@@ -47,13 +47,13 @@ def begun(plane: DataPlane, *batches: bytes) -> Steps[ProduceResponse | None]:
     return answer if isinstance(answer, GeneratorType) else at_once(answer)
 
 
-def at_once(answer: Any) -> Steps[ProduceResponse | None]:
+def at_once(answer: Any) -> StepGenerator[ProduceResponse | None]:
     """Steps that have nothing left to do."""
     yield from ()
     return answer  # type: ignore[no-any-return]
 
 
-def finish(steps: Steps[ProduceResponse | None], result: Any = None) -> list[Any]:
+def finish(steps: StepGenerator[ProduceResponse | None], result: Any = None) -> list[Any]:
     try:
         asked = steps.send(result)
         while True:

@@ -267,7 +267,7 @@ def test_who_is_deposed_says_so_to_all_who_wait() -> None:
         leader = cluster.leader
         loop = asyncio.get_running_loop()
         await cluster.all_know()
-        position = leader.following.position
+        position = leader.metadata_follower.position
         news = loop.create_task(controller.news(position, wait_s=100))
         leader.member.cut()
         asked = loop.create_task(controller.create_topics([new_topic("late")]))

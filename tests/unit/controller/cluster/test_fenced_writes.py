@@ -50,8 +50,8 @@ def test_packed(seed: int) -> None:
         assert multi[0] is FENCE
         assert len(multi) <= MULTI_OPERATIONS_MAX
         check_multi(multi)
-    for before, following in pairwise(multis):
-        first_group = next(g for g in groups if g[0] is following[1])
+    for before, metadata_follower in pairwise(multis):
+        first_group = next(g for g in groups if g[0] is metadata_follower[1])
         is_full = len(before) + len(first_group) > MULTI_OPERATIONS_MAX
         size_bytes = sum(map(size_of, [*before, *first_group]))
         assert is_full or size_bytes > MULTI_BYTES_MAX, "there was room for one more"

@@ -9,7 +9,7 @@ from millstream.controller.cluster.chunks import (
     BrokenTransfer,
     ChunkAssembler,
     Transfer,
-    cutting,
+    cut_chunks_steps,
     response_of,
 )
 from millstream.controller.cluster.differences import difference
@@ -110,7 +110,7 @@ class History:
 
 def answers(news: MetadataDelta, piece_partitions: int) -> list[PullMetadataResponse]:
     """Over the wire."""
-    transfer: Transfer = run_whole(cutting(news, piece_partitions=piece_partitions))
+    transfer: Transfer = run_whole(cut_chunks_steps(news, piece_partitions=piece_partitions))
     count = max(1, len(transfer.pieces))
     made = [response_of(transfer, transfer_id=3, piece=piece) for piece in range(count)]
     return [PullMetadataResponse.decode(one.encode(0), 0) for one in made]

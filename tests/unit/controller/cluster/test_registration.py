@@ -380,8 +380,8 @@ def test_however_many_answers_are_lost_there_is_one_registration_and_epochs_grow
             assert (await registered_as(reader, one.broker_id)).epoch == one.epoch
             epochs = [epoch for event, epoch in one.events if event == "registered"]
             assert epochs == sorted(set(epochs))
-            turns = [event for event, _ in one.events]
-            assert turns == ["registered", "lost"] * (len(turns) // 2) + ["registered"]
+            scheduler = [event for event, _ in one.events]
+            assert scheduler == ["registered", "lost"] * (len(scheduler) // 2) + ["registered"]
             await one.stop()
 
     played(seed, story)

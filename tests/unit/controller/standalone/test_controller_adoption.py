@@ -20,8 +20,8 @@ def at(topic: str, partition: int) -> TopicPartition:
 
 def next_start(disk: SimDisk) -> tuple[LocalController, SimDisk]:
     disk.kill()
-    following = disk.after_kill()
-    return started(following, seed=9), following
+    metadata_follower = disk.after_kill()
+    return started(metadata_follower, seed=9), metadata_follower
 
 
 def test_a_kafka_directory_is_taken_in_and_stays() -> None:

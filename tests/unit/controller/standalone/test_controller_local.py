@@ -28,7 +28,7 @@ from millstream.model.ids import TopicId
 from millstream.runtime.background import BackgroundFullError
 from millstream.runtime.disk import read_whole
 from millstream.runtime.randomness import SeededRandomness
-from millstream.runtime.scheduler import Steps
+from millstream.runtime.scheduler import StepGenerator
 from millstream.testing.sim.background import SimBackground
 from millstream.testing.sim.disk import SimDisk
 from millstream.testing.sim.disk_faults import DiskOperation
@@ -390,7 +390,7 @@ def test_what_a_change_brings_is_prepared_before_it_shows() -> None:
     async def change() -> None:
         controller = slow(new_disk())
 
-        def seen(what: str) -> Steps[None]:
+        def seen(what: str) -> StepGenerator[None]:
             order.append(f"{what}: {sorted(controller.image.topics)}")
             yield None
             yield lambda: order.append(f"{what} elsewhere")
@@ -414,7 +414,7 @@ def test_a_change_whose_preparation_fails_stands_all_the_same() -> None:
         controller = slow(new_disk())
         told: list[ImageChange] = []
 
-        def prepare(_: ImageChange) -> Steps[None]:
+        def prepare(_: ImageChange) -> StepGenerator[None]:
             yield None
             raise StorageFailed("/data", "gone")
 
@@ -434,7 +434,7 @@ def test_other_work_waits_for_a_change_and_a_change_for_it() -> None:
         controller = slow(new_disk())
         controller.subscribe(lambda one: order.append(one.created[0].name))
 
-        def between() -> Steps[int]:
+        def between() -> StepGenerator[int]:
             for _ in range(3):
                 order.append("between")
                 yield lambda: None

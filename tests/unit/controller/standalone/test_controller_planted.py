@@ -14,7 +14,7 @@ from millstream.controller.cluster.fenced_writes import FencedWriter
 from millstream.controller.cluster.plans import Plan
 from millstream.coordination.port import Check, Session
 from millstream.model.invariant import InvariantViolated
-from millstream.runtime.scheduler import Steps, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_whole
 
 SEEDS = range(1, 41)
 
@@ -39,7 +39,11 @@ def image_before_the_write(patch: pytest.MonkeyPatch) -> None:
         before = self.image
         decided = decide(before)
         is_whole = isinstance(decided, Plan)
-        plan = cast("Plan[Any]", decided) if is_whole else run_whole(cast("Steps[Any]", decided))
+        plan = (
+            cast("Plan[Any]", decided)
+            if is_whole
+            else run_whole(cast("StepGenerator[Any]", decided))
+        )
         if plan.image is not before:
             self._move(before, plan)
         await self._writer.write(plan.groups)

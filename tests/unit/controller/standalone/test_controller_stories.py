@@ -191,14 +191,14 @@ def test_a_new_controllers_snapshot_follows_an_old_ones_changes() -> None:
         await controller.create_topics([new_topic("t", 900, 2)])  # several pieces
         await cluster.all_know()
         first = cluster.leader
-        positions = [one.following.position for one in cluster.nodes]
+        positions = [one.metadata_follower.position for one in cluster.nodes]
         await first.stop()
         cluster.nodes.remove(first)
         await cluster.has_brokers(*(int(one.broker_id) for one in cluster.nodes))
         image = await cluster.all_know()
         assert image.controller_id != first.broker_id
         for one in cluster.nodes:
-            assert one.following.position > max(positions)
+            assert one.metadata_follower.position > max(positions)
             created = [topic for change in one.heard for topic in change.created]
             assert len(created) == 1  # a snapshot is compared, not taken for news
         again = Broker(cluster.world, int(first.broker_id), name="again")
@@ -215,14 +215,14 @@ def test_an_image_of_an_older_controller_is_refused() -> None:
         await controller.create_topics([new_topic("t")])
         await cluster.all_know()
         follower = next(one for one in cluster.nodes if not one.reigns_now())
-        position = follower.following.position
-        follower.following.position = position._replace(
+        position = follower.metadata_follower.position
+        follower.metadata_follower.position = position._replace(
             controller_epoch=position.controller_epoch + 1
         )
         await controller.create_topics([new_topic("later")])
         await asyncio.sleep(3)
         assert "later" not in follower.image.topics
-        follower.following.position = position
+        follower.metadata_follower.position = position
         await cluster.all_know()
 
     cluster_played(23, story)

@@ -318,6 +318,6 @@ def test_lost_indexes_of_a_cleaned_segment_are_rebuilt(bench: Bench) -> None:
     again = bench.reopened()
     for name in again.files():
         if name.endswith((".index", ".timeindex")) and name.startswith("0" * 20):
-            again.disk.remove(f"{again.log.home.directory}/{name}")
+            again.disk.remove(f"{again.log.context.directory}/{name}")
     assert again.records() == before
     again.check()

@@ -247,12 +247,12 @@ def test_a_log_deleted_between_steps_is_left_alone(jobs: int) -> None:
     bench = after(jobs)
     bench.log.release()
     doomed = f"{ROOT}/gone-delete"
-    bench.disk.rename(bench.log.home.directory, doomed)
+    bench.disk.rename(bench.log.context.directory, doomed)
     files = bench.disk.list_directory(doomed)
     bench.background.run_all()
     assert bench.reports[-1].end is End.ABANDONED
     assert bench.disk.list_directory(doomed) == files
-    assert not bench.disk.exists(bench.log.home.directory)
+    assert not bench.disk.exists(bench.log.context.directory)
     assert bench.opened.owner.failure is None
     remove_tree(bench.disk, doomed)
 

@@ -28,7 +28,7 @@ def dirty_again(bench: Bench) -> None:
 
 def without_snapshots(bench: Bench) -> Bench:
     """Reopen as after a crash that lost every snapshot: state comes from the batches alone."""
-    directory = bench.log.home.directory
+    directory = bench.log.context.directory
     again_disk = bench.disk
     bench.opened.close()
     for name in again_disk.list_directory(directory):
@@ -235,7 +235,7 @@ def test_a_transaction_index_that_lies_makes_the_log_uncleanable() -> None:
     bench.in_transaction([(b"a", b"aborted")], producer_id=1, sequence=0)
     bench.end_transaction(producer_id=1, is_commit=False)
     bench.seal()
-    bench.disk.remove(f"{bench.log.home.directory}/{'0' * 20}.txnindex")
+    bench.disk.remove(f"{bench.log.context.directory}/{'0' * 20}.txnindex")
     bench.cleaner.run_once()
     bench.background.run_all()
     assert [report.end for report in bench.reports] == [End.CORRUPT]

@@ -120,7 +120,7 @@ def limited(story: Story, open_max: int) -> Log:
     story.store_checkpoints()
     story.opened.close()
     story.open(is_clean=True)
-    story.log.home.files._open_max = open_max
+    story.log.context.files._open_max = open_max
     return story.log
 
 
@@ -138,7 +138,7 @@ def test_one_descriptor_is_enough_for_everything(open_max: int) -> None:
     log.flush()
     log.truncate_to(Offset(70), is_unclean=True)
     assert len(story.values()) == 70
-    story.log.home.files._open_max = open_max
+    story.log.context.files._open_max = open_max
     story.kill()
     assert len(story.values()) == 70
 
@@ -211,7 +211,7 @@ def test_a_thousand_segments_are_read_with_a_handful_of_descriptors(
     before = len(os.listdir("/proc/self/fd"))
     offsets = [record.offset for record in read_all(log)]
     assert offsets == list(range(1000))
-    assert log.home.files.open_count <= 4
+    assert log.context.files.open_count <= 4
     assert len(os.listdir("/proc/self/fd")) <= before + 4
 
 
@@ -219,7 +219,7 @@ def test_descriptors_taken_by_others_are_found_in_the_pool(
     tmp_path: Path, few_descriptors: int
 ) -> None:
     log = many_segments(tmp_path, 30)
-    log.home.files._open_max = 1000
+    log.context.files._open_max = 1000
     for start in range(12):
         log.read(Offset(start), size_max=1, isolation=Isolation.LOG_END).data.read()
     taken: list[int] = []
@@ -235,5 +235,5 @@ def test_descriptors_taken_by_others_are_found_in_the_pool(
         for number in taken:
             os.close(number)
     assert len(list(read_all(log))) == 30
-    assert isinstance(log.home, LogContext)
+    assert isinstance(log.context, LogContext)
     assert log.owner.failure is None

@@ -10,27 +10,27 @@ from millstream.kernels import batches
 from millstream.kernels.compression import Codec
 from millstream.model.errors import CorruptRecords, UnknownPartition
 from millstream.model.ids import Offset, TimestampMs
-from millstream.runtime.scheduler import Steps, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_whole
 from millstream.storage import names
 from millstream.storage.log.time_search import SEGMENTS_PER_TURN, OpenBatch, RecordPlace
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS
 from millstream.testing.record_batches import BatchSpec, build_batch
 
-Find = Callable[[Story], Steps[RecordPlace | None]]
+Find = Callable[[Story], StepGenerator[RecordPlace | None]]
 
 
-def first_of_now(story: Story) -> Steps[RecordPlace | None]:
-    return story.log.finding_timestamp(TimestampMs(NOW))
+def first_of_now(story: Story) -> StepGenerator[RecordPlace | None]:
+    return story.log.find_timestamp_steps(TimestampMs(NOW))
 
 
-def newest(story: Story) -> Steps[RecordPlace | None]:
-    return story.log.finding_max_timestamp()
+def newest(story: Story) -> StepGenerator[RecordPlace | None]:
+    return story.log.find_max_timestamp_steps()
 
 
 finders = pytest.mark.parametrize("find", [first_of_now, newest])
 
 
-def take(steps: Steps[RecordPlace | None], result: Any = None) -> RecordPlace | None:
+def take(steps: StepGenerator[RecordPlace | None], result: Any = None) -> RecordPlace | None:
     """The rest of the steps, blocking."""
     try:
         asked = steps.send(result)
@@ -99,13 +99,13 @@ def test_a_log_that_goes_meanwhile_is_told_so_and_lets_its_files_go(find: Find) 
     result = asked()  # the file is pinned: the thread can read it to the end
     with pytest.raises(UnknownPartition):
         take(steps, result)
-    assert story.log.home.files.open_count == 0
+    assert story.log.context.files.open_count == 0
 
 
 def test_many_segments_are_asked_a_few_at_a_time() -> None:
     story = filled(SEGMENTS_PER_TURN * 60)
     assert len(story.log.segments) > 2 * SEGMENTS_PER_TURN
-    steps = story.log.finding_timestamp(TimestampMs(NOW + int(story.log.log_end) - 1))
+    steps = story.log.find_timestamp_steps(TimestampMs(NOW + int(story.log.log_end) - 1))
     assert next(steps) is None
     delete_before(story, 100)
     assert take(steps) == (story.log.log_end - 1, NOW + story.log.log_end - 1, 0)
@@ -117,7 +117,7 @@ def test_only_one_batch_is_opened_for_the_newest_of_many_segments() -> None:
     steps = newest(story)
     jobs = 0
 
-    def counted() -> Steps[RecordPlace | None]:
+    def counted() -> StepGenerator[RecordPlace | None]:
         nonlocal jobs
         asked = next(steps)
         while True:

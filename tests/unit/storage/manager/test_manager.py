@@ -43,7 +43,7 @@ def test_a_created_partition_survives_a_power_loss_right_away() -> None:
     broker.create(ONE)
     broker.lose_power()
     broker.start()
-    assert broker.manager.get(ONE).home.topic_id == TOPIC_ID
+    assert broker.manager.get(ONE).context.topic_id == TOPIC_ID
 
 
 def test_creating_it_again_gives_the_same_log_and_another_id_is_refused() -> None:

@@ -123,7 +123,7 @@ def test_a_checkpoint_that_cannot_be_stored_takes_the_directory_offline(name: st
 @pytest.mark.parametrize("how", ["renamed", "no lock", "unreadable"])
 def test_a_directory_that_is_not_the_same_any_more_is_offline_after_a_look(how: str) -> None:
     broker, lost, kept = two_disks()
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == []
     if how == "renamed":
         broker.disk.rename("/a", "/c")
@@ -132,7 +132,7 @@ def test_a_directory_that_is_not_the_same_any_more_is_offline_after_a_look(how: 
     else:
         broker.disk.faults.plan(DiskFault(operation="stat", errno=errno.EIO, path_part="/a"))
     broker.put(lost, b"acknowledged, and nobody could know better")
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == [lost]
     with pytest.raises(StorageFailed, match="/a"):
         broker.put(lost, b"x")
@@ -144,10 +144,10 @@ def test_a_directory_without_what_it_must_have_is_offline_after_a_look() -> None
     for root in PATHS:
         broker.disk.open_write(f"{root}/name").close()
     broker.manager.expect("name")
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == []
     broker.disk.remove("/a/name")
-    run_whole(broker.manager.looking())
+    run_whole(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == [lost]
     broker.put(kept, b"x")
 
@@ -414,7 +414,7 @@ def test_a_creation_repeated_in_another_directory_survives_a_restart(
         broker.create(ONE)
     assert can_remove != broker.disk.exists("/a/events-0") or operation == "make_directory"
     (log,) = broker.create(ONE)
-    assert log.home.directory == "/b/events-0"
+    assert log.context.directory == "/b/events-0"
     broker.put(ONE, b"acked")
     log.flush()
     broker.disk.faults.heal()

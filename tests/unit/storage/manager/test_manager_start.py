@@ -71,15 +71,15 @@ def in_two_places() -> tuple[Broker, str, str]:
     broker.create(ONE, TWO)
     broker.put(ONE, b"a")
     broker.put(TWO, b"fine")
-    home = broker.manager.get(ONE).home.directory
+    context = broker.manager.get(ONE).context.directory
     broker.stop(epoch=5)
-    return broker, home, "/b/events-0" if home.startswith("/a") else "/a/events-0"
+    return broker, context, "/b/events-0" if context.startswith("/a") else "/a/events-0"
 
 
 def test_a_partition_with_records_in_two_directories_is_set_aside_and_kept() -> None:
     """Which of them is the right one only the operator can know; the others start."""
-    broker, home, other = in_two_places()
-    copied(broker, home, other)
+    broker, context, other = in_two_places()
+    copied(broker, context, other)
     broker.write_file(f"{other}/note", b"precious")
     report = broker.start()
     assert "/a" in report.unusable_partitions[ONE]
@@ -100,10 +100,10 @@ def test_a_partition_with_records_in_two_directories_is_set_aside_and_kept() -> 
 @pytest.mark.parametrize("has_segment", [True, False])
 def test_an_empty_copy_of_a_partition_gives_way(has_metadata: bool, has_segment: bool) -> None:
     """An interrupted creation left it; alone at a later start it would pass for the partition."""
-    broker, home, other = in_two_places()
+    broker, context, other = in_two_places()
     broker.disk.make_directories(other)
     if has_metadata:
-        copied(broker, home, other)
+        copied(broker, context, other)
         for name in broker.disk.list_directory(other):
             if name != names.PARTITION_METADATA:
                 broker.disk.remove(f"{other}/{name}")
@@ -140,26 +140,26 @@ def test_an_empty_copy_of_another_topic_gives_way_but_stays() -> None:
 def test_of_two_empty_copies_the_one_with_a_topic_counts(other_id: TopicId | None) -> None:
     broker = Broker(roots=("/a", "/b"))
     broker.create(ONE)
-    home = broker.manager.get(ONE).home.directory
+    context = broker.manager.get(ONE).context.directory
     broker.stop()
-    other = "/b/events-0" if home.startswith("/a") else "/a/events-0"
+    other = "/b/events-0" if context.startswith("/a") else "/a/events-0"
     broker.disk.make_directories(other)
     if other_id is not None:
         broker.write_file(f"{other}/{names.PARTITION_METADATA}", encode_topic_id(other_id))
     report = broker.start()
     assert list(report.unusable_partitions) == ([ONE] if other_id == OTHER_ID else [])
     if other_id != OTHER_ID:
-        assert broker.manager.get(ONE).home.topic_id == TOPIC_ID
+        assert broker.manager.get(ONE).context.topic_id == TOPIC_ID
     if other_id is None:
-        assert broker.manager.get(ONE).home.directory == home
+        assert broker.manager.get(ONE).context.directory == context
 
 
 def test_a_copy_that_cannot_be_looked_at_leaves_the_other_alone() -> None:
-    broker, home, other = in_two_places()
+    broker, context, other = in_two_places()
     broker.disk.make_directories(other)
-    broker.disk.faults.fail_next("list", path_part=home)
+    broker.disk.faults.fail_next("list", path_part=context)
     report = broker.start()
-    assert list(report.failed_directories) == [home[:2]]
+    assert list(report.failed_directories) == [context[:2]]
     assert list(report.unusable_partitions) == [ONE]
     assert broker.disk.exists(other)
 
@@ -235,7 +235,7 @@ def test_a_partition_without_an_id_gets_one() -> None:
     broker.create(ONE)
     assert broker.values(ONE) == [b"a"]
     broker.restart()
-    assert broker.manager.get(ONE).home.topic_id == TOPIC_ID
+    assert broker.manager.get(ONE).context.topic_id == TOPIC_ID
 
 
 def test_one_log_that_cannot_be_understood_does_not_stop_the_others() -> None:

@@ -12,7 +12,7 @@ from millstream.model.errors import DiskFull, OperatingError, UnknownPartition
 from millstream.model.ids import Offset, TopicId, TopicPartition
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Outcome
-from millstream.runtime.scheduler import Steps, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_whole
 from millstream.storage import names
 from millstream.storage.log_steps import LOGS_PER_TURN, SEGMENTS_PER_TURN
 from millstream.storage.manager.changes import TREES_PER_JOB
@@ -37,17 +37,17 @@ class HeldBackground:
         return []
 
 
-def until_job(steps: Steps[Any]) -> Callable[[], Any]:
+def until_job(steps: StepGenerator[Any]) -> Callable[[], Any]:
     """Take steps until one needs another thread; its work."""
     while (asked := next(steps)) is None:
         pass
     return asked
 
 
-def finish(steps: Steps[Any], result: object = None) -> Any:
+def finish(steps: StepGenerator[Any], result: object = None) -> Any:
     """Hand in the job's result and go on to the end."""
 
-    def rest() -> Steps[Any]:
+    def rest() -> StepGenerator[Any]:
         try:
             asked = steps.send(result)
             while True:
@@ -78,7 +78,7 @@ def wanted(count: int) -> list[NewPartition]:
 def test_between_two_turns_only_so_many_logs_are_touched() -> None:
     broker = Broker()
     sizes = []
-    steps = broker.manager.creating(wanted(4 * LOGS_PER_TURN))
+    steps = broker.manager.create_steps(wanted(4 * LOGS_PER_TURN))
     known, result = 0, None
     while True:
         try:
@@ -90,11 +90,11 @@ def test_between_two_turns_only_so_many_logs_are_touched() -> None:
         result = asked() if asked is not None else None
     assert known == 4 * LOGS_PER_TURN
     assert max(sizes) == LOGS_PER_TURN
-    deleting = broker.manager.deleting([one.partition for one in wanted(4 * LOGS_PER_TURN)])
+    delete_steps = broker.manager.delete_steps([one.partition for one in wanted(4 * LOGS_PER_TURN)])
     result = None
     while True:
         try:
-            asked = deleting.send(result)
+            asked = delete_steps.send(result)
         except StopIteration:
             break
         assert known - len(broker.manager) <= LOGS_PER_TURN
@@ -107,8 +107,8 @@ def test_nothing_of_the_loop_s_part_touches_the_disk() -> None:
     """Creation and deletion do all their reading, writing and syncing in jobs."""
     broker = Broker(roots=("/a", "/b"), background=HeldBackground())
     for steps in (
-        broker.manager.creating(wanted(100)),
-        broker.manager.deleting([one.partition for one in wanted(100)]),
+        broker.manager.create_steps(wanted(100)),
+        broker.manager.delete_steps([one.partition for one in wanted(100)]),
     ):
         result: Any = None
         while True:
@@ -138,7 +138,7 @@ def test_segments_go_a_few_at_a_time() -> None:
     log = broker.manager.get(ONE)
     count = len(log.segments)
     assert count > 2 * SEGMENTS_PER_TURN
-    steps = broker.manager.deleting_records({ONE: Offset(log.high_watermark)})
+    steps = broker.manager.delete_records_steps({ONE: Offset(log.high_watermark)})
     job = until_job(steps)
     job()
     assert steps.send(None) is None
@@ -154,7 +154,7 @@ def test_a_checkpoint_from_before_a_truncation_is_not_stored() -> None:
     """I-11: recovery would trust records that the next leader's took the place of."""
     broker = with_records()
     log = broker.manager.get(ONE)
-    steps = broker.manager.storing_checkpoints()
+    steps = broker.manager.store_checkpoints_steps()
     job = until_job(steps)
     log.truncate_to(Offset(3), is_unclean=True)
     job()
@@ -168,7 +168,7 @@ def test_a_checkpoint_from_before_a_truncation_is_not_stored() -> None:
 def test_a_checkpoint_does_not_pass_to_a_new_partition_of_the_name() -> None:
     broker = with_records()
     broker.manager.delete_records(ONE, Offset(50))
-    steps = broker.manager.storing_checkpoints()
+    steps = broker.manager.store_checkpoints_steps()
     job = until_job(steps)
     broker.manager.delete(ONE)
     broker.manager.create(ONE, OTHER_ID, broker.config)
@@ -183,7 +183,7 @@ def test_a_checkpoint_does_not_pass_to_a_new_partition_of_the_name() -> None:
 def test_a_checkpoint_does_not_lower_a_log_start_that_was_answered() -> None:
     """The client was told that the records are gone: they stay gone over a crash."""
     broker = with_records()
-    steps = broker.manager.storing_checkpoints()
+    steps = broker.manager.store_checkpoints_steps()
     job = until_job(steps)
     assert broker.manager.delete_records(ONE, Offset(50)) == 50
     job()
@@ -195,7 +195,7 @@ def test_a_checkpoint_does_not_lower_a_log_start_that_was_answered() -> None:
 
 def test_a_partition_deleted_while_its_records_are_is_told_so() -> None:
     broker = with_records()
-    steps = broker.manager.deleting_records({ONE: Offset(50)})
+    steps = broker.manager.delete_records_steps({ONE: Offset(50)})
     job = until_job(steps)
     broker.manager.delete(ONE)
     job()
@@ -212,7 +212,7 @@ def test_until_the_new_start_is_stored_nothing_is_deleted() -> None:
     broker = with_records()
     log = broker.manager.get(ONE)
     before = len(log.segments)
-    steps = broker.manager.deleting_records({ONE: Offset(50)})
+    steps = broker.manager.delete_records_steps({ONE: Offset(50)})
     until_job(steps)
     assert (log.log_start, len(log.segments)) == (0, before)
     with pytest.raises(StopIteration) as end:
@@ -229,7 +229,7 @@ def test_a_creation_that_dies_in_the_middle_is_finished_by_the_next_start(
     new = [NewPartition(one, TOPIC_ID, Broker().config) for one in (ONE, TWO)]
     broker = Broker()
     broker.disk.faults.fail_next(operation, path_part="events-1")
-    job = until_job(broker.manager.creating(new))
+    job = until_job(broker.manager.create_steps(new))
     with pytest.raises(OperatingError):
         job()
     broker.lose_power()
@@ -249,7 +249,7 @@ def test_deleted_partitions_are_removed_by_one_job_at_a_time() -> None:
     broker = Broker(background=background)
     many = wanted(2 * LOGS_PER_SYNC_MAX)
     broker.manager.create_many(many)
-    run_whole(broker.manager.deleting([one.partition for one in many]))
+    run_whole(broker.manager.delete_steps([one.partition for one in many]))
     rounds = 0
     while background.jobs:
         assert len(background.jobs) == 1
@@ -264,7 +264,7 @@ def test_a_deletion_tells_which_failed() -> None:
     broker = Broker(roots=("/a", "/b"))
     broker.create(ONE, TWO)
     broker.disk.faults.fail_next("rename", path_part="/a/")
-    failures = run_whole(broker.manager.deleting([ONE, TWO, THREE]))
+    failures = run_whole(broker.manager.delete_steps([ONE, TWO, THREE]))
     assert set(failures) == {ONE, THREE}
     assert isinstance(failures[THREE], UnknownPartition)
     assert not broker.manager.is_gone(ONE)

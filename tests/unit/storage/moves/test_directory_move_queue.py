@@ -201,7 +201,7 @@ def test_the_topic_id_moves_too() -> None:
     mover.move()
     mover.finish()
     mover.broker.restart()
-    assert mover.log.home.topic_id == TOPIC_ID
+    assert mover.log.context.topic_id == TOPIC_ID
 
 
 def test_back_and_forth_on_a_real_disk_while_it_is_written(

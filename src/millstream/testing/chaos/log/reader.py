@@ -105,10 +105,10 @@ def _check_ends(log: Log, expected: Expected) -> None:
 
 
 def _check_files(disk: OsDisk, log: Log, *, is_flushed: bool) -> None:
-    problems = scan_partition(disk, log.home.directory).problems
+    problems = scan_partition(disk, log.context.directory).problems
     if not is_flushed:
         # Leader epochs that had to be rebuilt are in memory until the first flush.
-        path = f"{log.home.directory}/{names.LEADER_EPOCHS}"
+        path = f"{log.context.directory}/{names.LEADER_EPOCHS}"
         problems = [problem for problem in problems if not problem.startswith(path)]
     if problems:
         raise ChaosFailed(f"I-10 {problems[:3]}")
@@ -155,7 +155,7 @@ def _check_epochs(log: Log, expected: Expected) -> None:
 
 def _check_retries(disk: OsDisk, log: Log) -> None:
     """Every producer's last batch, sent again, is known: producer state survived (I-20)."""
-    newest = {spot.producer_id: spot for spot in look(disk, log.home.directory).spots}
+    newest = {spot.producer_id: spot for spot in look(disk, log.context.directory).spots}
     for spot in newest.values():
         if spot.first < log.log_start:
             continue

@@ -16,12 +16,12 @@ class Checkpoint:
     @property
     def logged(self) -> int:
         """The newest batch of the offset log; -1 without any."""
-        return _newest(self.directory / "offsets")
+        return _newest_steps(self.directory / "offsets")
 
     @property
     def committed(self) -> int:
         """The newest batch of the commit log; -1 without any."""
-        return _newest(self.directory / "commits")
+        return _newest_steps(self.directory / "commits")
 
     def ends(self) -> dict[int, dict[str, Any]]:
         """By batch: the offset at which it ends."""
@@ -65,5 +65,5 @@ def _batches(directory: Path) -> dict[int, Path]:
     return {int(name): path for name, path in paths.items() if name.isdecimal()}
 
 
-def _newest(directory: Path) -> int:
+def _newest_steps(directory: Path) -> int:
     return max(_batches(directory), default=-1)

@@ -185,11 +185,11 @@ def stored_logs(broker: Broker, disk: Disk) -> dict[TopicPartition, StoredLog]:
     """Every partition of a running broker."""
     return {
         log.partition: StoredLog(
-            str(log.home.topic_id),
+            str(log.context.topic_id),
             log.log_start,
             log.log_end,
             log.recovery_point,
-            _batches_in(disk, log.home.directory),
+            _batches_in(disk, log.context.directory),
         )
         for log in broker.logs
     }

@@ -52,7 +52,7 @@ def view_of(
 
 
 def _key(log: Log) -> PartitionKey:
-    return PartitionKey(log.partition.topic, str(log.home.topic_id), log.partition.partition)
+    return PartitionKey(log.partition.topic, str(log.context.topic_id), log.partition.partition)
 
 
 def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
@@ -64,7 +64,7 @@ def _replica(broker: int, log: Log, disk: SimDisk) -> ReplicaView:
         log.high_watermark,
         log.last_stable_offset,
         log.recovery_point,
-        stored_batches(disk, log.home.directory),
+        stored_batches(disk, log.context.directory),
         _NUMBERS.setdefault(log, next(_COUNT)),
     )
 
@@ -83,7 +83,7 @@ def _claim(broker: Broker, partition: Partition) -> LeaderClaim:
 
 def has_files(disk: SimDisk, log: Log) -> bool:
     """Not while its log directory is away."""
-    return disk.storage.live.find(log.home.directory) is not None
+    return disk.storage.live.find(log.context.directory) is not None
 
 
 def stored_batches(disk: SimDisk, directory: str) -> list[BatchView]:

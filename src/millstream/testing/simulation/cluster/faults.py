@@ -303,14 +303,14 @@ class ClusterFaults:
             process.network, SimClock(world.loop), [(KEEPER, KEEPER_PORT)]
         )
 
-        async def deleting() -> None:
+        async def delete_steps() -> None:
             session = await coordination.connect(timeout_ms=SESSION_MS, wait_s=1.0)
             with suppress(CoordinationError):
                 await session.delete(CONTROLLER, version=ANY_VERSION)
             await session.close()
 
         with suppress(CoordinationError):
-            await process.spawn(deleting(), "depose")
+            await process.spawn(delete_steps(), "depose")
 
     def _keeper_kill(self) -> None:
         if self._keeper.is_up:

@@ -67,7 +67,7 @@ class RecoveryWatch:
     def note(self, broker: Broker, disk: SimDisk, *, loses_power: bool) -> None:
         """The process ends now."""
         self._fates = {
-            log.home.directory: _fate(log, disk, loses_power=loses_power)
+            log.context.directory: _fate(log, disk, loses_power=loses_power)
             for log in broker.logs
             # What became of a log that failed nobody saw to the end.
             if log.failure is None and has_files(disk, log)
@@ -83,7 +83,7 @@ class RecoveryWatch:
         self, broker: Broker, disk: SimDisk, *, absent: str | None = None
     ) -> list[Violation]:
         """The next one has loaded its logs, and nothing else; `absent` is a lost directory."""
-        logs: Mapping[str, Log] = {log.home.directory: log for log in broker.logs}
+        logs: Mapping[str, Log] = {log.context.directory: log for log in broker.logs}
         found: list[Violation] = []
         for directory, fate in self._fates.items():
             if absent is not None and directory.startswith(f"{absent}/"):
@@ -99,9 +99,9 @@ class RecoveryWatch:
 
 def _fate(log: Log, disk: SimDisk, *, loses_power: bool) -> LogFate:
     return LogFate(
-        log.home.directory,
+        log.context.directory,
         log.log_start,
         log.log_end,
         log.recovery_point if loses_power else log.log_end,
-        stored_batches(disk, log.home.directory),
+        stored_batches(disk, log.context.directory),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.cluster.metadata_barrier import WAIT_S, Settling
+from millstream.broker.cluster.metadata_barrier import WAIT_S, MetadataBarrier
 from millstream.controller.image import ClusterImage, TopicImage
 from millstream.controller.topics import new_topic_id
 from millstream.model.ids import BrokerId
@@ -41,7 +41,7 @@ def is_settled(request: Any, answer: Any, seen: ClusterImage) -> bool:
         header = encode_response_header(type(request).API_KEY, 1, 7)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        await Settling(wait_for)(request, header + answer.encode(1), 1)
+        await MetadataBarrier(wait_for)(request, header + answer.encode(1), 1)
         taken_s = loop.time() - began_s
         assert taken_s == 0 or taken_s >= WAIT_S
         return taken_s == 0

@@ -17,9 +17,9 @@ from millstream.runtime.background import (
 from millstream.runtime.scheduler import (
     Begun,
     Computation,
+    CooperativeScheduler,
     Pace,
-    Steps,
-    Turns,
+    StepGenerator,
     begin,
     in_parts,
     on_the_loop,
@@ -29,7 +29,7 @@ from millstream.testing.sim import virtual_loop
 from millstream.testing.sim.background import InlineBackground
 
 
-def counting(count: int, seen: list[str], name: str = "") -> Steps[int]:
+def counting(count: int, seen: list[str], name: str = "") -> StepGenerator[int]:
     """One step for each number."""
     for number in range(count):
         seen.append(f"{name}{number}")
@@ -37,7 +37,7 @@ def counting(count: int, seen: list[str], name: str = "") -> Steps[int]:
     return count
 
 
-def asking(*works: Any) -> Steps[list[Any]]:
+def asking(*works: Any) -> StepGenerator[list[Any]]:
     """What each work gave, or raised."""
     results: list[Any] = []
     for work in works:
@@ -60,13 +60,15 @@ def test_run_whole_does_everything_on_the_spot() -> None:
 
 
 def test_an_error_of_the_steps_is_the_callers() -> None:
-    def failing() -> Steps[None]:
+    def failing() -> StepGenerator[None]:
         yield broken
 
     with pytest.raises(ValueError, match="broken"):
         run_whole(failing())
     with pytest.raises(ValueError, match="broken"):
-        virtual_loop.run(lambda: Turns(InlineBackground()).run(failing(), name="failing"))
+        virtual_loop.run(
+            lambda: CooperativeScheduler(InlineBackground()).run(failing(), name="failing")
+        )
 
 
 def test_what_ends_in_its_first_turn_needs_no_other() -> None:
@@ -75,7 +77,10 @@ def test_what_ends_in_its_first_turn_needs_no_other() -> None:
     begun = begin(counting(2, seen))
     assert isinstance(begun, Begun)
     assert seen == ["0"]
-    assert virtual_loop.run(lambda: Turns(InlineBackground()).go_on(begun, name="rest")) == 2
+    assert (
+        virtual_loop.run(lambda: CooperativeScheduler(InlineBackground()).go_on(begun, name="rest"))
+        == 2
+    )
     assert seen == ["0", "1"]
 
 
@@ -85,9 +90,9 @@ def test_one_step_of_all_works_in_each_round_of_the_loop() -> None:
     rounds: list[int] = []
 
     async def work() -> None:
-        turns = Turns(InlineBackground())
+        scheduler = CooperativeScheduler(InlineBackground())
         works = [
-            asyncio.create_task(turns.run(counting(5, seen, name), name=name), name=name)
+            asyncio.create_task(scheduler.run(counting(5, seen, name), name=name), name=name)
             for name in "abc"
         ]
         while not all(one.done() for one in works):
@@ -102,9 +107,9 @@ def test_one_step_of_all_works_in_each_round_of_the_loop() -> None:
 
 def test_blocking_work_runs_elsewhere_and_its_error_comes_back() -> None:
     async def work() -> list[Any]:
-        turns = Turns(InlineBackground())
-        assert not turns.is_busy
-        return await turns.run(asking(lambda: 5, broken), name="work")
+        scheduler = CooperativeScheduler(InlineBackground())
+        assert not scheduler.is_busy
+        return await scheduler.run(asking(lambda: 5, broken), name="work")
 
     assert virtual_loop.run(work) == [5, "broken"]
 
@@ -123,8 +128,8 @@ class CrowdedBackground(InlineBackground):
 
 def test_without_room_in_the_background_work_waits() -> None:
     background = CrowdedBackground()
-    turns = Turns(background)
-    assert virtual_loop.run(lambda: turns.run(asking(lambda: 5), name="work")) == [5]
+    scheduler = CooperativeScheduler(background)
+    assert virtual_loop.run(lambda: scheduler.run(asking(lambda: 5), name="work")) == [5]
     assert not background.refusals
 
 
@@ -142,7 +147,7 @@ def test_steps_that_are_given_up_are_closed() -> None:
     """Whatever they hold, a pinned file for one, is given back."""
     closed: list[str] = []
 
-    def holding() -> Steps[None]:
+    def holding() -> StepGenerator[None]:
         try:
             yield lambda: None
         finally:
@@ -150,14 +155,14 @@ def test_steps_that_are_given_up_are_closed() -> None:
 
     async def work() -> None:
         background = SilentBackground()
-        turns = Turns(background)
-        task = asyncio.create_task(turns.run(holding(), name="work"), name="work")
+        scheduler = CooperativeScheduler(background)
+        task = asyncio.create_task(scheduler.run(holding(), name="work"), name="work")
         await asyncio.sleep(1)
-        assert turns.is_busy
+        assert scheduler.is_busy
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         background.last()  # late, and nobody is there to hear it
-        assert not turns.is_busy
+        assert not scheduler.is_busy
 
     virtual_loop.run(work)
     assert closed == ["closed"]
@@ -184,15 +189,20 @@ def test_large_requests_leave_threads_for_the_others() -> None:
 
     async def scenario() -> None:
         background = ThreadBackground(asyncio.get_running_loop())
-        requests = Turns(background, elsewhere_max=WORKERS_DEFAULT - 1)
+        requests = CooperativeScheduler(background, worker_jobs_max=WORKERS_DEFAULT - 1)
         heavy = [
-            asyncio.create_task(requests.elsewhere(release.wait, name="heavy"))
+            asyncio.create_task(requests.in_worker_thread(release.wait, name="heavy"))
             for _ in range(3 * WORKERS_DEFAULT)
         ]
         await asyncio.sleep(0)  # all of them ask before the other
         try:
             async with asyncio.timeout(5):
-                assert await Turns(background).elsewhere(lambda: "done", name="light") == "done"
+                assert (
+                    await CooperativeScheduler(background).in_worker_thread(
+                        lambda: "done", name="light"
+                    )
+                    == "done"
+                )
         finally:
             release.set()
         assert all(await asyncio.gather(*heavy))
@@ -208,7 +218,7 @@ def test_a_stop_ends_computations_and_lets_other_jobs_finish() -> None:
 
     async def main() -> None:
         background, computing = (ThreadBackground(asyncio.get_running_loop()) for _ in range(2))
-        turns = Turns(background, computing=computing)
+        scheduler = CooperativeScheduler(background, computing=computing)
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -217,14 +227,16 @@ def test_a_stop_ends_computations_and_lets_other_jobs_finish() -> None:
             loop.call_soon_threadsafe(begun.set)
             may_end.wait(60)
 
-        heavy = loop.create_task(turns.elsewhere(Computation(compute, "first"), name="first"))
-        job = loop.create_task(turns.elsewhere(lambda: may_end.wait(60), name="job"))
+        heavy = loop.create_task(
+            scheduler.in_worker_thread(Computation(compute, "first"), name="first")
+        )
+        job = loop.create_task(scheduler.in_worker_thread(lambda: may_end.wait(60), name="job"))
         await begun.wait()
-        turns.stop()
+        scheduler.stop()
         with pytest.raises(asyncio.CancelledError):
             await heavy
         with pytest.raises(asyncio.CancelledError):
-            await turns.elsewhere(Computation(compute, "second"), name="second")
+            await scheduler.in_worker_thread(Computation(compute, "second"), name="second")
         assert await computing.close(timeout_s=0) == ["first"]
         assert not job.done()
         may_end.set()
