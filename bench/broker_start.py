@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.broker_cells import QUICK, lower_is_better
-from bench.broker_systems import Kafka, Millstream, System, Systems
+from bench.broker_systems import Kafka, Millstream, System, Systems, make_peer
 from bench.broker_wire import (
     CREATE_TOPICS_VERSION,
     Topic,
@@ -39,7 +39,7 @@ PROGRAM = Path(__file__).with_name("broker_fixture_start.py")
 
 def measure(_systems: Systems) -> list[Row]:
     """The two that are running stay idle meanwhile."""
-    ours, peer = process_starts(Millstream, formatted_kafka)
+    ours, peer = process_starts(Millstream, started_peer)
     fixture = fixture_starts()
     what = "PF5 process start to first acknowledged record, s"
     rows = [lower_is_better("broker.start", what, ours, peer, at_most=PROCESS_AT_MOST)]
@@ -50,12 +50,13 @@ def measure(_systems: Systems) -> list[Row]:
     return rows
 
 
-def formatted_kafka(directory: Path) -> Kafka:
-    """It is formatted before, and started once; ours needs no such step."""
-    kafka = Kafka(directory)
-    kafka.start()
-    kafka.stop()
-    return kafka
+def started_peer(directory: Path) -> System:
+    """Kafka is formatted before, and started once; ours needs no such step."""
+    peer = make_peer(directory)
+    if isinstance(peer, Kafka):
+        peer.start()
+        peer.stop()
+    return peer
 
 
 def process_starts(

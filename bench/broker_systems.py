@@ -35,6 +35,8 @@ KAFKA_SETTINGS = {
 }
 """Kafka's defaults again, where the test harness has smaller ones."""
 START_TIMEOUT_S = 30.0
+AGAINST = os.environ.get("AGAINST")
+"""A built tree of another commit, which is then the peer instead of Kafka."""
 TICKS = os.sysconf("SC_CLK_TCK")
 CPU_CLOCK_OF_PROCESS = 2
 """Linux's number of the scheduler's clock; with a process id it makes a clock id."""
@@ -61,9 +63,13 @@ class System(Protocol):
 class Server:
     """A process that says `ready:` on its standard output when it serves."""
 
-    def __init__(self, directory: Path, arguments: Iterable[str]) -> None:
+    def __init__(
+        self, directory: Path, arguments: Iterable[str], *, tree: Path | None = None
+    ) -> None:
+        """`tree` is the source tree whose code is run, this one if None."""
         self._directory = directory
         self._arguments = tuple(arguments)
+        self._environment = {**os.environ, "PYTHONPATH": str(tree / "src")} if tree else None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -89,6 +95,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=self._environment,
             )
 
     def wait_ready(self) -> None:
@@ -126,9 +133,15 @@ class Millstream(Server):
 
     name = "ours"
 
-    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        tree: Path | None = None,
+    ) -> None:
         self._config = directory / "server.properties"
-        super().__init__(directory, ["broker", "--config", str(self._config)])
+        super().__init__(directory, ["broker", "--config", str(self._config)], tree=tree)
         port, metrics_port = free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self._settings = {
@@ -197,6 +210,13 @@ class Kafka:
             self._kafka.kill()
 
 
+def make_peer(directory: Path, settings: Mapping[str, str] | None = None) -> System:
+    """Kafka, or ours of another commit."""
+    if AGAINST is None:
+        return Kafka(directory, settings)
+    return Millstream(directory, settings, tree=Path(AGAINST))
+
+
 class Systems(NamedTuple):
     """Both, running."""
 
@@ -211,7 +231,7 @@ def running(directory: Path, settings: Mapping[str, str] | None = None) -> Itera
     `settings` are given to both.
     """
     systems = Systems(
-        Millstream(directory / "ours", settings), Kafka(directory / "kafka", settings)
+        Millstream(directory / "ours", settings), make_peer(directory / "peer", settings)
     )
     try:
         for system in systems:

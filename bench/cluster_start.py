@@ -14,10 +14,10 @@ from bench.broker_start import (
     PROCESS_AT_MOST,
     STARTS,
     fixture_starts,
-    formatted_kafka,
     process_starts,
+    started_peer,
 )
-from bench.broker_systems import Millstream, Server
+from bench.broker_systems import AGAINST, Millstream, Server, System
 from bench.cluster_systems import BROKERS, KafkaCluster
 from bench.measure import Row
 from millstream.testing.peers.kafka import free_ports
@@ -30,11 +30,12 @@ class Up(Server):
 
     name = Millstream.name
 
-    def __init__(self, directory: Path, count: int = 1) -> None:
+    def __init__(self, directory: Path, count: int = 1, *, tree: Path | None = None) -> None:
         ports = _neighbours(count)
         self.address = ",".join(f"127.0.0.1:{port}" for port in ports)
         options = ["--brokers", str(count), "--port", str(ports[0])]
-        super().__init__(directory, ["up", *options, "--data-dir", str(directory / "data")])
+        arguments = ["up", *options, "--data-dir", str(directory / "data")]
+        super().__init__(directory, arguments, tree=tree)
 
 
 def _neighbours(count: int) -> list[int]:
@@ -56,7 +57,7 @@ def _is_free(port: int) -> bool:
 
 
 def measure() -> list[Row]:
-    ours, peer = process_starts(Up, formatted_kafka)
+    ours, peer = process_starts(Up, _one_peer)
     what = "PF5 `up` to first acknowledged record, s"
     rows = [lower_is_better("cluster.start", what, ours, peer, at_most=PROCESS_AT_MOST)]
     what = f"PF5 fixture to first acknowledged record, imports included, median of {FIXTURE_STARTS}"
@@ -67,8 +68,12 @@ def measure() -> list[Row]:
     return [*rows, _three_brokers()]
 
 
+def _one_peer(directory: Path) -> System:
+    return started_peer(directory) if AGAINST is None else Up(directory, tree=Path(AGAINST))
+
+
 def _three_brokers() -> Row:
-    ours, peer = process_starts(_three_of_ours, _three_formatted, count=CLUSTER_STARTS)
+    ours, peer = process_starts(_three_of_ours, _three_peers, count=CLUSTER_STARTS)
     what = f"start of {BROKERS} brokers to a record that all of them have, s"
     return lower_is_better("cluster.start.three", what, ours, peer, at_most=None)
 
@@ -77,7 +82,9 @@ def _three_of_ours(directory: Path) -> Up:
     return Up(directory, BROKERS)
 
 
-def _three_formatted(directory: Path) -> KafkaCluster:
+def _three_peers(directory: Path) -> System:
+    if AGAINST is not None:
+        return Up(directory, BROKERS, tree=Path(AGAINST))
     cluster = KafkaCluster(directory)
     cluster.format()
     return cluster

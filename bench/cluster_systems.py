@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from bench.broker_systems import Kafka, Millstream, Server, Systems
+from bench.broker_systems import AGAINST, Kafka, Millstream, Server, Systems
 from bench.broker_wire import ask, metadata
 from millstream.testing.peers.kafka import free_ports, places
 from millstream.wire.messages.describe_quorum import (
@@ -90,12 +90,11 @@ class Cluster:
 class Keeper(Server):
     """The coordination service of ours."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, tree: Path | None = None) -> None:
         (port,) = free_ports(1)
         self.place = f"127.0.0.1:{port}"
-        super().__init__(
-            directory, ["keeper", "--data-dir", str(directory / "data"), "--port", str(port)]
-        )
+        arguments = ["keeper", "--data-dir", str(directory / "data"), "--port", str(port)]
+        super().__init__(directory, arguments, tree=tree)
 
 
 class MillstreamCluster(Cluster):
@@ -103,13 +102,15 @@ class MillstreamCluster(Cluster):
 
     name = Millstream.name
 
-    def __init__(self, directory: Path, count: int = BROKERS) -> None:
-        self._keeper = Keeper(directory / "keeper")
+    def __init__(self, directory: Path, count: int = BROKERS, *, tree: Path | None = None) -> None:
+        self._keeper = Keeper(directory / "keeper", tree=tree)
         shared = {**OURS_SETTINGS, "zookeeper.connect": self._keeper.place}
         super().__init__(
             {
                 number: Millstream(
-                    directory / f"broker-{number}", {**shared, "broker.id": str(number)}
+                    directory / f"broker-{number}",
+                    {**shared, "broker.id": str(number)},
+                    tree=tree,
                 )
                 for number in range(1, count + 1)
             }
@@ -177,7 +178,7 @@ class Clusters(NamedTuple):
 @contextlib.contextmanager
 def running(directory: Path) -> Iterator[Clusters]:
     """Both started, and stopped whatever happens; their data is removed."""
-    clusters = Clusters(MillstreamCluster(directory / "ours"), KafkaCluster(directory / "kafka"))
+    clusters = Clusters(MillstreamCluster(directory / "ours"), _make_peer(directory / "peer"))
     try:
         for cluster in clusters:
             cluster.start()
@@ -186,3 +187,9 @@ def running(directory: Path) -> Iterator[Clusters]:
         for cluster in clusters:
             cluster.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _make_peer(directory: Path) -> Cluster:
+    if AGAINST is None:
+        return KafkaCluster(directory)
+    return MillstreamCluster(directory, tree=Path(AGAINST))
