@@ -35,6 +35,8 @@ KAFKA_SETTINGS = {
 }
 """Kafka's defaults again, where the test harness has smaller ones."""
 START_TIMEOUT_S = 30.0
+OURS = "ours"
+OURS_OF_ANOTHER_COMMIT = "ours of another commit"
 AGAINST = os.environ.get("AGAINST")
 """A built tree of another commit, which is then the peer instead of Kafka."""
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -131,8 +133,6 @@ class Server:
 class Millstream(Server):
     """Ours, without the supervisor of `millstream up`, metrics on."""
 
-    name = "ours"
-
     def __init__(
         self,
         directory: Path,
@@ -142,6 +142,7 @@ class Millstream(Server):
     ) -> None:
         self._config = directory / "server.properties"
         super().__init__(directory, ["broker", "--config", str(self._config)], tree=tree)
+        self.name = OURS if tree is None else OURS_OF_ANOTHER_COMMIT
         port, metrics_port = free_ports(2)
         self.address = f"127.0.0.1:{port}"
         self._settings = {

@@ -17,7 +17,7 @@ from bench.broker_start import (
     process_starts,
     started_peer,
 )
-from bench.broker_systems import AGAINST, Millstream, Server, System
+from bench.broker_systems import AGAINST, OURS, Server, System
 from bench.cluster_systems import BROKERS, KafkaCluster
 from bench.measure import Row
 from millstream.testing.peers.kafka import free_ports
@@ -28,7 +28,7 @@ CLUSTER_STARTS = 2 if QUICK else STARTS
 class Up(Server):
     """`millstream up`: keeper and brokers, on ports that follow each other."""
 
-    name = Millstream.name
+    name = OURS
 
     def __init__(self, directory: Path, count: int = 1, *, tree: Path | None = None) -> None:
         ports = _neighbours(count)

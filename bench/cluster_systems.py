@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from bench.broker_systems import AGAINST, Kafka, Millstream, Server, Systems
+from bench.broker_systems import (
+    AGAINST,
+    OURS,
+    OURS_OF_ANOTHER_COMMIT,
+    Kafka,
+    Millstream,
+    Server,
+    Systems,
+)
 from bench.broker_wire import ask, metadata
 from millstream.testing.peers.kafka import free_ports, places
 from millstream.wire.messages.describe_quorum import (
@@ -100,9 +108,8 @@ class Keeper(Server):
 class MillstreamCluster(Cluster):
     """Ours."""
 
-    name = Millstream.name
-
     def __init__(self, directory: Path, count: int = BROKERS, *, tree: Path | None = None) -> None:
+        self.name = OURS if tree is None else OURS_OF_ANOTHER_COMMIT
         self._keeper = Keeper(directory / "keeper", tree=tree)
         shared = {**OURS_SETTINGS, "zookeeper.connect": self._keeper.place}
         super().__init__(
