@@ -301,7 +301,7 @@ def test_what_we_make_of_kafkas_log_is_what_kafka_answered(kafka_groups: KafkaGr
         offsets = Offsets()
         log = kafka_groups.log_of(partition).read_bytes()
         rest = list(LogReader(offsets).read(log))
-        offsets.committed(Offset(2**62))
+        offsets.on_high_watermark(Offset(2**62))
         for group in GROUPS:
             found = {
                 index: (unpack(packed).offset, unpack(packed).metadata)

@@ -183,8 +183,8 @@ def common(one: range, other: range) -> range:
 
 
 def default_of(field: Field) -> Any:
-    if field.plain_default is None or field.kind not in (Kind.ARRAY, Kind.STRUCT):
-        return field.plain_default
+    if field.declared_default is None or field.kind not in (Kind.ARRAY, Kind.STRUCT):
+        return field.declared_default
     return f"fresh {field.kind}"
 
 

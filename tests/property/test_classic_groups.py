@@ -42,13 +42,13 @@ class ClassicMachine(RuleBasedStateMachine):
     def join_in_the_middle(self, index: int, protocols: int) -> None:
         if client := self.client(index):
             client.protocols = PROTOCOLS[protocols]
-            self.driver.ask_to_join(client)
+            self.driver.send_join(client)
 
     @rule(index=indexes)
     def ask_assignment_again(self, index: int) -> None:
         client = self.client(index)
         if client is not None and client.generation >= 0 and not client.is_lazy:
-            self.driver.ask_assignment(client)
+            self.driver.send_sync(client)
 
     @rule(index=indexes)
     def commit(self, index: int) -> None:

@@ -47,15 +47,15 @@ def sync_is_answered_before_the_write_counts(patch: pytest.MonkeyPatch) -> None:
 
     def hasty(core: Core, request: Any) -> None:
         assign(core, request)
-        ticket = core.assigning
+        ticket = core.assignment_ticket
         if ticket is not None:
-            syncing.written(core, ticket, core.writes[ticket], 0)  # type: ignore[arg-type]
+            syncing.on_written(core, ticket, core.writes[ticket], 0)  # type: ignore[arg-type]
 
     patch.setattr(syncing, "_assign", hasty)
 
 
 def members_are_kept_past_their_session(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leaving, "session_is_over", lambda *_: None)
+    patch.setattr(leaving, "expire_session", lambda *_: None)
 
 
 def heartbeats_do_not_count(patch: pytest.MonkeyPatch) -> None:
@@ -72,37 +72,37 @@ def a_leader_may_assign_twice(patch: pytest.MonkeyPatch) -> None:
     sync = syncing.sync
 
     def forgetful(core: Core, caller: Any, request: Any, now_ms: int) -> None:
-        before = core.assigning
+        before = core.assignment_ticket
         if request.member_id == core.roster.leader_id:
-            core.assigning = None
+            core.assignment_ticket = None
         try:
             sync(core, caller, request, now_ms)
         finally:
-            core.assigning = before or core.assigning
+            core.assignment_ticket = before or core.assignment_ticket
 
     patch.setattr(syncing, "sync", forgetful)
 
 
 def outcomes_of_given_up_generations_count(patch: pytest.MonkeyPatch) -> None:
-    written = syncing.written
+    written = syncing.on_written
 
     def careless(core: Core, ticket: Any, what: Any, now_ms: int) -> None:
-        core.assigning = ticket
+        core.assignment_ticket = ticket
         written(core, ticket, what, now_ms)
 
-    patch.setattr(syncing, "written", careless)
+    patch.setattr(syncing, "on_written", careless)
 
 
 def a_restarted_member_is_told_its_id_before_the_write(patch: pytest.MonkeyPatch) -> None:
-    write = Core.write_and_hear
+    write = Core.write_with_ticket
 
     def hasty(core: Core, entry: Any, what: Any) -> Any:
         ticket = write(core, entry, what)
         if hasattr(what, "after"):
-            static.written(core, what, 0)
+            static.on_written(core, what, 0)
         return ticket
 
-    patch.setattr(Core, "write_and_hear", hasty)
+    patch.setattr(Core, "write_with_ticket", hasty)
 
 
 def the_old_member_stays_beside_the_restarted_one(patch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def the_old_member_stays_beside_the_restarted_one(patch: pytest.MonkeyPatch) -> 
 
 
 def a_rebalance_has_no_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rebalancing, "join_time_is_over", _never_over)
+    patch.setattr(rebalancing, "expire_join", _never_over)
 
 
 def _never_over(core: Core, now_ms: int) -> None:
@@ -125,7 +125,7 @@ def late_syncs_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
     def unnoticed(core: Core, _: int) -> None:
         core.sync_deadline_ms = None
 
-    patch.setattr(leaving, "sync_time_is_over", unnoticed)
+    patch.setattr(leaving, "expire_pending_sync", unnoticed)
 
 
 def who_waits_when_it_is_removed_hears_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def who_waits_when_it_is_removed_hears_nothing(patch: pytest.MonkeyPatch) -> Non
         core.roster.take_join(member)
         member.sync_caller = None
 
-    patch.setattr(Core, "refuse_waiting", silent)
+    patch.setattr(Core, "refuse_pending", silent)
 
 
 def a_superseded_join_hears_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -147,20 +147,20 @@ def a_superseded_join_hears_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def assignments_outlive_their_generation(patch: pytest.MonkeyPatch) -> None:
     """A refused assignment is thought of as given: who asks in the next round gets the old one."""
-    answer = rebalancing.assignment_answer
+    answer = rebalancing.sync_response
 
     def lenient(core: Core, member: Member) -> Any:
         member.assigned_in = core.generation_id
         return answer(core, member)
 
     def partial(core: Core, ticket: Any, what: Any, now_ms: int) -> None:
-        if core.assigning == ticket:
+        if core.assignment_ticket == ticket:
             core.move(Event.ASSIGNMENT_WRITTEN)
-            rebalancing.give_assignments(core, now_ms)
+            rebalancing.send_assignments(core, now_ms)
         del what
 
-    patch.setattr(rebalancing, "assignment_answer", lenient)
-    patch.setattr(syncing, "written", partial)
+    patch.setattr(rebalancing, "sync_response", lenient)
+    patch.setattr(syncing, "on_written", partial)
 
 
 PLANTS: list[tuple[Plant, str]] = [

@@ -42,15 +42,15 @@ def takes_silence_for_release(patch: pytest.MonkeyPatch) -> None:
 
 
 def accepts_commits_of_old_epochs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConsumerMember, "given_epoch", lambda *_: 0)
+    patch.setattr(ConsumerMember, "assignment_epoch", lambda *_: 0)
 
 
 def forgets_the_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(leaving, "fence_late", lambda *_: False)
+    patch.setattr(leaving, "fence_expired", lambda *_: False)
 
 
 def never_looks_for_new_topics(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(regexes, "_plan", lambda *_: None)
+    patch.setattr(regexes, "_schedule", lambda *_: None)
 
 
 def does_not_notice_new_partitions(patch: pytest.MonkeyPatch) -> None:

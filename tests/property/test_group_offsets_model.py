@@ -146,10 +146,12 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.model.log.append(record)
         self.model.end = record.at + 1
         if isinstance(record, Marker):
-            self.offsets.ended(record.producer, Offset(record.at), is_commit=record.is_commit)
+            self.offsets.end_transaction(
+                record.producer, Offset(record.at), is_commit=record.is_commit
+            )
             return
         producer_id = record.producer if isinstance(record, Commit) else NO_PRODUCER_ID
-        self.offsets.appended(
+        self.offsets.append(
             record.key, value_of(record), Offset(record.at), producer_id=producer_id
         )
 
@@ -184,7 +186,7 @@ class OffsetsMachine(RuleBasedStateMachine):
             target += ahead
             self.model.end = target
         self.model.high_watermark = target
-        self.offsets.committed(Offset(target))
+        self.offsets.on_high_watermark(Offset(target))
 
     @rule(group_id=st.sampled_from(GROUPS), commits=st.sets(PRODUCERS))
     def delete_group(self, group_id: GroupId, commits: set[ProducerId]) -> None:
@@ -204,14 +206,14 @@ class OffsetsMachine(RuleBasedStateMachine):
         """Another coordinator reads the log, in several pieces."""
         self.offsets = Offsets()
         if is_told_first:
-            self.offsets.committed(Offset(self.model.high_watermark))
+            self.offsets.on_high_watermark(Offset(self.model.high_watermark))
         reader = LogReader(self.offsets)
         batches = [batch_of(record) for record in self.model.log]
         size = len(batches) // reads + 1
         for start in range(0, len(batches), size):
             piece = b"".join(batches[max(0, start - 1) : start + size])
             assert list(reader.read(piece)) == []
-        self.offsets.committed(Offset(self.model.high_watermark))
+        self.offsets.on_high_watermark(Offset(self.model.high_watermark))
 
     @invariant()
     def readers_see_what_counts(self) -> None:
@@ -229,8 +231,8 @@ class OffsetsMachine(RuleBasedStateMachine):
     def they_are_counted(self) -> None:
         model = self.model
         assert self.offsets.count == sum(model.visible(key) is not None for key in ALL_KEYS)
-        unseen = sum(record.at >= model.high_watermark for record in model.log)
-        assert self.offsets.unseen_count == unseen
+        uncommitted = sum(record.at >= model.high_watermark for record in model.log)
+        assert self.offsets.uncommitted_count == uncommitted
 
 
 OffsetsMachine.TestCase.settings = settings(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kits.wire.wire_messages import Case, Drawn, fill
 from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
-from millstream.groups.offsets.packed import pack, pack_plain
+from millstream.groups.offsets.packed import pack, pack_fixed
 from millstream.groups.records.entries import (
     Decoded,
     Entry,
@@ -115,7 +115,7 @@ def test_the_short_way_agrees_with_the_long_one(
 ) -> None:
     """On what is well formed and on what is not."""
     for one in (encode_value(value, version=version), b"\0\4" + raw):
-        short = pack_plain(7, one)
+        short = pack_fixed(7, one)
         if short is not None:
             assert short == pack(7, decode_as(OffsetCommitValue, one))
 
@@ -170,12 +170,12 @@ def test_the_quick_reader_comes_to_what_the_slow_one_does(
 ) -> None:
     batch = build_batch(records)
     slow, quick = Offsets(), Offsets()
-    slow.committed(Offset(len(records)))
-    quick.committed(Offset(len(records)))
+    slow.on_high_watermark(Offset(len(records)))
+    quick.on_high_watermark(Offset(len(records)))
     everything, slow_error = read_all(decode_batches(batch))
     for decoded in everything:
         if (found := offset_in(decoded)) is not None:
-            slow.appended(*found, decoded.offset)
+            slow.append(*found, decoded.offset)
     rest, quick_error = read_all(LogReader(quick).read(batch))
     assert quick_error == slow_error
     assert rest == [decoded for decoded in everything if offset_in(decoded) is None]

@@ -32,11 +32,11 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def an_offset_is_seen_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     real = Offsets.append_packed
 
-    def appended(self: Offsets, key: Any, packed: Any, at: int, producer_id: Any) -> None:
+    def append(self: Offsets, key: Any, packed: Any, at: int, producer_id: Any) -> None:
         real(self, key, packed, at, producer_id)
-        self.committed(Offset(at + 1))
+        self.on_high_watermark(Offset(at + 1))
 
-    patch.setattr(Offsets, "append_packed", appended)
+    patch.setattr(Offsets, "append_packed", append)
 
 
 def a_commit_of_an_old_generation_is_accepted(patch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ def test_zigzag(number: int, raw: str) -> None:
     ],
 )
 def test_numbers_out_of_range_are_not_written(write: WriteNumber, number: int) -> None:
-    with pytest.raises(ValueError, match="is no"):
+    with pytest.raises(ValueError, match="is not a"):
         write(bytearray(), number)
 
 

@@ -2,5 +2,5 @@
 
 Start at `coordinator.py` (every request) and `shard.py` (all groups in one partition of the offsets
 topic, decided without I/O). `classic` and `consumer` are the two protocols, `offsets` the committed
-offsets, `records` their format in the log. `shards` loads, writes and answers for them.
+offsets, `records` their format in the log. `shards` loads, writes and sends responses for them.
 """

@@ -1,9 +1,9 @@
-"""What administrators ask: DeleteGroups (42), OffsetDelete (47), ListGroups (16), DescribeGroups
+"""Requests of administrators: DeleteGroups (42), OffsetDelete (47), ListGroups (16), DescribeGroups
 (15) and ConsumerGroupDescribe (69), one group at a time.
 
-A group is deleted with its offsets, which may be many: in batches of bounded size, and itself with
-the last of them. A deletion that is broken off leaves a group with fewer offsets, which can be
-deleted again; it never leaves offsets behind that no group tells of.
+A group is deleted with its offsets, which may be many: in batches of bounded size, the group itself
+in the last one. An interrupted deletion leaves a group with fewer offsets, which can be deleted
+again; it never leaves offsets without a group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,14 +28,14 @@ from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest
 
 TOMBSTONES_MAX: Final = 1_000
-"""In one batch: with names of topics and groups of 250 characters it is half a megabyte, which is
-what `message.max.bytes` lets pass."""
+"""In one batch: half a megabyte with names of topics and groups of 250 characters, which
+`message.max.bytes` allows."""
 NOT_FOUND_VERSION: Final = 6
-"""From this version of DescribeGroups on a group that is not there is an error (KIP-1043)."""
+"""From this version of DescribeGroups on, an unknown group is an error (KIP-1043)."""
 
 
 def chunks(entries: Sequence[Entry]) -> Iterator[tuple[Entry, ...]]:
-    """In batches that the log takes."""
+    """Split into batches that the log accepts."""
     for at in range(0, len(entries), TOMBSTONES_MAX):
         yield tuple(entries[at : at + TOMBSTONES_MAX])
 
@@ -49,16 +49,16 @@ def delete_group(parts: Parts, caller: Caller, group_id: GroupId) -> None:
     group.check_delete()
     entries = requests.delete_all(parts.offsets, group_id)
     parts.counts.offset_deletions += len(entries)
-    _delete_on(parts, caller, group, list(chunks(entries)))
+    _delete_next_batch(parts, caller, group, list(chunks(entries)))
 
 
-def _delete_on(
+def _delete_next_batch(
     parts: Parts, caller: Caller, group: Group, batches: list[tuple[Entry, ...]]
 ) -> None:
-    """The next batch. Nothing is called between two of them, so the group is as it was."""
+    """Write the next batch. Nothing is called between two of them, so the group is unchanged."""
     if len(batches) > 1:
         rest = batches[1:]
-        chain = Chain(caller, lambda: _delete_on(parts, caller, group, rest))
+        chain = Chain(caller, lambda: _delete_next_batch(parts, caller, group, rest))
         parts.write_then(batches[0], chain)
         return
     entries = (*(batches[0] if batches else ()), *kinds.tombstones(group))
@@ -70,7 +70,7 @@ def _delete_on(
 
 
 def offset_delete(parts: Parts, caller: Caller, request: OffsetDeleteRequest) -> None:
-    """Topics that the group subscribes to are refused, each by itself."""
+    """Topics that the group subscribes to are refused individually."""
     if not request.group_id:
         raise InvalidGroupId
     group = _existing(parts, GroupId(request.group_id))
@@ -88,12 +88,12 @@ def offset_delete(parts: Parts, caller: Caller, request: OffsetDeleteRequest) ->
 
 
 def list_groups(parts: Parts, caller: Caller, request: ListGroupsRequest) -> None:
-    """In states and of types that were asked for, in any case; a name nobody has finds nothing."""
+    """Filter by states and types, case-insensitively; an unknown name matches nothing."""
     states = {name.strip().lower() for name in request.states_filter}
     types = {name.strip().lower() for name in request.types_filter}
     found: list[ListedGroup] = []
     for group in parts.groups.values():
-        one = kinds.listed(group)
+        one = kinds.listed_group(group)
         has_state = not states or one.group_state.lower() in states
         if has_state and (not types or one.group_type in types):
             found.append(one)
@@ -101,7 +101,7 @@ def list_groups(parts: Parts, caller: Caller, request: ListGroupsRequest) -> Non
 
 
 def describe_group(parts: Parts, caller: Caller, group_id: GroupId) -> None:
-    """Of a classic group. Older clients are told that any other is dead."""
+    """Describe a classic group. For older clients any other group is dead."""
     group = parts.groups.get(group_id)
     if isinstance(group, ClassicGroup):
         parts.outbox.reply(caller, group.describe())
@@ -109,12 +109,12 @@ def describe_group(parts: Parts, caller: Caller, group_id: GroupId) -> None:
     described = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
     if caller.version >= NOT_FOUND_VERSION:
         described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        described.error_message = _why_not(group, group_id, kinds.CLASSIC)
+        described.error_message = _not_found_message(group, group_id, kinds.CLASSIC)
     parts.outbox.reply(caller, described)
 
 
 def consumer_group_describe(parts: Parts, caller: Caller, group_id: GroupId) -> None:
-    """Of a group of the next-generation protocol."""
+    """Describe a group of the consumer protocol."""
     if not group_id:
         raise InvalidGroupId
     group = parts.groups.get(group_id)
@@ -124,7 +124,7 @@ def consumer_group_describe(parts: Parts, caller: Caller, group_id: GroupId) -> 
     described = DescribedConsumerGroup(
         group_id=group_id,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-        error_message=_why_not(group, group_id, kinds.CONSUMER),
+        error_message=_not_found_message(group, group_id, kinds.CONSUMER),
     )
     parts.outbox.reply(caller, described)
 
@@ -136,7 +136,7 @@ def _existing(parts: Parts, group_id: GroupId) -> Group:
     return group
 
 
-def _why_not(group: Group | None, group_id: GroupId, kind: str) -> str:
+def _not_found_message(group: Group | None, group_id: GroupId, kind: str) -> str:
     if group is None:
         return f"Group {group_id} not found."
     return f"Group {group_id} is not a {kind} group."

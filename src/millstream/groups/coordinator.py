@@ -1,7 +1,7 @@
-"""The group coordinator of one broker: every request of groups, and the shard that decides it.
+"""The group coordinator of one broker: passes every group request to the shard that decides it.
 
-Handlers call it, and it calls the shard that the group is in; `ShardCoordinator.submit` is the way
-down. Each request replies through the caller's token, when its answer cannot be lost any more.
+Handlers call it, and it calls the shard of the group through `ShardCoordinator.submit`. Each
+request is answered through the caller's token, when what it rests on is committed.
 
 Commits are gathered: those that arrive in one iteration of the event loop are appended as one batch
 per partition (`shards/coordinator.py`). Requests that only read what is committed, and heartbeats,
@@ -89,17 +89,17 @@ class GroupCoordinator:
         is_gathered: bool,
         may_wait: bool,
     ) -> None:
-        """Down to the shard; with `may_wait` a moment later where that does not serve yet."""
+        """Pass it to the shard; with `may_wait` the request waits until the shard is active."""
         index = self._partition_of(group_id)
         try:
             self.shards.submit(index, call, caller, request, is_gathered=is_gathered)
         except RequestRefused as error:
 
-            def again() -> None:
+            def retry() -> None:
                 index = self._partition_of(group_id)
                 self.shards.submit(index, call, caller, request, is_gathered=is_gathered)
 
-            if not may_wait or not self._early.wait(group_id, caller, again, error):
+            if not may_wait or not self._early.wait(group_id, caller, retry, error):
                 raise
 
     # -- leadership and metadata -------------------------------------------------------------
@@ -109,20 +109,20 @@ class GroupCoordinator:
         self.shards.leadership_lost(log)
         self._early.release(log.partition.partition)
 
-    def metadata_changed_steps(self) -> None:
-        """Before groups hear of topics: other brokers may lead their partitions now."""
+    def on_metadata_changed(self) -> None:
+        """Called before `topics_changed_steps`: other brokers may lead the partitions now."""
         self._early.release_all()
 
     # -- members -----------------------------------------------------------------------------
 
     def join_group(self, caller: Caller, request: JoinGroupRequest) -> None:
-        """Replies JoinGroupResponse, when the group has gathered."""
+        """Replies JoinGroupResponse when all members have joined."""
         self._submit(
             request.group_id, Shard.join_group, caller, request, is_gathered=False, may_wait=True
         )
 
     def sync_group(self, caller: Caller, request: SyncGroupRequest) -> None:
-        """Replies SyncGroupResponse, when the leader has sent the assignment."""
+        """Replies SyncGroupResponse when the leader's assignment is committed."""
         self._submit(
             request.group_id, Shard.sync_group, caller, request, is_gathered=False, may_wait=True
         )
@@ -155,7 +155,7 @@ class GroupCoordinator:
     # -- offsets -----------------------------------------------------------------------------
 
     def offset_commit(self, caller: Caller, request: OffsetCommitRequest) -> None:
-        """Replies OffsetCommitResponse, when the offsets are committed to the log."""
+        """Replies OffsetCommitResponse when the offsets are committed to the log."""
         self._submit(
             request.group_id, Shard.offset_commit, caller, request, is_gathered=True, may_wait=True
         )
@@ -211,22 +211,22 @@ class GroupCoordinator:
     def topics_changed_steps(
         self, names: Collection[str], deleted: Sequence[str]
     ) -> StepGenerator[None]:
-        """Tell every shard, in steps: topics that came, went or grew, and those that went."""
+        """Notify every shard, in steps, of created, changed and deleted topics."""
 
         def changed(led: LedShard[Shard], time: Timestamps) -> None:
-            led.machine.topics_changed_steps(names, now_ms=time.now_ms, wall_ms=time.wall_ms)
+            led.machine.on_topics_changed(names, now_ms=time.now_ms, wall_ms=time.wall_ms)
             if deleted:
                 led.machine.partitions_deleted(deleted)
                 led.expire_soon()
 
         def once_loaded(shard: Shard) -> None:
-            # All else is decided on the topics as they are then.
+            # Everything else is decided on the topics as they are then.
             shard.partitions_deleted(sorted(deleted))
 
         return self.shards.call_each_steps(changed, once_loaded=once_loaded if deleted else None)
 
     def machine_counts(self) -> Counts:
-        """What all shards have done, also those that were led here once."""
+        """The counts of all shards, including those that were led here once."""
         total = Counts()
         total.add(self._dropped_counts)
         for led in self.shards.active:
@@ -234,6 +234,6 @@ class GroupCoordinator:
         return total
 
     def stop(self) -> None:
-        """No timer rings any more; nobody is answered."""
+        """Cancel the timers; no request is answered any more."""
         self._early.stop()
         self.shards.stop()

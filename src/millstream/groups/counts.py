@@ -1,6 +1,6 @@
-"""What a shard has done, for metrics; the comments have Kafka's names of them.
+"""Counters of a shard, for metrics; the docstrings have Kafka's names.
 
-Rebalances are counted when their record is in the log, so that one that was refused is none.
+A rebalance is counted when its record is in the log, so a refused one is not counted.
 """
 
 from dataclasses import dataclass, fields
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(slots=True)
 class Counts:
-    """Counters that only grow. Those of all shards of a broker are added up."""
+    """Monotonic counters. Those of all shards of a broker are added up."""
 
     offset_commits: int = 0
     """OffsetCommitCount: partitions, not requests."""
@@ -19,11 +19,11 @@ class Counts:
     completed_rebalances: int = 0
     """CompletedRebalanceCount: generations of classic groups."""
     consumer_rebalances: int = 0
-    """consumer-group-rebalance-count: epochs of groups of the next-generation protocol."""
+    """consumer-group-rebalance-count: group epochs of consumer groups."""
     expired_groups: int = 0
     """Groups without members and offsets that were removed."""
 
     def add(self, other: "Counts") -> None:
-        """Take those of another shard, or of one that was unloaded, into this."""
+        """Add those of another shard, or of one that was unloaded."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))

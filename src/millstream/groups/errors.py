@@ -1,10 +1,10 @@
-"""What a group coordinator refuses; `broker/requests/error_codes.py` has the code of each."""
+"""Errors of a group coordinator; `broker/requests/error_codes.py` has the code of each."""
 
 from millstream.shards.errors import RequestRefused
 
 
 class GroupRefused(RequestRefused):
-    """The base of them; `reason` is for the client's user, where the code does not say it all."""
+    """The base class; `reason` is for the user of the client, where the code is not enough."""
 
 
 class InvalidGroupId(GroupRefused):
@@ -16,7 +16,7 @@ class UnknownMember(GroupRefused):
 
 
 class MemberIdRequired(GroupRefused):
-    """Join again with the member id that is given here (KIP-394)."""
+    """Rejoin with the member id of the response (KIP-394)."""
 
 
 class FencedInstance(GroupRefused):
@@ -32,7 +32,7 @@ class IllegalGeneration(GroupRefused):
 
 
 class RebalanceInProgress(GroupRefused):
-    """The group is rebalancing: join again."""
+    """The group is rebalancing: rejoin."""
 
 
 class InconsistentProtocol(GroupRefused):
@@ -44,7 +44,7 @@ class InvalidSessionTimeout(GroupRefused):
 
 
 class GroupFull(GroupRefused):
-    """The group has as many members as it may have."""
+    """The group has reached its maximum size."""
 
 
 class GroupNotEmpty(GroupRefused):
@@ -60,7 +60,7 @@ class GroupSubscribed(GroupRefused):
 
 
 class FencedMemberEpoch(GroupRefused):
-    """Not the member epoch that the coordinator gave: leave all partitions, join anew."""
+    """The member epoch is not valid: abandon all partitions and rejoin."""
 
 
 class StaleMemberEpoch(GroupRefused):
@@ -84,7 +84,7 @@ class InvalidGroupRequest(GroupRefused):
 
 
 class OffsetMetadataTooLarge(GroupRefused):
-    """The text that goes with the offset is longer than `offset.metadata.max.bytes`."""
+    """The metadata of the offset is longer than `offset.metadata.max.bytes`."""
 
 
 class UnstableOffsets(GroupRefused):

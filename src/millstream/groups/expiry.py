@@ -1,7 +1,7 @@
-"""Offsets that have expired, groups that nobody needs, offsets of topics that are gone.
+"""Removes expired offsets, groups without members and offsets, and offsets of deleted topics.
 
-All of it goes by tombstones. A sweep looks at every group once, some of them in each step, so that
-requests are served in between (ADR 0016). What a step finds is written in one batch.
+All of them are removed by tombstones. A sweep checks every group once, some of them in each step,
+so that requests are served in between (ADR 0016). What a step finds is written in one batch.
 """
 
 from collections.abc import Iterable
@@ -19,19 +19,19 @@ from millstream.model.ids import GroupId
 from millstream.shards.effects import Write
 
 GROUPS_PER_STEP: Final = 256
-"""A few milliseconds, when each has some dozens of offsets."""
+"""A few milliseconds if each has some dozens of offsets."""
 
 
-class Expiring:
+class ExpirySweep:
     """The sweeps of one shard."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._left: list[GroupId] = []
-        """What the sweep that is under way has not looked at."""
+        """Groups that the current sweep has not checked yet."""
 
     def step(self) -> bool:
-        """Look at some groups, in a sweep that begins if none is under way; True: go on."""
+        """Check some groups, in a new sweep if none is under way; True: there are more."""
         parts = self._parts
         if not self._left:
             self._left = list(parts.groups)
@@ -56,25 +56,25 @@ class Expiring:
         expiry = expire(parts.offsets, group.group_id, rule_of(group), now)
         parts.counts.offset_expirations += len(expiry.entries)
         entries = list(expiry.entries)
-        if self._is_over(group, expiry):
+        if self._is_removable(group, expiry):
             parts.counts.expired_groups += 1
             entries += kinds.tombstones(group)
         return entries
 
-    def _is_over(self, group: Group, expiry: Expiry) -> bool:
-        """Whether it goes with its last offsets, in one batch: one of them alone must not stay."""
+    def _is_removable(self, group: Group, expiry: Expiry) -> bool:
+        """Whether it is removed with its last offsets, in one batch: neither may stay behind."""
         if not expiry.is_all or not kinds.is_empty(group):
             return False
-        return len(expiry.entries) < TOMBSTONES_MAX and not kinds.is_awaited(group)
+        return len(expiry.entries) < TOMBSTONES_MAX and not kinds.has_pending_members(group)
 
     def _write(self, entries: list[Entry]) -> None:
         for batch in chunks(entries):
             self._parts.outbox.write(Write(batch))
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """At once, and not with the next sweep: a topic of the same name may be made again.
+        """Remove their offsets at once, not in the next sweep: a topic may be created again.
 
-        If it has been already, what was committed for it by its id stays.
+        If it has been already, offsets that were committed for it by its id stay.
         """
         alive = {name: self._parts.topics.by_name(name) for name in names}
         ids = {name: facts.topic_id.bytes for name, facts in alive.items() if facts is not None}
@@ -90,20 +90,20 @@ class Expiring:
 def rule_of(group: Group) -> ExpiryRule | None:
     """How the group's offsets expire (KIP-211); None: they do not.
 
-    Those of a classic group last until it has been empty for long enough. Where consumers are at
-    work, those of topics go that they have given up; of others than consumers it is not known what
-    they use.
+    Offsets of a classic group are kept until it has been empty for the retention time. While a
+    group has consumers, offsets of topics that they do not subscribe to expire; the topics of
+    members that are not consumers are unknown.
     """
     if not isinstance(group, ClassicGroup):
         return ExpiryRule(None, group.subscribed_topics().__contains__)
     if group.protocol_type is None:
-        return ExpiryRule(None, _nothing)
+        return ExpiryRule(None, _never)
     if kinds.is_empty(group):
-        return ExpiryRule(group.state_since_ms, _nothing)
+        return ExpiryRule(group.state_since_ms, _never)
     is_known = group.is_consumer and group.subscribed_topics() is not None
     is_stable = group.state is GroupState.STABLE
     return ExpiryRule(None, group.is_subscribed_to) if is_known and is_stable else None
 
 
-def _nothing(_topic: str) -> bool:
+def _never(_topic: str) -> bool:
     return False

@@ -1,4 +1,4 @@
-"""What the two kinds of groups answer differently, for all who do not care which kind it is."""
+"""Functions over groups of either type, for callers that do not depend on the type."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,7 +16,7 @@ CONSUMER: Final = "consumer"
 
 
 def type_name(group: Group) -> str:
-    """As ListGroups tells it."""
+    """As reported by ListGroups."""
     return CLASSIC if isinstance(group, ClassicGroup) else CONSUMER
 
 
@@ -28,18 +28,18 @@ def is_empty(group: Group) -> bool:
 
 
 def is_subscribed(group: Group, topic: str) -> bool:
-    """Whether a member uses the topic, as far as that can be known."""
+    """Whether a member subscribes to the topic, as far as that is known."""
     if isinstance(group, ClassicGroup):
         return group.is_subscribed_to(topic)
     return topic in group.subscribed_topics()
 
 
 def waiting_tokens(group: Group) -> Iterator[object]:
-    """Who waits in memory, and not for a write."""
+    """The tokens of requests that wait in memory, not for a write."""
     return group.waiting_tokens() if isinstance(group, ClassicGroup) else iter(())
 
 
-def listed(group: Group) -> ListedGroup:
+def listed_group(group: Group) -> ListedGroup:
     """One group of ListGroupsResponse."""
     return ListedGroup(
         group_id=group.group_id,
@@ -50,12 +50,12 @@ def listed(group: Group) -> ListedGroup:
 
 
 def tombstones(group: Group) -> list[Entry]:
-    """What removes the group from the log; its offsets are not in it."""
+    """What removes the group from the log, without its offsets."""
     if isinstance(group, ConsumerGroup):
         return group.tombstones()
     return [Entry(ClassicGroupKey(group.group_id), None)]
 
 
-def is_awaited(group: Group) -> bool:
-    """Whether an empty group waits for something: members that were given an id and will join."""
+def has_pending_members(group: Group) -> bool:
+    """Whether an empty group waits for members that were given an id and will join."""
     return group.next_deadline_ms() is not None

@@ -1,9 +1,9 @@
 """OffsetCommit (key 8), versions 2-10, and TxnOffsetCommit (key 28), versions 0-5.
 
-v2-4 the client says how long its offsets are kept · v7 static members · v9 the epoch of a member of
-a next-generation group in the place of the generation · v10 topics by id (KIP-848).
-A commit is decided against the group as it is now and answered when it is past the high watermark.
-Commits without a member are accepted while the group has none; the first one makes the group.
+v2-4 the client sets the retention of its offsets · v7 static members · v9 the member epoch of a
+consumer group instead of the generation · v10 topics by id (KIP-848).
+A commit is checked against the group as it is now and answered when the high watermark has passed
+it. Commits without a member are accepted while the group has none; the first one creates the group.
 Invariants: I-28, I-29.
 """
 
@@ -34,19 +34,19 @@ from millstream.shards.effects import Caller, Reply, Write
 from millstream.wire.messages.offset_commit import OffsetCommitRequest
 from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
-NOBODY: Final = Committer()
-"""Who commits without being a member: the same for all of them."""
+ANONYMOUS: Final = Committer()
+"""Of clients that commit without being a member."""
 
 GROUP_NOT_FOUND_VERSION: Final = 9
-"""Older clients know only ILLEGAL_GENERATION for a group that is not there."""
+"""Older clients know only ILLEGAL_GENERATION for an unknown group."""
 
 
 def offset_commit(
     parts: Parts, caller: Caller, request: OffsetCommitRequest, *, now_ms: int
 ) -> None:
-    """Raises GroupRefused for all of it; text that is too long is refused by partition."""
+    """Raises GroupRefused for the whole request; too long metadata is refused by partition."""
     group_id = GroupId(request.group_id)
-    by = NOBODY
+    by = ANONYMOUS
     if request.member_id or request.generation_id_or_member_epoch != NO_GENERATION:
         by = Committer(
             MemberId(request.member_id),
@@ -56,8 +56,8 @@ def offset_commit(
     elif request.group_instance_id is not None:
         by = Committer(instance_id=InstanceId(request.group_instance_id))
     if by.generation_id >= 0 and group_id not in parts.groups:
-        is_told = caller.version >= GROUP_NOT_FOUND_VERSION
-        raise GroupNotFound if is_told else IllegalGeneration
+        knows_not_found = caller.version >= GROUP_NOT_FOUND_VERSION
+        raise GroupNotFound if knows_not_found else IllegalGeneration
     made = commit(
         request,
         wall_ms=parts.wall_ms,
@@ -90,14 +90,14 @@ def txn_offset_commit(
             check=_check(parts, group_id, by, version=caller.version, now_ms=now_ms),
         )
     except StaleMemberEpoch as error:
-        # Transactional producers have no other word for it.
+        # Transactional producers have no other error for it.
         raise IllegalGeneration from error
     producer = Producer(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
     _write(parts, caller, made.entries, made.response, producer)
 
 
 def is_gatherable(write: Write) -> bool:
-    """Whether it holds nothing but offsets of ordinary commits."""
+    """Whether it has only offsets of ordinary commits."""
     entries, _, ticket, _, producer = write
     if ticket is not None or producer is not None or not entries:
         return False
@@ -114,9 +114,9 @@ def _instance(instance_id: str | None) -> InstanceId | None:
 def _check(
     parts: Parts, group_id: GroupId, by: Committer, *, version: int, now_ms: int
 ) -> CheckPartition | None:
-    """Raises unless this one may commit now (I-28); what it gives looks at single partitions.
+    """Raise unless the committer may commit now (I-28); return the check of single partitions.
 
-    A group that is not there yet has no members.
+    An unknown group has no members.
     """
     group = parts.groups.get(group_id)
     if group is None:
@@ -124,14 +124,14 @@ def _check(
     if isinstance(group, ClassicGroup):
         group.check_commit(by, now_ms)
         return None
-    who = ConsumerCommitter(
+    committer = ConsumerCommitter(
         member_id=by.member_id,
         member_epoch=by.generation_id,
         instance_id=by.instance_id,
         is_transactional=by.is_transactional,
         version=version,
     )
-    return group.check_commit(who)
+    return group.check_commit(committer)
 
 
 def _write(
@@ -141,7 +141,7 @@ def _write(
     response: Any,
     producer: Producer | None = None,
 ) -> None:
-    """The answer waits for the entries; where there are none it goes at once."""
+    """Respond when the entries are committed; without any, at once."""
     if not entries:
         parts.outbox.reply(caller, response)
         return

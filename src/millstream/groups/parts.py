@@ -1,4 +1,4 @@
-"""What the parts of a shard share."""
+"""The state and the dependencies that the modules of a shard share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,15 +20,15 @@ NewMemberId = Callable[[str], MemberId]
 
 
 class Chain(NamedTuple):
-    """A request whose next step is decided when its last write is in the log."""
+    """A request that continues when its last write is in the log."""
 
     caller: Caller
-    go_on: Callable[[], None]
+    continuation: Callable[[], None]
 
 
 @dataclass(slots=True)
 class Parts:
-    """The state of a shard, and what it was given."""
+    """The state of a shard, and its dependencies."""
 
     settings: GroupSettings
     outbox: Outbox
@@ -38,19 +38,19 @@ class Parts:
     offsets: Offsets = field(default_factory=Offsets)
     counts: Counts = field(default_factory=Counts)
     chains: dict[Ticket, Chain] = field(default_factory=dict)
-    founding: dict[GroupId, ConsumerGroup] = field(default_factory=dict)
-    """Groups that are there when the log has taken their first entries."""
+    unwritten_groups: dict[GroupId, ConsumerGroup] = field(default_factory=dict)
+    """New groups whose first entries are not in the log yet."""
     wall_ms: int = 0
     """The time of day of the call that is being decided."""
 
     def new_classic(self, group_id: GroupId) -> ClassicGroup:
-        """An empty one, which is not in the table."""
+        """Create an empty group that is not in the table."""
         return ClassicGroup(
             group_id, self.outbox, self.settings, self.new_member_id, wall_ms=lambda: self.wall_ms
         )
 
     def new_consumer(self, group_id: GroupId) -> ConsumerGroup:
-        """One that nothing was written of, which is not in the table."""
+        """Create a group without records that is not in the table."""
         return ConsumerGroup(
             group_id,
             self.outbox,
@@ -60,12 +60,12 @@ class Parts:
             wall_ms=lambda: self.wall_ms,
         )
 
-    def found(self, group_id: GroupId) -> ConsumerGroup:
-        """The one that was made for these entries, or a new one."""
-        return self.founding.pop(group_id, None) or self.new_consumer(group_id)
+    def claim_consumer(self, group_id: GroupId) -> ConsumerGroup:
+        """The group that was made for these entries, or a new one."""
+        return self.unwritten_groups.pop(group_id, None) or self.new_consumer(group_id)
 
     def write_then(self, entries: tuple[Entry, ...], chain: Chain) -> None:
-        """Write, and go on when the log has taken it; if it does not, the caller hears why."""
+        """Write, and continue when it is in the log; if refused, the caller gets the error."""
         ticket = self.outbox.ticket()
         self.chains[ticket] = chain
         self.outbox.write(Write(entries, ticket=ticket))

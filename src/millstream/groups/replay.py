@@ -1,9 +1,9 @@
-"""What entries of the log make of a shard: the same for what was just written and for what is read.
+"""Applies entries of the log to a shard, in the same way when they are written and when read.
 
-A group is there while its record or an offset of it is. Offsets without a group's record belong to
-a simple group: an empty classic one, which is made when they are written, or when all has been
-read. Records of one kind of group take the place of a group of the other kind: the log has the
-newer one last, and compaction may have taken the tombstones that once stood between.
+A group exists while it has a record or an offset. Offsets without a group record belong to a simple
+group: an empty classic one, which is created when they are written, or at the end of loading.
+Records of one type of group replace a group of the other type: the log has the newer one last, and
+compaction may have removed the tombstones between them.
 """
 
 from collections.abc import Iterable
@@ -25,22 +25,22 @@ from millstream.model.invariant import invariant
 def apply_offset(
     parts: Parts, entry: Entry, at: Offset, *, producer_id: ProducerId = NO_PRODUCER_ID
 ) -> None:
-    """An offset is in the log; it counts when the high watermark has passed it."""
+    """An offset is in the log; it is committed when the high watermark has passed it."""
     key, value = entry
     if isinstance(key, OffsetKey) and (value is None or isinstance(value, OffsetCommitValue)):
-        parts.offsets.appended(key, value, at, producer_id=producer_id)
+        parts.offsets.append(key, value, at, producer_id=producer_id)
     else:
         invariant(False, "I-29 not the entry of an offset", entry=entry)
 
 
 def add_simple(parts: Parts, group_id: GroupId) -> None:
-    """It has offsets, and no record of its own."""
+    """Add a group that has offsets and no record of its own."""
     if group_id not in parts.groups:
         parts.groups[group_id] = parts.new_classic(group_id)
 
 
 def apply_group(parts: Parts, entry: Entry) -> None:
-    """A record of a group, of either kind."""
+    """Apply a record of a group of either type."""
     if isinstance(entry.key, ClassicGroupKey):
         _apply_classic(parts, entry.key.group_id, entry)
     else:
@@ -48,10 +48,10 @@ def apply_group(parts: Parts, entry: Entry) -> None:
 
 
 def apply_written(parts: Parts, entries: Iterable[Entry], now_ms: int) -> None:
-    """The same for what was just written: a group that comes to life begins its sessions.
+    """Apply entries that were just written: sessions of a new group start.
 
-    A classic group that follows a next-generation one in the same batch is what that one has
-    become; its members gather anew if they have to.
+    A classic group that follows a consumer group in the same batch was converted from it; its
+    members rejoin if they have to.
     """
     ended: dict[GroupId, ConsumerGroup] = {}
     for entry in entries:
@@ -63,18 +63,18 @@ def apply_written(parts: Parts, entries: Iterable[Entry], now_ms: int) -> None:
             ended[group_id] = before
         if group is None or group is before:
             continue
-        group.loaded(now_ms)
+        group.on_loaded(now_ms)
         was = ended.get(group_id)
         if isinstance(group, ClassicGroup) and was is not None and was.downgrade_rebalances:
-            group.start_rebalance("the last member of the next-generation protocol is gone", now_ms)
+            group.start_rebalance("the last member of the consumer protocol has left", now_ms)
 
 
 def _apply_classic(parts: Parts, group_id: GroupId, entry: Entry) -> None:
     group = parts.groups.get(group_id)
     if not isinstance(entry.value, GroupMetadataValue):
         if isinstance(group, ClassicGroup):
-            if group_id in parts.founding:
-                group.tell_to_join_again()
+            if group_id in parts.unwritten_groups:
+                group.request_rejoin()
             remove(parts, group)
         return
     if not isinstance(group, ClassicGroup):
@@ -89,7 +89,7 @@ def _apply_consumer(parts: Parts, group_id: GroupId, entry: Entry) -> None:
             return
         if isinstance(group, ClassicGroup):
             remove(parts, group)
-        group = parts.groups[group_id] = parts.found(group_id)
+        group = parts.groups[group_id] = parts.claim_consumer(group_id)
     if isinstance(entry.value, ConsumerGroupMetadataValue) and entry.value.epoch > group.epoch:
         parts.counts.consumer_rebalances += 1
     group.apply(entry)
@@ -98,6 +98,6 @@ def _apply_consumer(parts: Parts, group_id: GroupId, entry: Entry) -> None:
 
 
 def remove(parts: Parts, group: ClassicGroup | ConsumerGroup) -> None:
-    """The group is no more; who waits in it is told."""
+    """Remove the group; its waiting requests are answered."""
     del parts.groups[group.group_id]
-    group.removed()
+    group.on_removed()

@@ -1,8 +1,8 @@
-"""What can be set about groups, read live: a dynamic change counts from the next decision.
+"""Settings of groups, read live: a dynamic change applies from the next decision.
 
 The names follow Kafka's keys (`group.min.session.timeout.ms`, `group.consumer.session.timeout.ms`,
-`offsets.retention.minutes`, ...). What a group may have for itself (the config resource GROUP) is
-asked with the group's id; the plain property is the broker's value, which counts for all others.
+`offsets.retention.minutes`, ...). Settings that a group can override (the config resource GROUP)
+are methods that take the group's id; the property is the broker's value, the default.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from millstream.model.ids import GroupId
 
 
 class MigrationPolicy(Enum):
-    """`group.consumer.migration.policy`: which way a group with members may change its protocol.
+    """`group.consumer.migration.policy`: how a group with members may change its protocol.
 
     An empty group always may.
     """
@@ -25,12 +25,12 @@ class MigrationPolicy(Enum):
 
     @property
     def may_upgrade(self) -> bool:
-        """From the classic protocol to the next-generation one."""
+        """From the classic protocol to the consumer protocol."""
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE)
 
     @property
     def may_downgrade(self) -> bool:
-        """From the next-generation protocol to the classic one."""
+        """From the consumer protocol to the classic one."""
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
@@ -87,7 +87,7 @@ class ConsumerSettings(Protocol):
 
     @property
     def consumer_assignors(self) -> Sequence[str]:
-        """`group.consumer.assignors`: names; the first is taken where a member names none."""
+        """`group.consumer.assignors`: names; the first is used if a member names none."""
 
     @property
     def migration_policy(self) -> MigrationPolicy:
@@ -104,4 +104,4 @@ class ConsumerSettings(Protocol):
 
 
 class GroupSettings(ClassicSettings, OffsetSettings, ConsumerSettings, Protocol):
-    """All of them; a machine takes the part that concerns it."""
+    """All of them; a machine uses the part that concerns it."""

@@ -1,21 +1,21 @@
 """One partition of the offsets topic: all groups and committed offsets in it, as a pure machine.
 
 A call decides and leaves effects in the outbox (`effects`); the shell takes them out before the
-next call. What was decided comes true in three steps, which the shell tells:
+next call. The shell reports what happens to a write:
 
-- `appended(write, last_offset)`: the log has taken the batch. Entries that the machine has not
-  applied itself are applied now, so the next decision knows them.
-- `committed(high_watermark)`: offsets below it are what OffsetFetch answers with from now on.
-  Then the replies of the writes below it are sent, and `written(write)` is told for each.
-- or `refused(write, error)`: the log did not take it. Nothing happened; the replies of the write
-  are answered with the error by the shell.
+- `on_appended(write, last_offset)`: the batch is in the log. Entries that the machine has not
+  applied itself are applied now, so the next decision sees them.
+- `on_high_watermark(high_watermark)`: OffsetFetch returns the offsets below it from now on. Then
+  the replies of the writes below it are sent, and `on_written(write)` is called for each.
+- or `on_refused(write, error)`: the log refused it. Nothing has changed; the shell answers the
+  replies of the write with the error.
 
-So a decision may rest on what is not committed yet: whatever is lost with the leadership is lost
-from the log's end, this decision with it.
+So a decision may depend on what is not committed yet: if that is lost with the leadership, this
+decision, which is behind it in the log, is lost too.
 
-Writes that hold only offsets of ordinary commits (`is_gatherable`) may wait for others of their
-kind and be written as one batch, in their order, as long as nothing but `offset_commit`,
-`offset_fetch`, `heartbeat` and reads are called in between; before any other call they are written.
+Writes that have only offsets of ordinary commits (`is_gatherable`) may wait for others of their
+kind and be written as one batch, in their order, as long as only `offset_commit`, `offset_fetch`,
+`heartbeat` and reads are called in between; before any other call they are written.
 
 Requests that name several groups are split by the caller, group by group, because their groups are
 in different shards: `offset_fetch`, `delete_group`, `describe_group` and `consumer_group_describe`
@@ -28,14 +28,11 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from millstream.groups import admin, kinds, routing
-from millstream.groups import offset_commit as committing
-from millstream.groups import offset_fetch as fetching
-from millstream.groups import replay as applying
+from millstream.groups import admin, kinds, offset_commit, offset_fetch, replay, routing
 from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.consumer.topics import TopicsView
 from millstream.groups.counts import Counts
-from millstream.groups.expiry import Expiring
+from millstream.groups.expiry import ExpirySweep
 from millstream.groups.offset_commit import is_gatherable
 from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.groups.offsets.loader import LogReader
@@ -79,7 +76,7 @@ class Shard:
     ) -> None:
         self.index = index
         self._parts = Parts(settings, outbox, new_member_id, topics)
-        self._expiring = Expiring(self._parts)
+        self._sweep = ExpirySweep(self._parts)
         self._reader = LogReader(self._parts.offsets)
         self._is_live = False
 
@@ -88,14 +85,14 @@ class Shard:
     def join_group(
         self, caller: Caller, request: JoinGroupRequest, *, now_ms: int, wall_ms: int
     ) -> None:
-        """Replies JoinGroupResponse, when the group has gathered."""
+        """Replies JoinGroupResponse when all members have joined."""
         self._parts.wall_ms = wall_ms
         self._member(routing.join_group, caller, request, now_ms)
 
     def sync_group(
         self, caller: Caller, request: SyncGroupRequest, *, now_ms: int, wall_ms: int
     ) -> None:
-        """Replies SyncGroupResponse, when the leader has sent the assignment."""
+        """Replies SyncGroupResponse when the leader's assignment is committed."""
         self._parts.wall_ms = wall_ms
         self._member(routing.sync_group, caller, request, now_ms)
 
@@ -127,7 +124,7 @@ class Shard:
         parts = self._parts
         parts.wall_ms = wall_ms
         try:
-            committing.offset_commit(parts, caller, request, now_ms=now_ms)
+            offset_commit.offset_commit(parts, caller, request, now_ms=now_ms)
         except RequestRefused as refused:
             parts.outbox.reply(caller, refused)
 
@@ -138,7 +135,7 @@ class Shard:
         parts = self._parts
         parts.wall_ms = wall_ms
         self._answer(
-            caller, lambda: committing.txn_offset_commit(parts, caller, request, now_ms=now_ms)
+            caller, lambda: offset_commit.txn_offset_commit(parts, caller, request, now_ms=now_ms)
         )
 
     def offset_fetch(
@@ -149,9 +146,10 @@ class Shard:
         All offsets of the group where `topics` is None, each topic with its name.
         """
         del now_ms, wall_ms
-        parts, group, is_stable = self._parts, request.group, request.is_stable
+        parts, group, require_stable = self._parts, request.group, request.require_stable
         self._answer(
-            caller, lambda: fetching.offset_fetch(parts, caller, group, is_stable=is_stable)
+            caller,
+            lambda: offset_fetch.offset_fetch(parts, caller, group, require_stable=require_stable),
         )
 
     def offset_delete(
@@ -192,16 +190,16 @@ class Shard:
         self._parts.groups.arm(GroupId(request.group_id))
 
     def _answer(self, caller: Caller, decide: Callable[[], None]) -> None:
-        """A refusal is an answer."""
+        """Decide; a refusal is the reply."""
         try:
             decide()
         except RequestRefused as refused:
             self._parts.outbox.reply(caller, refused)
 
-    # -- what became of it -------------------------------------------------------------------
+    # -- outcome of writes -------------------------------------------------------------------
 
-    def appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
-        """The log has taken the write; its last entry is at `last_offset`."""
+    def on_appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
+        """The write is in the log; its last entry is at `last_offset`."""
         parts = self._parts
         parts.wall_ms = wall_ms
         at = last_offset - len(write.entries)
@@ -210,22 +208,22 @@ class Shard:
         for entry in write.entries:
             at += 1
             if isinstance(entry.key, OffsetKey):
-                applying.apply_offset(parts, entry, Offset(at), producer_id=producer_id)
+                replay.apply_offset(parts, entry, Offset(at), producer_id=producer_id)
                 if entry.value is not None:
                     parts.counts.offset_commits += 1
-                    applying.add_simple(parts, entry.key.group_id)
+                    replay.add_simple(parts, entry.key.group_id)
             elif write.is_applied:
                 self._count_generation(entry)
             else:
                 of_groups.append(entry)
         if of_groups:
-            applying.apply_written(parts, of_groups, now_ms)
+            replay.apply_written(parts, of_groups, now_ms)
         elif write.ticket is None and not write.is_applied:
-            return  # offsets: no group's time is another than when it took the request
+            return  # only offsets: no group's deadline has changed since the request
         self._arm(write)
         chain = parts.chains.pop(write.ticket, None) if write.ticket is not None else None
         if chain is not None:
-            self._answer(chain.caller, chain.go_on)
+            self._answer(chain.caller, chain.continuation)
             self._arm(write)
 
     def _count_generation(self, entry: Entry) -> None:
@@ -233,8 +231,8 @@ class Shard:
         if isinstance(entry.value, GroupMetadataValue) and entry.value.members:
             self._parts.counts.completed_rebalances += 1
 
-    def refused(self, write: Write, error: OperatingError, *, now_ms: int) -> None:
-        """The log has not taken it; the shell answers its replies."""
+    def on_refused(self, write: Write, error: OperatingError, *, now_ms: int) -> None:
+        """The log refused it; the shell answers its replies."""
         parts = self._parts
         chain = parts.chains.pop(write.ticket, None) if write.ticket is not None else None
         if chain is not None:
@@ -242,23 +240,23 @@ class Shard:
             return
         group = self._group_of(write)
         for entry in write.entries:
-            parts.founding.pop(entry.key.group_id, None)
+            parts.unwritten_groups.pop(entry.key.group_id, None)
         if isinstance(group, ClassicGroup) and write.ticket is not None:
-            group.refused(write.ticket, error, now_ms)
+            group.on_refused(write.ticket, error, now_ms)
         self._arm(write)
 
-    def written(self, write: Write, *, now_ms: int) -> None:
+    def on_written(self, write: Write, *, now_ms: int) -> None:
         """The high watermark has passed it."""
         if write.ticket is None:
             return
         group = self._group_of(write)
         if isinstance(group, ClassicGroup):
-            group.written(write.ticket, now_ms)
+            group.on_written(write.ticket, now_ms)
             self._arm(write)
 
-    def committed(self, high_watermark: Offset) -> None:
-        """What is below can not be lost any more."""
-        self._parts.offsets.committed(high_watermark)
+    def on_high_watermark(self, high_watermark: Offset) -> None:
+        """Everything below it is committed."""
+        self._parts.offsets.on_high_watermark(high_watermark)
 
     def _group_of(self, write: Write) -> Group | None:
         return self._parts.groups.get(write.entries[0].key.group_id) if write.entries else None
@@ -270,50 +268,50 @@ class Shard:
     # -- loading and unloading ---------------------------------------------------------------
 
     def apply(self, entry: Entry, offset: Offset, producer: Producer | None = None) -> None:
-        """An entry that was read from the log."""
+        """Apply an entry that was read from the log."""
         invariant(not self._is_live, "I-29 a record is read after all were", offset=offset)
         if isinstance(entry.key, OffsetKey):
             producer_id = NO_PRODUCER_ID if producer is None else producer.producer_id
-            applying.apply_offset(self._parts, entry, offset, producer_id=producer_id)
+            replay.apply_offset(self._parts, entry, offset, producer_id=producer_id)
         else:
-            applying.apply_group(self._parts, entry)
+            replay.apply_group(self._parts, entry)
 
     def load(self, records: Buffer) -> None:
-        """Whole batches of the log, in order; as `apply` of each entry, and much faster.
+        """Whole batches of the log, in order; like `apply` of each entry, but much faster.
 
-        Give it as much at a time as others may be kept waiting. Raises MalformedRecords and
+        The amount per call bounds how long other requests wait. Raises MalformedRecords and
         UnreadableEntry.
         """
         invariant(not self._is_live, "I-29 records are read after all were")
         for decoded in self._reader.read(records):
             if isinstance(decoded.what, Entry):
-                applying.apply_group(self._parts, decoded.what)
+                replay.apply_group(self._parts, decoded.what)
 
     @property
     def skipped_count(self) -> int:
-        """Records that `load` has passed over because their kind is not known here."""
+        """Records that `load` has skipped because their type is unknown."""
         return self._reader.skipped_count
 
     def transaction_ended(
         self, producer_id: ProducerId, offset: Offset, *, is_commit: bool
     ) -> None:
-        """A marker, read from the log or just appended to it at this offset."""
-        self._parts.offsets.ended(producer_id, offset, is_commit=is_commit)
+        """A transaction marker, read from the log or just appended to it at this offset."""
+        self._parts.offsets.end_transaction(producer_id, offset, is_commit=is_commit)
 
-    def loaded(self, *, now_ms: int, wall_ms: int) -> None:
-        """All that was in the log has been applied: sessions begin."""
+    def on_loaded(self, *, now_ms: int, wall_ms: int) -> None:
+        """The whole log has been applied: start the sessions."""
         parts = self._parts
         parts.wall_ms = wall_ms
         self._is_live = True
         for group_id in parts.offsets.group_ids():
-            applying.add_simple(parts, group_id)
+            replay.add_simple(parts, group_id)
         for group in list(parts.groups.values()):
-            group.loaded(now_ms)
+            group.on_loaded(now_ms)
             parts.groups.arm(group.group_id)
         parts.counts = Counts()
 
     def unload(self) -> list[object]:
-        """The tokens of all who wait for an answer and are not in a write; the machine is dead."""
+        """The tokens of all waiting callers that are not in a write; the machine is dead."""
         parts = self._parts
         tokens = [chain.caller.token for chain in parts.chains.values()]
         for group in parts.groups.values():
@@ -329,17 +327,17 @@ class Shard:
         return self._parts.groups.next_deadline_ms()
 
     def tick(self, *, now_ms: int, wall_ms: int) -> None:
-        """Sessions and rebalances that have run out."""
+        """Handle expired sessions and rebalance timeouts."""
         self._parts.wall_ms = wall_ms
         for group in self._parts.groups.due(now_ms):
             group.tick(now_ms)
 
     def expire(self, *, now_ms: int, wall_ms: int) -> bool:  # noqa: ARG002 - as `tick`
-        """A step of removing what has expired; True when there is more to do now."""
+        """Do a step of removing what has expired; True if there is more to do now."""
         self._parts.wall_ms = wall_ms
-        return self._expiring.step()
+        return self._sweep.step()
 
-    def topics_changed_steps(
+    def on_topics_changed(
         self,
         names: Iterable[str],  # noqa: ARG002 - see below
         *,
@@ -348,20 +346,20 @@ class Shard:
     ) -> None:
         """Topics that were created, deleted or got partitions.
 
-        Groups compare the version of the topics when a member asks, so they find out by themselves,
-        and a group that nobody asks for needs no new assignment.
+        Groups compare the version of the topics when a member sends a request, so they notice by
+        themselves, and a group without requests needs no new assignment.
         """
         self._parts.wall_ms = wall_ms
 
     def partitions_deleted(self, topics: Iterable[str]) -> None:
-        """Topics that are gone, and their offsets with them; after `topics` shows it."""
-        self._expiring.topics_deleted(topics)
+        """Remove the offsets of deleted topics; called after `topics` has changed."""
+        self._sweep.topics_deleted(topics)
 
     # -- for metrics -------------------------------------------------------------------------
 
     @property
     def counts(self) -> Counts:
-        """What was done since it was loaded."""
+        """Since it was loaded."""
         return self._parts.counts
 
     @property
@@ -370,7 +368,7 @@ class Shard:
         return self._parts.offsets.count
 
     def committed_offsets(self, size: int) -> Iterator[list[tuple[OffsetKey, int]]]:
-        """All of them, so many at once; commits may come between two batches."""
+        """All of them, in batches of `size`; commits may happen between two batches."""
         for batch in self._parts.offsets.in_batches(size):
             yield [(key, offset_of(packed)) for key, packed in batch]
 

@@ -1,8 +1,8 @@
-"""Which groups a shard has, and which of them wants to be called next.
+"""The groups of a shard, and which of them has the next deadline.
 
-Every group keeps its own timers; the shard asks each for its earliest and keeps those in one heap.
-A heartbeat only moves a deadline back, and there are thousands of them a second: the heap keeps the
-earlier one, and the group is asked again when that is due. So a call costs nothing but a
+Every group keeps its own timers; the shard keeps the earliest deadline of each in one heap. A
+heartbeat only moves a deadline later, and there are thousands of them a second: the heap keeps the
+earlier one, and the group's deadline is read again when that is due. So a call costs only a
 comparison, and the next deadline is found in O(log n) of the groups.
 """
 
@@ -14,11 +14,11 @@ from millstream.model.ids import GroupId
 from millstream.model.invariant import invariant
 
 STALE_MIN: Final = 64
-"""So many entries that do not count are always left where they are."""
+"""So many stale entries are always left in the heap."""
 
 
 class Timed(Protocol):
-    """What has deadlines."""
+    """An object with deadlines."""
 
     def next_deadline_ms(self) -> int | None: ...
 
@@ -32,7 +32,7 @@ def _is_due(group: Timed, now_ms: int) -> bool:
 
 
 class GroupTable(dict[GroupId, T]):
-    """Groups by their id, with a heap of deadlines. Whoever calls a group arms it afterwards."""
+    """Groups by their id, with a heap of deadlines. After a call of a group it must be armed."""
 
     __slots__ = ("_armed", "_heap")
 
@@ -40,10 +40,10 @@ class GroupTable(dict[GroupId, T]):
         super().__init__()
         self._heap: list[tuple[int, GroupId]] = []
         self._armed: dict[GroupId, int] = {}
-        """The entry of the heap that counts, of each group that has one; others are passed over."""
+        """The valid heap entry of each group that has one; others are skipped."""
 
     def arm(self, group_id: GroupId) -> None:
-        """Look again when the group wants to be called; it may be gone."""
+        """Read the group's deadline again; the group may be gone."""
         group = self.get(group_id)
         deadline = None if group is None else group.next_deadline_ms()
         armed = self._armed.get(group_id)
@@ -57,12 +57,12 @@ class GroupTable(dict[GroupId, T]):
                 heapify(self._heap)
 
     def next_deadline_ms(self) -> int | None:
-        """The earliest; a group may turn out to have nothing to do then."""
+        """The earliest deadline; the group may turn out to have nothing to do then."""
         self._drop_stale()
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[T]:
-        """Each group whose time has come, once. The caller calls it; it is armed again here."""
+        """Each group whose deadline has passed, once. The caller calls it; it is armed here."""
         come = []
         while (deadline := self.next_deadline_ms()) is not None and deadline <= now_ms:
             _, group_id = heappop(self._heap)
@@ -83,5 +83,5 @@ class GroupTable(dict[GroupId, T]):
         heap, armed = self._heap, self._armed
         while heap and armed.get(heap[0][1]) != heap[0][0]:
             heappop(heap)
-        if len(heap) < len(armed):  # asked first: it is looked at with every request
+        if len(heap) < len(armed):  # not an argument of `invariant`: it runs with every request
             invariant(False, "I-30 a group's deadline is lost", heap=len(heap), n=len(armed))

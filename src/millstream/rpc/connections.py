@@ -1,4 +1,4 @@
-"""One connection per address, made when it is first needed and again when it is gone."""
+"""One connection per address, opened when first needed and again after it was closed."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,11 +14,11 @@ from millstream.runtime.network import Network
 from millstream.runtime.randomness import Randomness
 
 ADDRESSES_MAX: Final = 4096
-"""Addresses whose failures are remembered; they come from metadata, which a peer can make up."""
+"""Addresses whose failures are kept; they come from metadata, which a peer can make up."""
 
 
 class Address(NamedTuple):
-    """A peer, and what for: a long fetch must not hold up a heartbeat behind it."""
+    """A peer and a purpose: a long fetch must not delay a heartbeat behind it."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class Address(NamedTuple):
 
 
 class Connections:
-    """Shared by everything in one component. `prepare` runs on every new connection (login)."""
+    """Shared within one component. `prepare` runs on every new connection (authentication)."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class Connections:
         return connection
 
     def wait_s(self, address: Address) -> float:
-        """How long `get` would wait before it tries again; for who can choose another address."""
+        """How long `get` would wait before it connects; callers may choose another address."""
         attempts = self._attempts.get(address)
         return attempts.wait_s(now_s=self._now_s()) if attempts is not None else 0.0
 
     async def get(self, address: Address) -> Connection:
-        """The open connection, or a new one; whoever asks meanwhile gets the same.
+        """The open connection, or a new one; concurrent callers get the same.
 
-        After failures it first waits as the back-off demands. Raises ConnectFailed, or what
-        `prepare` raises.
+        After failures it first waits for the backoff. Raises ConnectFailed, or what `prepare`
+        raises.
         """
         invariant(not self._is_closed, "a connection is wanted after close", address=address)
         connection = self.existing(address)
@@ -72,16 +72,16 @@ class Connections:
             return connection
         task = self._connecting.get(address)
         if task is None:
-            name = f"connect to {_told(address)}"
+            name = f"connect to {_address_text(address)}"
             task = asyncio.get_running_loop().create_task(self._connect(address), name=name)
             self._connecting[address] = task
-            task.add_done_callback(lambda done: self._finished(address, done))
-        # Shielded: one who gives up does not take the connection from the others.
+            task.add_done_callback(lambda done: self._on_connect_done(address, done))
+        # Shielded: a cancelled caller must not cancel the connection of the others.
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise ConnectFailed(_told(address), "the connections were closed") from None
+                raise ConnectFailed(_address_text(address), "the connections were closed") from None
             raise
 
     async def _connect(self, address: Address) -> Connection:
@@ -98,17 +98,17 @@ class Connections:
                 connection.close("could not be prepared")
                 raise
         except Exception:
-            attempts.failed(now_s=self._now_s())
+            attempts.record_failure(now_s=self._now_s())
             raise
-        attempts.succeeded()
+        attempts.record_success()
         self._open = {at: one for at, one in self._open.items() if one.is_open}
         self._open[address] = connection
         return connection
 
-    def _finished(self, address: Address, task: asyncio.Task[Connection]) -> None:
+    def _on_connect_done(self, address: Address, task: asyncio.Task[Connection]) -> None:
         del self._connecting[address]
         if not task.cancelled():
-            task.exception()  # seen, also when everybody who asked was cancelled
+            task.exception()  # retrieved, also when all callers were cancelled
 
     def _attempts_of(self, address: Address) -> Attempts:
         attempts = self._attempts.pop(address, None)
@@ -123,7 +123,7 @@ class Connections:
         return asyncio.get_running_loop().time()
 
     async def close(self) -> None:
-        """Close every connection and give up those being made."""
+        """Close every connection and cancel those being opened."""
         self._is_closed = True
         connecting = list(self._connecting.values())
         for task in connecting:
@@ -136,5 +136,5 @@ class Connections:
         self._open.clear()
 
 
-def _told(address: Address) -> str:
+def _address_text(address: Address) -> str:
     return host_port(address.host, address.port)

@@ -1,10 +1,10 @@
-"""The state of one connection without I/O: frames out, frames in, who waits for which.
+"""The state of one connection without I/O: frames out, frames in, and requests in flight.
 
-Kafka answers the requests of a connection in their order. So the answer that comes belongs to the
-oldest request that waits, and its correlation id proves it; anything else is a violation.
+Kafka answers the requests of a connection in their order. So a response belongs to the oldest
+request in flight, and its correlation id proves it; anything else is a violation.
 
-Answers are handed out as views of a buffer that is not written while anybody holds a view of it, so
-who gets one may keep it. A buffer grows with the bytes that came, not with the size a peer claims.
+Responses are views of a buffer that is not written while there is a view of it, so their owners may
+keep them. A buffer grows with the bytes received, not with the size that a peer claims.
 """
 
 import sys
@@ -24,42 +24,42 @@ T = TypeVar("T")
 Bytes = bytes | bytearray | memoryview
 
 BUFFER_BYTES: Final = 64 * 1024
-"""A new buffer: many small answers, or the first part of a large one."""
+"""A new buffer: many small responses, or the first part of a large one."""
 
 _READ_BYTES_MIN: Final = 4 * 1024
-"""With less room than this a new buffer is better than a small read."""
+"""With less room than this, a new buffer is better than a small read."""
 
 _GROWTH: Final = 4
-"""A large answer is copied a third of its size on the way, and claims at most four times what
-came of it."""
+"""A third of a large response is copied while it is read, and its buffer has at most four times
+the bytes received."""
 
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Buffers of large answers that are used again when nobody holds a view of them: fresh memory costs
-more, in page faults and zeroing, than the reading into it. `trim` gives them back."""
+"""Buffers of large responses that are reused when there is no view of them: new memory costs more,
+in page faults and zeroing, than reading into it. `trim` frees them."""
 
 _KEPT_STEP_BYTES: Final = 256 * 1024
-"""Their sizes are rounded up to it, so that answers of nearly the same size find them."""
+"""Their sizes are rounded up to it, so that responses of similar size can reuse them."""
 
 _UNUSED_REFERENCES: Final = 3
-"""To a kept buffer that nobody has a view of: the list's, the loop's and the question's own."""
+"""To a kept buffer without views: of the deque, of the loop, and of the `getrefcount` call."""
 
 _SIZE: Final = Struct(">i")
 _CORRELATION_IDS: Final = 2**31
 
 
 class InFlight(NamedTuple, Generic[T]):
-    """A request that waits for its answer."""
+    """A request that waits for its response."""
 
     correlation_id: int
     key: ApiKey
     version: int
     deadline_s: float
     owner: T
-    """Whoever is to be told."""
+    """Receives the outcome."""
 
 
-class Answer(NamedTuple, Generic[T]):
-    """An answer with its request."""
+class Response(NamedTuple, Generic[T]):
+    """A response with its request."""
 
     request: InFlight[T]
     body: memoryview
@@ -84,19 +84,21 @@ class Pipeline(Generic[T]):
 
     @property
     def in_flight(self) -> int:
-        """Requests that wait for an answer."""
+        """Requests that wait for a response."""
         return len(self._waiting)
 
     def begin(
         self, key: ApiKey, version: int, body: Sequence[Bytes], *, deadline_s: float, owner: T
     ) -> list[Bytes]:
-        """The frame of a request, in parts to be written now; its answer will be waited for."""
+        """The frame of a request, in parts to be written now; its response will be expected."""
         correlation_id, parts = self._frame(key, version, body)
         self._waiting.append(InFlight(correlation_id, key, version, deadline_s, owner))
         return parts
 
-    def begin_without_answer(self, key: ApiKey, version: int, body: Sequence[Bytes]) -> list[Bytes]:
-        """The frame of a request that the peer does not answer (Produce with acks=0)."""
+    def begin_without_response(
+        self, key: ApiKey, version: int, body: Sequence[Bytes]
+    ) -> list[Bytes]:
+        """The frame of a request without a response (Produce with acks=0)."""
         return self._frame(key, version, body)[1]
 
     def _frame(self, key: ApiKey, version: int, body: Sequence[Bytes]) -> tuple[int, list[Bytes]]:
@@ -113,39 +115,39 @@ class Pipeline(Generic[T]):
     def writable(self) -> memoryview:
         """Where the next bytes from the peer go; never empty."""
         if self._end == self._start >= BUFFER_BYTES:
-            self._begin_anew()
-        if len(self._buffer) - self._end < self._room_wanted():
+            self._reset_buffer()
+        if len(self._buffer) - self._end < self._required_room():
             self._renew_buffer()
         return self._buffer[self._end :]
 
     def received(self, size: int) -> None:
-        """So many bytes were put into `writable()`."""
+        """So many bytes were written into `writable()`."""
         invariant(size <= len(self._buffer) - self._end, "more bytes than room", size=size)
         self._end += size
 
-    def next_answer(self) -> Answer[T] | None:
-        """The next whole answer; None until more bytes come. Raises PeerViolation."""
+    def next_response(self) -> Response[T] | None:
+        """The next complete response; None until more bytes are received. Raises PeerViolation."""
         size = self._frame_size()
         if size is None or self._end - self._start < 4 + size:
             return None
         frame = self._buffer[self._start + 4 : self._start + 4 + size].toreadonly()
         self._start += 4 + size
         if not self._waiting:
-            raise PeerViolation("an answer that no request waits for")
+            raise PeerViolation("a response without a request")
         request = self._waiting.popleft()
         try:
             correlation_id, position = decode_response_header(frame, request.key, request.version)
         except MalformedFrame as error:
             self._waiting.appendleft(request)
-            raise PeerViolation(f"bad header of an answer: {error}") from None
+            raise PeerViolation(f"malformed response header: {error}") from None
         if correlation_id != request.correlation_id:
             self._waiting.appendleft(request)
             expected = request.correlation_id
-            raise PeerViolation(f"answer {correlation_id} where {expected} is due")
-        return Answer(request, frame[position:])
+            raise PeerViolation(f"correlation id {correlation_id}, expected {expected}")
+        return Response(request, frame[position:])
 
     def _frame_size(self) -> int | None:
-        """Size of the frame that begins the buffer, checked; None while it is not known."""
+        """Size of the first frame in the buffer, checked; None while it is unknown."""
         if self._end - self._start < 4:
             return None
         (size,) = _SIZE.unpack_from(self._buffer, self._start)
@@ -155,23 +157,23 @@ class Pipeline(Generic[T]):
             )
         return int(size)
 
-    def _room_wanted(self) -> int:
-        """Bytes that should fit behind what is there."""
+    def _required_room(self) -> int:
+        """Bytes that should fit behind the received ones."""
         have = self._end - self._start
         size = self._frame_size() if have >= 4 else None
         if size is None or 4 + size <= have:
             return _READ_BYTES_MIN
         return min(4 + size - have, max(_READ_BYTES_MIN, BUFFER_BYTES // 2))
 
-    def _begin_anew(self) -> None:
-        """After a large answer the next is likely to be large too: into a kept buffer at once."""
+    def _reset_buffer(self) -> None:
+        """After a large response the next is likely to be large too: use a kept buffer at once."""
         self._buffer, self._start, self._end = memoryview(b""), 0, 0
         kept = self._unused(BUFFER_BYTES)
         if kept is not None:
             self._buffer = memoryview(kept)
 
     def _renew_buffer(self) -> None:
-        """Another buffer that begins with the part of a frame that is there."""
+        """Switch to another buffer that starts with the received part of the frame."""
         have = self._end - self._start
         size = self._frame_size() if have >= 4 else None
         fresh = memoryview(self._buffer_for(size, have))
@@ -181,7 +183,7 @@ class Pipeline(Generic[T]):
     def _buffer_for(self, size: int | None, have: int) -> bytearray:
         if size is None:
             return bytearray(BUFFER_BYTES)
-        # Room behind the frame for the size of the next, so that it is read together.
+        # Room behind the frame for the size of the next one, so that both are read together.
         needed = 4 + size + 4
         if needed <= BUFFER_BYTES:
             return bytearray(BUFFER_BYTES)
@@ -194,7 +196,7 @@ class Pipeline(Generic[T]):
         self._keep(fresh)
         return fresh
 
-    # -- buffers that are used again
+    # -- reused buffers
 
     def _keep(self, buffer: bytearray) -> None:
         self._kept.append(buffer)
@@ -203,25 +205,25 @@ class Pipeline(Generic[T]):
             self._kept_bytes -= len(self._kept.popleft())
 
     def _unused(self, size_min: int) -> bytearray | None:
-        """A kept buffer of at least that size which nobody has a view of."""
+        """A kept buffer of at least that size without views."""
         for kept in self._kept:
             if len(kept) >= size_min and sys.getrefcount(kept) <= _UNUSED_REFERENCES:
                 return kept
         return None
 
     def trim(self) -> None:
-        """Give back what is kept for answers to come."""
+        """Free the kept buffers."""
         self._kept.clear()
         self._kept_bytes = 0
 
     # -- time and end
 
     def next_deadline_s(self) -> float:
-        """When the first of the waiting requests runs out of time."""
+        """The earliest deadline of the requests in flight."""
         return min((one.deadline_s for one in self._waiting), default=float("inf"))
 
     def abandon(self) -> list[InFlight[T]]:
-        """Forget everything: the connection ended. Who still waited, oldest first."""
+        """The connection is closed: clear the state, return the requests in flight in order."""
         left = list(self._waiting)
         self._waiting.clear()
         self._buffer, self._start, self._end = memoryview(b""), 0, 0

@@ -1,4 +1,4 @@
-"""Which version of an API to speak: the highest that both sides and the caller allow."""
+"""Which version of an API to use: the highest that both sides and the caller allow."""
 
 from typing import Final, NamedTuple
 
@@ -12,13 +12,13 @@ _ERROR_BYTES: Final = 2
 
 
 class PeerApis:
-    """What one peer said it serves."""
+    """The APIs and versions that one peer serves."""
 
     __slots__ = ("_chosen", "_ranges", "response")
 
     def __init__(self, response: ApiVersionsResponse) -> None:
         self.response = response
-        """With the features, for who needs them."""
+        """With the features."""
         self._ranges = {
             one.api_key: range(one.min_version, one.max_version + 1) for one in response.api_keys
         }
@@ -34,7 +34,7 @@ class PeerApis:
 
 
 def highest_common(key: ApiKey, allowed: range | None, theirs: range | None) -> int:
-    """The version itself; raises UnsupportedApiVersion."""
+    """The highest common version; raises UnsupportedApiVersion."""
     ours = APIS[key].versions
     if allowed is not None:
         ours = range(max(ours.start, allowed.start), min(ours.stop, allowed.stop))
@@ -46,25 +46,25 @@ def highest_common(key: ApiKey, allowed: range | None, theirs: range | None) -> 
     return common[-1]
 
 
-class AskAgain(NamedTuple):
-    """The peer does not know our version of ApiVersions; ask with this one."""
+class RetryWithVersion(NamedTuple):
+    """The peer does not know our version of ApiVersions; retry with this one."""
 
     version: int
 
 
-def read_api_versions(body: Bytes, version: int) -> ApiVersionsResponse | AskAgain:
-    """The answer to ApiVersions of `version`. Raises PeerViolation, MalformedFrame.
+def read_api_versions(body: Bytes, version: int) -> ApiVersionsResponse | RetryWithVersion:
+    """The response to ApiVersions of `version`. Raises PeerViolation, MalformedFrame.
 
-    A peer that does not know the version answers in version 0, whatever was asked, and says which
-    versions of ApiVersions itself it knows (KIP-511); one from before that says nothing.
+    A peer that does not know the version responds in version 0, with the versions of ApiVersions
+    that it knows (KIP-511); an older peer responds without them.
     """
     error = int.from_bytes(memoryview(body)[:_ERROR_BYTES], "big", signed=True)
     if error == ErrorCode.UNSUPPORTED_VERSION and version > 0:
-        told = ApiVersionsResponse.decode(body, 0)
-        known = [one for one in told.api_keys if one.api_key == ApiKey.API_VERSIONS]
+        response = ApiVersionsResponse.decode(body, 0)
+        known = [one for one in response.api_keys if one.api_key == ApiKey.API_VERSIONS]
         best = min(known[0].max_version, version - 1) if known else 0
-        return AskAgain(best if best in APIS[ApiKey.API_VERSIONS].versions else 0)
+        return RetryWithVersion(best if best in APIS[ApiKey.API_VERSIONS].versions else 0)
     response = ApiVersionsResponse.decode(body, version)
     if response.error_code != ErrorCode.NONE:
-        raise PeerViolation(f"ApiVersions was answered with error {response.error_code}")
+        raise PeerViolation(f"error {response.error_code} in response to ApiVersions")
     return response

@@ -1,4 +1,4 @@
-"""What the shell needs from outside, and what all shards of a broker share."""
+"""The dependencies of the shell, and what all shards of a broker share."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ class ResponseSink(Protocol):
     """Where a response goes: the token of an `effects.Caller`."""
 
     def respond(self, response: Any) -> None:
-        """Called once: a response message, or the OperatingError that its code is made of."""
+        """Called once, with a response message or an OperatingError, which gives the error code."""
 
 
 class Encode(Protocol):
-    """Makes one record batch of entries; ValueError where that cannot be."""
+    """Makes one record batch of entries; ValueError if they cannot be encoded."""
 
     def __call__(
         self, entries: Sequence[Any], *, now_ms: int, producer: Producer | None = None
@@ -36,11 +36,11 @@ class ShardSettings(Protocol):
 
     @property
     def commit_timeout_ms(self) -> int:
-        """How long a write may take to be committed before its callers are told to try again."""
+        """How long a write may take to be committed before its callers get a retriable error."""
 
     @property
     def load_bytes_max(self) -> int:
-        """Read at a time while a shard is loaded."""
+        """Read at once while a shard is loaded."""
 
     @property
     def append_linger_ms(self) -> int:
@@ -48,16 +48,16 @@ class ShardSettings(Protocol):
 
     @property
     def expire_interval_ms(self) -> int:
-        """Between two passes of removing what has expired."""
+        """Between two sweeps that remove what has expired."""
 
 
 class Timestamps(NamedTuple):
-    """The time as machines get it."""
+    """The time passed to machines."""
 
     now_ms: int
     """Monotonic."""
     wall_ms: int
-    """Of the day."""
+    """Time of day."""
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class ShardDependencies(Generic[Machine]):
     """Borrowed from the broker, and from the coordinator whose shards these are."""
 
     name: str
-    """Of what the shards hold, for log messages: `groups`."""
+    """What the shards contain, for log messages: `groups`."""
     clock: Clock
     timers: Timers
     scheduler: CooperativeScheduler
@@ -92,16 +92,16 @@ class ShardDependencies(Generic[Machine]):
     at_iteration_end: Callable[[Callable[[], None]], object]
     """Calls back once, when all requests that arrived together have been handled."""
     on_active: Callable[[int], None] = lambda _: None
-    """Called with the index of a partition whose shard serves from now on."""
+    """Called with the index of a partition whose shard has become active."""
     on_dropped: Callable[[Machine], None] = lambda _: None
-    """A shard that served is not led here any more."""
+    """Called with an active shard that is not led here any more."""
 
 
 class ShardContext(Generic[Machine]):
-    """Shared by the shards: the time, and the answers that are ready.
+    """Shared by the shards: the time, and the responses that are ready.
 
-    Answers leave when no machine is at work: a client that gets one may send the next request at
-    once, and a machine must not be called before its effects were taken.
+    Responses are sent while no machine is running: a client that gets one may send the next
+    request at once, and a machine must not be called before its effects were taken.
     """
 
     def __init__(self, dependencies: ShardDependencies[Machine]) -> None:
@@ -116,16 +116,16 @@ class ShardContext(Generic[Machine]):
         return Timestamps(int(clock.monotonic_s() * 1000), clock.wall_ms())
 
     def answer(self, reply: Reply) -> None:
-        """Leaves with the next `deliver`."""
+        """Sent by the next `deliver`."""
         self._ready.append(reply)
 
     def refuse(self, token: object, error: OperatingError) -> None:
         self._ready.append(Reply(token, error))
 
     def deliver(self) -> None:
-        """Send what is ready."""
+        """Send the responses that are ready."""
         if self._is_delivering or not self._ready:
-            return  # the delivery under way goes on until nothing is left
+            return  # the delivery under way continues until nothing is left
         self._is_delivering = True
         try:
             while self._ready:

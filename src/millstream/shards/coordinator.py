@@ -1,8 +1,8 @@
 """The shards of the partitions of one internal topic that this broker leads, and one timer.
 
-Leadership is reported by replication, requests come from the coordinator whose shards they are.
-A request goes straight down: `submit` here, `LedShard.submit`, a method of the machine. Writes that
-machines let wait for others are gathered over all requests of one iteration of the event loop and
+Leadership is reported by replication, requests come from the coordinator that owns the shards. A
+request is passed on directly: `submit` here, `LedShard.submit`, a method of the machine. Writes
+that may wait for others are gathered over all requests of one iteration of the event loop and
 appended here, in `_write_gathered`, one batch per partition.
 """
 
@@ -29,15 +29,15 @@ log = get_logger("millstream.shards")
 
 LOADS_AT_ONCE_MAX: Final = 4
 """Each has a buffer of `load_bytes_max`."""
-LOAD_AGAIN_S: Final = 1.0
-"""After a load that failed: the disk may be back."""
-TICK_AGAIN_MS: Final = 1_000
-"""After a turn of a machine that failed, which is a fault of ours."""
+LOAD_RETRY_S: Final = 1.0
+"""Delay after a failed load: the disk may be available again."""
+TICK_RETRY_MS: Final = 1_000
+"""Delay after a failed `tick` of a machine, which is a bug of ours."""
 WAIT_MAX_MS: Final = 3_600_000
-"""Of the timer; settings may be as large as numbers go."""
+"""Of the timer; settings may be arbitrarily large."""
 
 
-# A look-up in an enumeration's class costs as much as four comparisons.
+# An attribute lookup in an enum class costs as much as four comparisons.
 _ACTIVE: Final = Phase.ACTIVE
 _LOADING: Final = Phase.LOADING
 
@@ -55,9 +55,9 @@ class ShardCoordinator(Generic[Machine]):
         self._timer_ms = 0
         self._linger: Any = None
         self._gathering: dict[LedShard[Machine], None] = {}
-        """Shards that may have gathered something; while there are any, they will be written."""
-        self._late: dict[LedShard[Machine], int] = {}
-        """Shards whose turn failed, and when they have the next."""
+        """Shards that may have gathered writes; if there are any, a write is scheduled."""
+        self._retry_at_ms: dict[LedShard[Machine], int] = {}
+        """Shards whose `tick` failed, and when it is retried."""
         self._is_stopped = False
 
     # -- facts -----------------------------------------------------------------------------
@@ -68,12 +68,12 @@ class ShardCoordinator(Generic[Machine]):
 
     @property
     def active(self) -> list[LedShard[Machine]]:
-        """The shards that serve."""
+        """The active shards."""
         return [one for one in self._led.values() if one.phase is Phase.ACTIVE]
 
     @property
     def indexes(self) -> list[int]:
-        """Of the partitions that are led here, also those that are being loaded."""
+        """Of the partitions that are led here, including those being loaded."""
         return sorted(self._led)
 
     @property
@@ -83,7 +83,7 @@ class ShardCoordinator(Generic[Machine]):
     # -- leadership ------------------------------------------------------------------------
 
     def leadership_gained(self, log: PartitionLog, leader_epoch: LeaderEpoch) -> None:
-        """Load the partition, unless it was led before: nobody else can have written to it."""
+        """Load the partition, unless it was led before: no other broker can have written to it."""
         led = self._led.get(log.partition.partition)
         if led is not None and led.log is log:
             led.leader_epoch = leader_epoch
@@ -96,27 +96,27 @@ class ShardCoordinator(Generic[Machine]):
         self._load_more()
 
     def leadership_lost(self, log: PartitionLog) -> None:
-        """Callers that wait are told so at once."""
+        """Waiting callers get NotCoordinator at once."""
         led = self._led.get(log.partition.partition)
         if led is not None and led.log is log:
             self._drop(led)
             self.context.deliver()
 
     def high_watermark_moved(self, log: PartitionLog) -> None:
-        """What waited for it can be answered."""
+        """Answer the requests that waited for it."""
         led = self._led.get(log.partition.partition)
         if led is None or led.log is not log:
             return
         if led.phase is _LOADING:
             self._activate_if_loaded(led)
-        elif not led.is_draining:  # else that call releases what is committed
+        elif not led.is_draining:  # otherwise that call releases what is committed
             led.drain_effects(self.context.timestamps())
-            self._drained(led)
+            self._after_drain(led)
 
     def _drop(self, led: LedShard[Machine]) -> None:
         if self._led.get(led.index) is led:
             del self._led[led.index]
-        self._late.pop(led, None)
+        self._retry_at_ms.pop(led, None)
         if led.phase is Phase.ACTIVE:
             self._dependencies.on_dropped(led.machine)
         led.drop()
@@ -144,7 +144,7 @@ class ShardCoordinator(Generic[Machine]):
             counts.records_skipped += led.machine.skipped_count
             self._load_more()
         if led.phase is Phase.DROPPED:
-            return  # led by another broker by now, or loaded again
+            return  # led by another broker by now, or being loaded again
         counts.loads += 1
         counts.records_loaded += count
         counts.load_ms_last = self.context.timestamps().now_ms - begun_ms
@@ -165,10 +165,10 @@ class ShardCoordinator(Generic[Machine]):
             error=error,
         )
         if led.phase is not Phase.DROPPED and not self._is_stopped:
-            self._dependencies.timers.call_later(LOAD_AGAIN_S, self._load_again, led)
+            self._dependencies.timers.call_later(LOAD_RETRY_S, self._reload, led)
 
-    def _load_again(self, led: LedShard[Machine]) -> None:
-        """From the beginning, with a new machine: what was applied of the old one is unknown."""
+    def _reload(self, led: LedShard[Machine]) -> None:
+        """Load from the start with a new machine: the state of the old one is unknown."""
         if led.phase is not Phase.DROPPED and not self._is_stopped:
             self._drop(led)
             self.leadership_gained(led.log, led.leader_epoch)
@@ -177,13 +177,13 @@ class ShardCoordinator(Generic[Machine]):
     def _activate_if_loaded(self, led: LedShard[Machine]) -> None:
         if led.is_loaded:
             led.activate()
-            self._drained(led)
+            self._after_drain(led)
             self._dependencies.on_active(led.index)
 
     # -- requests --------------------------------------------------------------------------
 
     def get(self, index: int) -> LedShard[Machine]:
-        """The shard, which serves; raises NotCoordinator or CoordinatorLoading."""
+        """The active shard; raises NotCoordinator or CoordinatorLoading."""
         led = self._led.get(index)
         if led is None:
             raise NotCoordinator
@@ -193,10 +193,10 @@ class ShardCoordinator(Generic[Machine]):
     def submit(
         self, index: int, call: ShardCall, caller: Caller, request: Any, *, is_gathered: bool
     ) -> None:
-        """Hand a request to the shard of a partition; everything but what `get` raises is answered.
+        """Pass a request to the shard of a partition; raises as `get`, all else is a reply.
 
-        `is_gathered` is for requests whose writes may wait for those of others, and for those that
-        may be decided before gathered writes are in the log.
+        `is_gathered` is for requests whose writes may wait for others, and for those that may be
+        decided before gathered writes are in the log.
         """
         led = self._led.get(index)
         if led is None:
@@ -204,22 +204,22 @@ class ShardCoordinator(Generic[Machine]):
         try:
             led.submit(call, caller, request, is_gathered=is_gathered)
         finally:
-            self._drained(led)
+            self._after_drain(led)
 
-    def _drained(self, led: LedShard[Machine]) -> None:
+    def _after_drain(self, led: LedShard[Machine]) -> None:
         """After every call of a machine."""
         if led.has_gathered:
             self._gather(led)
-        # When the iteration ends with a write of this shard, the timer is armed then.
+        # If this shard is written at the end of the iteration, the timer is armed then.
         if led not in self._gathering or self._linger is not None:
             self._arm_for(led)
         self.context.deliver()
 
     def _gather(self, led: LedShard[Machine]) -> None:
-        """See to it that what the shard has gathered is written."""
-        is_coming = bool(self._gathering)
+        """Schedule the write of what the shard has gathered."""
+        is_scheduled = bool(self._gathering)
         self._gathering[led] = None
-        if is_coming:
+        if is_scheduled:
             return
         linger_ms = self._dependencies.settings.append_linger_ms
         if linger_ms > 0:
@@ -241,7 +241,7 @@ class ShardCoordinator(Generic[Machine]):
             for batch in gathered:
                 try:
                     step(batch)
-                except Exception as error:  # noqa: BLE001 - the other shards must go on
+                except Exception as error:  # noqa: BLE001 - the other shards must continue
                     where = str(batch.led.log.partition)
                     log.error(
                         f"{self._dependencies.name} could not be written",
@@ -258,7 +258,7 @@ class ShardCoordinator(Generic[Machine]):
         *,
         once_loaded: Callable[[Machine], None] | None = None,
     ) -> StepGenerator[None]:
-        """Call every machine, in steps; those that are being loaded hear `once_loaded` then."""
+        """Call every machine, in steps; those being loaded are passed to `once_loaded` then."""
         for led in list(self._led.values()):
             if led.phase is not _ACTIVE:
                 if once_loaded is not None:
@@ -268,7 +268,7 @@ class ShardCoordinator(Generic[Machine]):
             led.write_gathered(time)
             call(led, time)
             led.drain_effects(time)
-            self._drained(led)
+            self._after_drain(led)
             yield None
 
     # -- time ------------------------------------------------------------------------------
@@ -278,16 +278,16 @@ class ShardCoordinator(Generic[Machine]):
             self._arm(led.due_ms())
 
     def _arm(self, due_ms: int) -> None:
-        """Let the timer ring no later than then; that it rings too early does no harm."""
+        """Make the timer fire no later than then; firing too early does no harm."""
         if self._is_stopped or (self._timer is not None and self._timer_ms <= due_ms):
             return
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = due_ms
         wait_ms = min(max(0, due_ms - self.context.timestamps().now_ms), WAIT_MAX_MS)
-        self._timer = self._dependencies.timers.call_later(wait_ms / 1000, self._ring)
+        self._timer = self._dependencies.timers.call_later(wait_ms / 1000, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         time = self.context.timestamps()
         for led in self.active:
@@ -299,24 +299,24 @@ class ShardCoordinator(Generic[Machine]):
         self.context.deliver()
 
     def _due_ms(self, led: LedShard[Machine]) -> int:
-        return max(led.due_ms(), self._late.get(led, 0))
+        return max(led.due_ms(), self._retry_at_ms.get(led, 0))
 
     def _tick(self, led: LedShard[Machine], time: Timestamps) -> None:
-        self._late.pop(led, None)
+        self._retry_at_ms.pop(led, None)
         try:
             led.tick(time)
         except InvariantViolated:
             raise
-        except Exception as error:  # noqa: BLE001 - the other shards must go on
-            self._late[led] = time.now_ms + TICK_AGAIN_MS
+        except Exception as error:  # noqa: BLE001 - the other shards must continue
+            self._retry_at_ms[led] = time.now_ms + TICK_RETRY_MS
             log.error(
-                f"time-outs of {self._dependencies.name} could not be handled",
+                f"timeouts of {self._dependencies.name} could not be handled",
                 partition=str(led.log.partition),
                 error=error,
             )
 
     def stop(self) -> None:
-        """No timer rings any more; nobody is answered."""
+        """Cancel the timers; no request is answered any more."""
         self._is_stopped = True
         for handle in (self._timer, self._linger):
             if handle is not None:

@@ -1,8 +1,8 @@
-"""Requests that come before the shard of their partition serves.
+"""Requests that arrive before the shard of their partition is active.
 
-A client comes as soon as it knows the coordinator. In a fresh cluster that is before the partition
-is loaded here, or before this broker has heard of the topic. Refused, clients pause before they
-try again, librdkafka for three seconds; a request that waits is served milliseconds later.
+A client sends requests as soon as it knows the coordinator. In a new cluster that may be before the
+partition is loaded here, or before this broker knows the topic. If refused, clients pause before
+they retry, librdkafka for three seconds; a request that waits is served milliseconds later.
 """
 
 from collections.abc import Callable
@@ -17,15 +17,15 @@ from millstream.shards.effects import Caller
 log = get_logger("millstream.shards")
 
 WAIT_S: Final = 1.0
-"""Then the client is refused: a long load must not look like a broker that does not answer."""
+"""Then the client is refused: a long load must not look like an unresponsive broker."""
 WAITING_MAX: Final = 1_000
-"""They are submitted in turn when a partition is loaded, about 30 ms for all of them."""
+"""They are submitted one by one when a partition is loaded, about 30 ms for all of them."""
 
 TOPIC_UNKNOWN: Final = -1
-"""Instead of a partition: the topic may be there, and this broker does not know it yet."""
+"""Instead of a partition: the topic may exist, and this broker does not know it yet."""
 
 Awaited = Callable[[str], int | None]
-"""The partition that requests for a key can wait for, TOPIC_UNKNOWN, or None: it is not coming."""
+"""The partition that requests for a key can wait for, TOPIC_UNKNOWN, or None: do not wait."""
 
 
 class _Early:
@@ -42,7 +42,7 @@ class _Early:
 
 
 class EarlyRequests:
-    """Submits them again, in the order in which they came, whenever that may help."""
+    """Resubmits them, in the order of arrival, when the shard may have become active."""
 
     def __init__(self, timers: Timers, awaited: Awaited) -> None:
         self._timers = timers
@@ -53,7 +53,7 @@ class EarlyRequests:
     def wait(
         self, key: str, caller: Caller, submit: Callable[[], None], error: OperatingError
     ) -> bool:
-        """Submit again later, instead of the refusal; False where that cannot help."""
+        """Resubmit later instead of refusing; False if that cannot help."""
         sink: Any = caller.token
         return self._wait(_Early(key, submit, sink), error)
 
@@ -61,25 +61,25 @@ class EarlyRequests:
         index = self._awaited(early.key)
         if index is None or self._count >= WAITING_MAX:
             return False
-        # Its frames know the caller: with them nothing is freed before the garbage collector comes.
+        # Its frames refer to the caller: they would delay freeing it until a garbage collection.
         early.error = error.with_traceback(None)
         if early.timer is None:
-            early.timer = self._timers.call_later(WAIT_S, self._give_up, early)
+            early.timer = self._timers.call_later(WAIT_S, self._time_out, early)
         self._waiting.setdefault(index, []).append(early)
         self._count += 1
         return True
 
     def release(self, index: int) -> None:
-        """The shard of the partition serves now, or is known not to be led here."""
+        """The shard of the partition is active now, or is known not to be led here."""
         waiting = self._waiting.pop(index, ())
         self._count -= len(waiting)
         for one in waiting:
             try:
-                self._submit_again(one)
+                self._resubmit(one)
             except Exception as error:  # noqa: BLE001 - the others must be served all the same
                 log.error("a request that waited for its coordinator failed", error=error)
 
-    def _submit_again(self, one: _Early) -> None:
+    def _resubmit(self, one: _Early) -> None:
         try:
             one.submit()
         except OperatingError as error:
@@ -89,11 +89,11 @@ class EarlyRequests:
         one.timer.cancel()
 
     def release_all(self) -> None:
-        """Metadata changed: see for all of them what that means."""
+        """Metadata changed: resubmit all of them."""
         for index in list(self._waiting):
             self.release(index)
 
-    def _give_up(self, one: _Early) -> None:
+    def _time_out(self, one: _Early) -> None:
         for index, waiting in self._waiting.items():
             if one in waiting:
                 waiting.remove(one)
@@ -104,7 +104,7 @@ class EarlyRequests:
         one.sink.respond(one.error)
 
     def stop(self) -> None:
-        """No timer rings any more."""
+        """Cancel the timers."""
         for waiting in self._waiting.values():
             for one in waiting:
                 one.timer.cancel()

@@ -1,17 +1,17 @@
-"""What the coordinator's pure machines hand out: answers, and records that must be written first.
+"""Effects of the coordinators' pure machines: replies, and records that must be written first.
 
 A machine is called with a request or the time, decides, and leaves effects in its outbox. The shell
 takes them out at once, in order, before it calls the machine again:
 
 - `Reply`: send it.
-- `Write`: append the entries as one batch, all or none of them. If the log refuses, nothing
-  happened: every reply is answered with the error, and `refused(ticket)` is told. If it takes them,
-  they are handed to `apply` (unless the machine has done so itself), and when the high watermark
-  has passed them the replies are sent and `written(ticket)` is told. If the leadership ends before,
-  the whole machine is dropped, and callers that still wait get NotCoordinator: what was written may
-  be committed or not, and the next coordinator reads it from the log.
+- `Write`: append the entries as one batch, all or none of them. If the log refuses, nothing has
+  changed: every reply is answered with the error, and `on_refused` is called. If they are appended,
+  they are applied (unless the machine has done so itself), and when the high watermark has passed
+  them the replies are sent and `on_written` is called. If the leadership ends before, the whole
+  machine is dropped, and waiting callers get NotCoordinator: what was written may be committed or
+  not, and the next coordinator reads it from the log.
 
-So an answer never tells of a state that a failover could take back.
+So a reply never depends on a state that a failover could revert.
 """
 
 from typing import Any, NamedTuple, NewType
@@ -23,14 +23,14 @@ Ticket = NewType("Ticket", int)
 
 
 class Producer(NamedTuple):
-    """Whose transaction a record belongs to."""
+    """The producer to whose transaction a record belongs."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
 
 
 class Caller(NamedTuple):
-    """Who asks. The token is the shell's: an answer goes to it."""
+    """The sender of a request. The token belongs to the shell: the response goes to it."""
 
     token: object
     version: int
@@ -40,24 +40,24 @@ class Caller(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer: a response message, or what its error code is made of."""
+    """A response message, or an OperatingError, which gives the error code."""
 
     token: object
     response: Any
 
 
 class Write(NamedTuple):
-    """Entries of the internal topic, and what is answered when they are committed."""
+    """Entries of the internal topic, and the replies to send when they are committed."""
 
     entries: tuple[Any, ...]
     """Key and value of each record, in order."""
     replies: tuple[Reply, ...] = ()
     ticket: Ticket | None = None
-    """For machines that want to hear what became of it."""
+    """For machines that need to know the outcome."""
     is_applied: bool = False
     """The machine's state has these entries already: `apply` is for loading only."""
     producer: Producer | None = None
-    """Whose transaction the entries belong to: they are written as a batch of it."""
+    """The producer to whose transaction the entries belong: they are a batch of it."""
 
 
 Effect = Reply | Write
@@ -73,19 +73,19 @@ class Outbox:
         self._tickets = 0
 
     def reply(self, caller: Caller, response: Any | OperatingError) -> None:
-        """Answer now."""
+        """Reply without waiting for a write."""
         self._effects.append(Reply(caller.token, response))
 
     def write(self, write: Write) -> None:
-        """Write, then answer."""
+        """Write, then send the replies."""
         self._effects.append(write)
 
     def ticket(self) -> Ticket:
-        """One that was not given before."""
+        """A new ticket."""
         self._tickets += 1
         return Ticket(self._tickets)
 
     def take(self) -> list[Effect]:
-        """Everything that is in it; it is empty then."""
+        """Remove and return all effects."""
         effects, self._effects = self._effects, []
         return effects

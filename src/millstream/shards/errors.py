@@ -1,10 +1,10 @@
-"""Why a coordinator does not take a request; `broker/requests/error_codes.py` has the codes."""
+"""Why a coordinator refuses a request; `broker/requests/error_codes.py` has the codes."""
 
 from millstream.model.errors import OperatingError
 
 
 class RequestRefused(OperatingError):
-    """What a coordinator refuses; `reason` is for clients, where the code does not say it all."""
+    """The base class; `reason` is for clients, where the code is not enough."""
 
     def __init__(self, reason: str = "") -> None:
         self.reason = reason or None
@@ -20,8 +20,8 @@ class CoordinatorLoading(RequestRefused):
 
 
 class CoordinatorNotAvailable(RequestRefused):
-    """There is no coordinator now; ask again."""
+    """There is no coordinator now; try again."""
 
 
 class InvalidEntries(RequestRefused):
-    """What the request asks for cannot be written as records."""
+    """The request cannot be written as records."""

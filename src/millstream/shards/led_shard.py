@@ -1,9 +1,9 @@
-"""One partition of an internal topic that is led here: its machine, and what it has written.
+"""One partition of an internal topic that is led here: its machine, and its pending writes.
 
-The machine's effects are drained after every call. What it writes is taken by the log at once or
-not at all; the answers wait until the high watermark has passed it. Writes that may wait for others
-of their kind (commits of offsets) are gathered until the end of the event loop's iteration and
-written as one batch; before any other call of the machine they are in the log.
+The machine's effects are drained after every call. A write is appended at once or refused; its
+replies wait until the high watermark has passed it. Writes that may wait for others of their kind
+(commits of offsets) are gathered until the end of the event loop's iteration and written as one
+batch; before any other call of the machine they are in the log.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from millstream.shards.errors import (
     NotCoordinator,
 )
 from millstream.shards.machine import Machine, ShardCall
-from millstream.shards.write_batch import AppendResult, WriteBatch, encoded
+from millstream.shards.write_batch import AppendResult, WriteBatch, encode_writes
 from millstream.storage.ports import AppendOutcome, PartitionLog
 
 AT_ONCE: Final = 0
@@ -31,24 +31,24 @@ AT_ONCE: Final = 0
 
 
 class Phase(Enum):
-    """Whether the partition serves."""
+    """Whether the shard is active."""
 
     LOADING = "loading"
     ACTIVE = "active"
     DROPPED = "dropped"
-    """Not led any more, or loaded again: what still comes for it is ignored."""
+    """Not led any more, or loaded again: later calls are ignored."""
 
 
-_NOT_TOGETHER: Final = (BatchTooLarge, InvalidEntries)
-"""Why several writes cannot be one batch although all but one of them could be written."""
+_SPLITTABLE_ERRORS: Final = (BatchTooLarge, InvalidEntries)
+"""Errors of a batch of several writes that may be due to only one of them."""
 
-# A look-up in an enumeration's class costs as much as four comparisons.
+# An attribute lookup in an enum class costs as much as four comparisons.
 _ACTIVE: Final = Phase.ACTIVE
 _DROPPED: Final = Phase.DROPPED
 
 
 class _Pending:
-    """A write that the log has taken and that is not committed yet."""
+    """A write that is in the log and not committed yet."""
 
     __slots__ = ("deadline_ms", "end", "is_answered", "write")
 
@@ -57,11 +57,11 @@ class _Pending:
         self.end = end
         self.deadline_ms = deadline_ms
         self.is_answered = not write.replies
-        """Its callers were answered, or there are none."""
+        """Its replies were sent, or there are none."""
 
 
 class LedShard(Generic[Machine]):
-    """See the module's docstring. `drain_effects` after every call of the machine."""
+    """See the module. `drain_effects` must follow every call of the machine."""
 
     def __init__(
         self, log: PartitionLog, leader_epoch: LeaderEpoch, context: ShardContext[Machine]
@@ -73,19 +73,19 @@ class LedShard(Generic[Machine]):
         self.outbox = Outbox()
         self.machine = context.dependencies.new_shard(self.index, self.outbox)
         self.load_end: Offset | None = None
-        """Where the log ended when all before it had been read; None: it is being read."""
+        """The log end offset up to which it was loaded; None: it is being loaded."""
         self.deferred: list[Callable[[Machine], None]] = []
-        """Calls of the machine that came while it was being loaded."""
+        """Calls of the machine to make when it is loaded."""
         self._context = context
         self._gathered: list[Write] = []
         """Written as one batch at the end of the event loop's iteration."""
         self._pending: deque[_Pending] = deque()
         self._unanswered: deque[_Pending] = deque()
-        """Those of them whose callers wait, by the time at which they are told to try again."""
+        """Those of them whose callers wait, by the deadline of their replies."""
         self._committed = NO_OFFSET
         self._expire_ms = 0
         self.is_draining = False
-        """Whether effects are being taken: that call releases by itself what is committed then."""
+        """Whether effects are being taken: that call releases what is committed then."""
 
     def __repr__(self) -> str:
         return f"LedShard({self.log.partition}, {self.phase.value})"
@@ -93,16 +93,16 @@ class LedShard(Generic[Machine]):
     # -- requests --------------------------------------------------------------------------
 
     def check_active(self) -> None:
-        """Raise CoordinatorLoading or NotCoordinator where it does not serve."""
+        """Raise CoordinatorLoading or NotCoordinator unless it is active."""
         if self.phase is Phase.LOADING:
             raise CoordinatorLoading
         if self.phase is Phase.DROPPED:
             raise NotCoordinator
 
     def submit(self, call: ShardCall, caller: Caller, request: Any, *, is_gathered: bool) -> None:
-        """Let the machine decide; its answer comes through the caller's token.
+        """Let the machine decide; the response goes through the caller's token.
 
-        Gathered writes are in the log before, unless the request `is_gathered` itself.
+        Gathered writes are appended before, unless the request `is_gathered` itself.
         """
         if self.phase is not _ACTIVE:
             self.check_active()
@@ -119,9 +119,9 @@ class LedShard(Generic[Machine]):
     # -- effects ---------------------------------------------------------------------------
 
     def drain_effects(self, time: Timestamps) -> None:
-        """Take the effects until none is left, and release what is committed by now."""
+        """Handle the effects until none is left, and release what is committed."""
         if self.is_draining:
-            return  # the high watermark moved inside of an append, whose caller releases it
+            return  # the high watermark moved inside an append, whose caller releases it
         self.is_draining = True
         try:
             self._release(time)
@@ -138,7 +138,7 @@ class LedShard(Generic[Machine]):
             self.is_draining = False
 
     def _write(self, write: Write, time: Timestamps) -> bool:
-        """Append it, or gather it with others; whether it was appended."""
+        """Append it, or gather it with others; return whether it was appended."""
         context = self._context
         may_wait = write.entries and context.settings.append_linger_ms != AT_ONCE
         if may_wait and context.dependencies.is_gatherable(write):
@@ -164,14 +164,14 @@ class LedShard(Generic[Machine]):
             batch.finish()
 
     def encode_gathered(self, time: Timestamps) -> WriteBatch | None:
-        """What was gathered, to be written at once; None where that is nothing."""
+        """The gathered writes as one batch; None if there are none."""
         if not self._gathered or self.phase is not _ACTIVE:
             return None
         gathered, self._gathered = self._gathered, []
         return WriteBatch(self, gathered, time, self._context.dependencies.encode)
 
     def finish_batch(self, writes: Sequence[Write], result: AppendResult, time: Timestamps) -> None:
-        """The log has taken the batch of these, or has not."""
+        """Handle the result of appending these writes as a batch."""
         self.is_draining = True
         try:
             self._finish(writes, result, time)
@@ -180,19 +180,21 @@ class LedShard(Generic[Machine]):
         self.drain_effects(time)
 
     def _append(self, writes: Sequence[Write], time: Timestamps) -> None:
-        """In one batch, or else one by one: what one cannot be is no fault of the others."""
+        """In one batch, or one by one if they have producers."""
         if len(writes) > 1 and any(one.producer is not None for one in writes):
             for one in writes:
                 self._append([one], time)
         elif any(one.entries for one in writes):
             self._finish(
-                writes, self.append(encoded(self._context.dependencies.encode, writes, time)), time
+                writes,
+                self.append(encode_writes(self._context.dependencies.encode, writes, time)),
+                time,
             )
-        else:  # an answer that waits for what was written before it
+        else:  # a reply that waits for earlier writes
             self._await_commit(writes, self.log.log_end, time)
 
     def append(self, batch: bytearray | OperatingError) -> AppendResult:
-        """The log takes the batch, or says why not."""
+        """Append the batch; return the result or the error."""
         if isinstance(batch, OperatingError):
             return batch
         try:
@@ -206,15 +208,17 @@ class LedShard(Generic[Machine]):
                 for reply in one.replies:
                     self._context.refuse(reply.token, NotCoordinator())
         elif isinstance(result, AppendOutcome):
-            self._applied(writes, result, time)
-        elif len(writes) > 1 and isinstance(result, _NOT_TOGETHER):
+            self._apply_appended(writes, result, time)
+        elif len(writes) > 1 and isinstance(result, _SPLITTABLE_ERRORS):
             for one in writes:
                 self._append([one], time)
         else:
             for one in writes:
                 self._refuse(one, result, time)
 
-    def _applied(self, writes: Sequence[Write], taken: AppendOutcome, time: Timestamps) -> None:
+    def _apply_appended(
+        self, writes: Sequence[Write], taken: AppendOutcome, time: Timestamps
+    ) -> None:
         counts = self._context.counts
         counts.batches += 1
         counts.writes += len(writes)
@@ -223,13 +227,13 @@ class LedShard(Generic[Machine]):
         now_ms, wall_ms = time
         for one in writes:
             last += len(one.entries)
-            self.machine.appended(one, Offset(last), now_ms=now_ms, wall_ms=wall_ms)
+            self.machine.on_appended(one, Offset(last), now_ms=now_ms, wall_ms=wall_ms)
         if last != taken.last_offset:
             invariant(False, "I-29 not every entry has its offset", partition=self.log.partition)
         self._await_commit(writes, base, time)
 
     def _await_commit(self, writes: Sequence[Write], base: Offset, time: Timestamps) -> None:
-        """The log has the writes from `base` on. Without followers they are committed already."""
+        """The writes are in the log from `base` on. Without followers they are committed now."""
         end = base
         if not self._pending and self.phase is _ACTIVE:
             mark = self.log.high_watermark
@@ -247,24 +251,24 @@ class LedShard(Generic[Machine]):
                 self._unanswered.append(pending)
 
     def commit_to(self, mark: Offset) -> None:
-        """What is below the high watermark cannot be lost any more."""
+        """Everything below the high watermark is committed."""
         if mark > self._committed:
             self._committed = mark
-            self.machine.committed(mark)
+            self.machine.on_high_watermark(mark)
 
     def _answer(self, write: Write, time: Timestamps) -> None:
         for reply in write.replies:
             self._context.answer(reply)
-        self.machine.written(write, now_ms=time.now_ms)
+        self.machine.on_written(write, now_ms=time.now_ms)
 
     def _refuse(self, write: Write, error: OperatingError, time: Timestamps) -> None:
         self._context.counts.writes_refused += 1
         for reply in write.replies:
             self._context.refuse(reply.token, error)
-        self.machine.refused(write, error, now_ms=time.now_ms)
+        self.machine.on_refused(write, error, now_ms=time.now_ms)
 
     def _release(self, time: Timestamps) -> None:
-        """Answer what the high watermark has passed."""
+        """Send the replies of writes that the high watermark has passed."""
         if self.phase is not _ACTIVE:
             return
         mark = self.log.high_watermark
@@ -276,7 +280,7 @@ class LedShard(Generic[Machine]):
                 pending.is_answered = True
                 for reply in pending.write.replies:
                     self._context.answer(reply)
-            self.machine.written(pending.write, now_ms=time.now_ms)
+            self.machine.on_written(pending.write, now_ms=time.now_ms)
         while self._unanswered and self._unanswered[0].is_answered:
             self._unanswered.popleft()
 
@@ -284,24 +288,24 @@ class LedShard(Generic[Machine]):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether all that was read is committed by now."""
+        """Whether all that was loaded is committed."""
         return self.load_end is not None and self.log.high_watermark >= self.load_end
 
     def activate(self) -> None:
-        """Serve from now on."""
+        """Start serving requests."""
         invariant(self.phase is Phase.LOADING, "I-30 a shard is activated twice", shard=self)
         invariant(self.is_loaded, "I-30 a shard serves before it knows all", shard=self)
         self.phase = Phase.ACTIVE
         time = self._context.timestamps()
         self._expire_ms = time.now_ms + self._context.settings.expire_interval_ms
         self.commit_to(self.log.high_watermark)
-        self.machine.loaded(now_ms=time.now_ms, wall_ms=time.wall_ms)
+        self.machine.on_loaded(now_ms=time.now_ms, wall_ms=time.wall_ms)
         for call in self.deferred:
             call(self.machine)
         self.drain_effects(time)
 
     def drop(self) -> None:
-        """Every caller that waits gets NotCoordinator."""
+        """Answer all waiting callers with NotCoordinator."""
         was_active, self.phase = self.phase is Phase.ACTIVE, Phase.DROPPED
         context = self._context
         waiting = [one.write for one in self._pending if not one.is_answered]
@@ -321,7 +325,7 @@ class LedShard(Generic[Machine]):
     # -- time ------------------------------------------------------------------------------
 
     def due_ms(self) -> int:
-        """When `tick` has something to do."""
+        """When `tick` has work to do."""
         due = self._expire_ms
         found = self.machine.next_deadline_ms()
         if found is not None and found < due:
@@ -331,13 +335,13 @@ class LedShard(Generic[Machine]):
         return due
 
     def tick(self, time: Timestamps) -> None:
-        """Sessions, rebalances, writes that take too long, and what has expired."""
+        """Handle sessions, rebalances, commit timeouts, and what has expired."""
         self.write_gathered(time)
         now_ms = time.now_ms
         while self._unanswered and (
             self._unanswered[0].is_answered or self._unanswered[0].deadline_ms <= now_ms
         ):
-            self._give_up(self._unanswered.popleft())
+            self._time_out(self._unanswered.popleft())
         found = self.machine.next_deadline_ms()
         if found is not None and found <= now_ms:
             self.machine.tick(now_ms=now_ms, wall_ms=time.wall_ms)
@@ -348,8 +352,8 @@ class LedShard(Generic[Machine]):
             self._expire_ms = now_ms + (0 if has_more else interval_ms)
             self.drain_effects(time)
 
-    def _give_up(self, pending: _Pending) -> None:
-        """Tell the callers to try again; what was written may still be committed."""
+    def _time_out(self, pending: _Pending) -> None:
+        """Answer with a retriable error; the write may still be committed."""
         if pending.is_answered:
             return
         pending.is_answered = True
@@ -358,5 +362,5 @@ class LedShard(Generic[Machine]):
             self._context.refuse(reply.token, CoordinatorNotAvailable())
 
     def expire_soon(self) -> None:
-        """With the next `tick`."""
+        """Start a sweep with the next `tick`."""
         self._expire_ms = self._context.timestamps().now_ms

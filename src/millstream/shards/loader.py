@@ -19,13 +19,13 @@ from millstream.shards.led_shard import LedShard, Phase
 from millstream.storage.log.reader import Isolation, ReadSlice
 from millstream.storage.ports import PartitionLog
 
-RECORDS_PER_TURN: Final = 500
-"""Read between two turns of others: one to two milliseconds. A batch is read as a whole."""
+RECORDS_PER_STEP: Final = 500
+"""One to two milliseconds; others are served between two steps. A batch is not split."""
 _ANY_SIZE: Final = 2**31 - 1
 
 
 def load_steps(led: LedShard[Any], *, size_max: int) -> StepGenerator[int]:
-    """Read everything up to the log's end as it is now; how many records that were.
+    """Read everything up to the current log end; return the number of records.
 
     Ends early when the shard is dropped. Raises OperatingError and MalformedRecords.
     """
@@ -36,11 +36,11 @@ def load_steps(led: LedShard[Any], *, size_max: int) -> StepGenerator[int]:
         rows, _, _ = walk(records, 0, len(records), check_crc=True, size_max=_ANY_SIZE)
         if not rows:
             raise CorruptRecords(f"{log.partition}: no batch can be read at offset {offset}")
-        for start, stop, contained in _parts(rows):
+        for start, stop, contained in _step_ranges(rows):
             if led.phase is Phase.DROPPED:
                 return count
-            # What is committed goes to its place at once: a million changes that wait for the high
-            # watermark take twice the time, most of it the garbage collector's.
+            # So that committed offsets are stored directly: a million changes that wait for the
+            # high watermark take twice the time, most of it for garbage collection.
             led.commit_to(log.high_watermark)
             led.machine.load(records[start:stop])
             count += contained
@@ -63,12 +63,12 @@ def _read_steps(log: PartitionLog, offset: Offset, size_max: int) -> StepGenerat
     return memoryview(records)
 
 
-def _parts(rows: "array[int]") -> Iterator[tuple[int, int, int]]:
-    """Where whole batches begin and end that make a turn, and how many records they have."""
+def _step_ranges(rows: "array[int]") -> Iterator[tuple[int, int, int]]:
+    """Start and end position of the batches of each step, and how many records they have."""
     start, count = rows[POSITION], 0
     for at in range(0, len(rows), ROW_FIELDS):
         count += rows[at + RECORD_COUNT]
         stop = rows[at + POSITION] + rows[at + SIZE]
-        if count >= RECORDS_PER_TURN or at + ROW_FIELDS == len(rows):
+        if count >= RECORDS_PER_STEP or at + ROW_FIELDS == len(rows):
             yield start, stop, count
             start, count = stop, 0

@@ -1,4 +1,4 @@
-"""What the shell asks of a shard: the pure machine of one partition of an internal topic."""
+"""The interface of a shard: the pure machine of one partition of an internal topic."""
 
 from typing import Any, Protocol, TypeVar
 
@@ -10,41 +10,41 @@ from millstream.shards.effects import Caller, Write
 
 
 class ShardMachine(Protocol):
-    """Decides without I/O and without a clock; see `effects` for what it hands out."""
+    """Decides without I/O and without a clock; its output is `effects`."""
 
     @property
     def skipped_count(self) -> int:
-        """Records that `load` has passed over because their kind is not known here."""
+        """Records that `load` has skipped because their type is unknown."""
 
     def load(self, records: Buffer) -> None:
         """Whole batches of the log, in order. Raises MalformedRecords and OperatingError."""
 
-    def loaded(self, *, now_ms: int, wall_ms: int) -> None:
-        """All that was in the log has been applied: sessions begin."""
+    def on_loaded(self, *, now_ms: int, wall_ms: int) -> None:
+        """The whole log has been applied: start the sessions."""
 
     def unload(self) -> list[object]:
-        """The tokens of all callers that wait and are not in a write; the machine is dead."""
+        """The tokens of all waiting callers that are not in a write; the machine is dead."""
 
-    def appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
-        """The log has taken the write; its last entry is at `last_offset`."""
+    def on_appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
+        """The write is in the log; its last entry is at `last_offset`."""
 
-    def refused(self, write: Write, error: OperatingError, *, now_ms: int) -> None:
-        """The log has not taken it; the shell answers its replies."""
+    def on_refused(self, write: Write, error: OperatingError, *, now_ms: int) -> None:
+        """The log refused it; the shell answers its replies."""
 
-    def committed(self, high_watermark: Offset) -> None:
-        """What is below cannot be lost any more."""
+    def on_high_watermark(self, high_watermark: Offset) -> None:
+        """Everything below it is committed."""
 
-    def written(self, write: Write, *, now_ms: int) -> None:
-        """The high watermark has passed it."""
+    def on_written(self, write: Write, *, now_ms: int) -> None:
+        """The high watermark has passed the write."""
 
     def next_deadline_ms(self) -> int | None:
         """When to call `tick`."""
 
     def tick(self, *, now_ms: int, wall_ms: int) -> None:
-        """Time-outs that have run out."""
+        """Handle the deadlines that have passed."""
 
     def expire(self, *, now_ms: int, wall_ms: int) -> bool:
-        """A step of removing what has expired; True when there is more to do now."""
+        """Do a step of removing what has expired; True if there is more to do now."""
 
 
 Machine = TypeVar("Machine", bound=ShardMachine)

@@ -1,6 +1,6 @@
-"""Keys and values of many records at once, between the log's batches and the entries they hold.
+"""Keys and values of many records at once, between the log's batches and their entries.
 
-Loading reads millions of records: the kernels take the batches apart, and only what remains per
+Loading reads millions of records: the kernels decode the batches, and only the remaining work per
 record is done here.
 """
 
@@ -33,21 +33,21 @@ from millstream.shards.effects import Producer
 _CONTROL: Final = 0x20
 
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
-"""Decoded at a time: a few of a log's reads, so that not all of a segment is there as objects."""
+"""Decoded at once: a few reads of a log, so that a segment is never in memory as objects."""
 
 Pair = tuple[bytes, bytes | None]
 
-_FEW: Final = 32
-"""Up to so many small records are written right here: a commit is one, and to bring it into the
-form of columns would cost several times more than to write it."""
+_SMALL_COUNT: Final = 32
+"""Up to so many small records are encoded right here: a commit is one, and converting it to
+columns would cost several times more than encoding it."""
 _SMALL_BYTES: Final = 500
-"""Of a key and a value together: whatever is counted in such a record has a varint in the table."""
+"""Of a key and a value together: all lengths in such a record have a varint in the table."""
 _NULL_AND_END: Final = b"\x01\0"
-"""A length of -1 in the place of a value, and no headers."""
+"""A length of -1 for a null value, and no headers."""
 
 
 def _varint(number: int) -> bytes:
-    """A number that is not negative, zigzag, seven bits a byte."""
+    """A non-negative number as a zigzag varint."""
     left = number << 1
     parts = bytearray()
     while left > 0x7F:
@@ -60,7 +60,7 @@ def _varint(number: int) -> bytes:
 _VARINTS: Final = tuple(_varint(number) for number in range(512))
 
 _UNCHECKED: Final = Struct(">qiibI")
-"""Base offset, length, leader epoch, magic, CRC: what the CRC does not cover."""
+"""Base offset, length, leader epoch, magic, CRC: not covered by the CRC."""
 _CHECKED: Final = Struct(">hiqqqhii")
 """Attributes, last offset delta, base timestamp, max timestamp, producer id and epoch, base
 sequence, record count."""
@@ -69,7 +69,7 @@ _MAGIC: Final = 2
 
 
 class Block(NamedTuple):
-    """The records of one batch, by columns. An empty batch (compaction leaves them) has none."""
+    """The records of one batch, by columns. An empty batch (left by compaction) has none."""
 
     offsets: Sequence[int]
     keys: Sequence[bytes | None]
@@ -79,9 +79,9 @@ class Block(NamedTuple):
 
 
 def read_blocks(records: Buffer) -> Iterator[Block]:
-    """The whole batches in `records`; one that is cut off at the end is left out.
+    """The whole batches in `records`; a truncated last one is ignored.
 
-    Raises MalformedRecords for damaged ones.
+    Raises MalformedRecords for corrupt ones.
     """
     view = memoryview(records)
     position = next_offset = 0
@@ -127,16 +127,16 @@ def _cells(column: BinaryColumn | None, count: int) -> list[bytes | None]:
 
 
 def build_batch(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOptions) -> bytearray:
-    """One batch of at least one record, all of the same time."""
-    if 0 < len(pairs) <= _FEW and not options.codec and options.append_time_ms is None:
-        records = _few_records(pairs)
+    """One batch of at least one record, all with the same timestamp."""
+    if 0 < len(pairs) <= _SMALL_COUNT and not options.codec and options.append_time_ms is None:
+        records = _encode_small_records(pairs)
         if records is not None:
-            return _few_sealed(records, len(pairs), timestamp_ms, options)
+            return _build_small_batch(records, len(pairs), timestamp_ms, options)
     return build_in_columns(pairs, timestamp_ms, options)
 
 
 def build_in_columns(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOptions) -> bytearray:
-    """The same by the kernel for records in any number, of any size."""
+    """The same with the kernel, for any number and size of records."""
     keys = _column([key for key, _ in pairs])
     values = _column([value for _, value in pairs])
     timestamps = array("q", (timestamp_ms,)) * len(pairs)
@@ -144,22 +144,26 @@ def build_in_columns(pairs: Sequence[Pair], timestamp_ms: int, options: BatchOpt
     return columns.encode(rows, 0, len(pairs), options)
 
 
-def _few_records(pairs: Sequence[Pair]) -> bytes | None:
-    """The records of a batch; None where one is not small."""
+def _encode_small_records(pairs: Sequence[Pair]) -> bytes | None:
+    """The records of a batch; None if one is not small."""
     records = []
     for delta, (key, value) in enumerate(pairs):
         if len(key) + len(value or b"") > _SMALL_BYTES:
             return None
-        # Attributes, and the time after the batch's, are zero; so is the number of headers.
+        # Attributes, timestamp delta and header count are zero.
         body = b"\0\0" + _VARINTS[delta] + _VARINTS[len(key)] + key
         body += _NULL_AND_END if value is None else _VARINTS[len(value)] + value + b"\0"
         records.append(_VARINTS[len(body)] + body)
     return b"".join(records)
 
 
-def _few_sealed(records: bytes, count: int, timestamp_ms: int, options: BatchOptions) -> bytearray:
+def _build_small_batch(
+    records: bytes, count: int, timestamp_ms: int, options: BatchOptions
+) -> bytearray:
     checked = _CHECKED.pack(
-        0 if options is BATCH_DEFAULTS else options.attributes,  # made up anew at every look
+        0
+        if options is BATCH_DEFAULTS
+        else options.attributes,  # the property computes it every time
         count - 1,
         timestamp_ms,
         timestamp_ms,

@@ -1,8 +1,8 @@
-"""Writes that were gathered, on their way into the log in steps.
+"""Gathered writes of one shard, appended to the log in steps.
 
-The steps of many shards are done one kind after the other: encode all, append all, apply all. The
-same work many times in a row costs less than shard after shard: of 65 us for a commit, with twenty
-in an iteration of the event loop, it saves 8. No request reaches a shard in between.
+The steps are done for all shards one after the other: encode all, append all, apply all. The same
+work many times in a row costs less than shard after shard: of 65 us for a commit, with twenty in an
+iteration of the event loop, it saves 8. No request reaches a shard in between.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from millstream.shards.led_shard import LedShard
 
 AppendResult = AppendOutcome | OperatingError
-"""What became of a batch."""
+"""The result of appending a batch."""
 
 
-def encoded(
+def encode_writes(
     encode: Encode, writes: Sequence[Write], time: Timestamps
 ) -> bytearray | OperatingError:
-    """All of them as one batch; or why that cannot be."""
+    """Encode all of them as one batch, or return the error."""
     entries = [entry for write in writes for entry in write.entries]
     try:
         return encode(entries, now_ms=time.wall_ms, producer=writes[0].producer)
@@ -33,7 +33,7 @@ def encoded(
 
 
 class WriteBatch:
-    """Of one shard: made, then `append` and `finish`, each once."""
+    """Of one shard: `append` and then `finish`, each once."""
 
     __slots__ = ("_batch", "_result", "_time", "_writes", "led")
 
@@ -43,18 +43,18 @@ class WriteBatch:
         self.led = led
         self._writes = writes
         self._time = time
-        self._batch = encoded(encode, writes, time)
+        self._batch = encode_writes(encode, writes, time)
         self._result: AppendResult = CoordinatorNotAvailable()
-        """The callers' answer where the append failed by a fault of ours: they ask again."""
+        """What callers get if the append failed because of a bug of ours: a retriable error."""
 
     def append(self) -> None:
-        """The log takes it, or refuses; what is committed by then is released in `finish`."""
+        """Append it, or get it refused; what is committed by then is released in `finish`."""
         led = self.led
         led.is_draining = True
         self._result = led.append(self._batch)
 
     def finish(self) -> None:
-        """Let the machine know, and the callers that wait."""
+        """Notify the machine and the waiting callers."""
         led = self.led
         led.is_draining = False
         led.finish_batch(self._writes, self._result, self._time)

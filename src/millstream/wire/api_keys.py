@@ -109,22 +109,22 @@ class ApiKey(IntEnum):
 
 
 OWN_KEYS: Final = frozenset({ApiKey.PULL_METADATA})
-"""APIs among our own brokers, which Kafka has not: numbered where it will not come for long. They
-are told with the others when a client asks for versions. Clients look for the keys they know: Java
-keeps the others apart, librdkafka never finds them, franz-go leaves out what is beyond its own."""
+"""APIs between our own brokers that Kafka does not have, with numbers that it will not use for
+long. ApiVersions advertises them with the others. Clients ignore keys they do not know: Java keeps
+them separately, librdkafka never looks them up, franz-go drops those beyond its own."""
 
 
 class Api(NamedTuple):
     """One row of the catalogue."""
 
     versions: range
-    """All versions Kafka's definitions hold, an unstable newest one too."""
+    """All versions in Kafka's definitions, including an unstable newest one."""
     flexible_from: int | None
     """First version with compact lengths and tagged fields; None: no version has them."""
 
 
-# What brokers and clients say to each other, and what brokers say to the controller. The quorum of
-# controllers and the coordinator of share groups have APIs of their own, which we do not need.
+# APIs between brokers and clients, and from brokers to the controller. The controller quorum and
+# the share coordinator have APIs of their own, which we do not need.
 APIS: Final[dict[ApiKey, Api]] = {
     ApiKey.PRODUCE: Api(range(3, 14), 9),
     ApiKey.FETCH: Api(range(4, 19), 12),

@@ -1,6 +1,6 @@
-"""Which class is the request or response of an API: found by name, its module imported on demand.
+"""The request and response classes of an API, found by name; modules are imported on demand.
 
-A broker that imported all messages at its start would be ready a tenth of a second later.
+Importing all messages would delay the start of a broker by a tenth of a second.
 """
 
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from millstream.wire.schema import Message
 
 
 def all_keys() -> Iterable[ApiKey]:
-    """Every API of Kafka's in the catalogue, by number."""
+    """Every Kafka API in the catalogue, by number."""
     return [key for key in APIS if key not in OWN_KEYS]
 
 

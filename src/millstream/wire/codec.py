@@ -1,7 +1,7 @@
 """Codecs made from declared fields: Python source per struct and version, compiled at first use.
 
-Specialising is what makes them fast and keeps them simple: a compiled reader has no test of the
-version, and a run of fixed-size fields is a single call into `struct`.
+Specialising makes them fast and keeps them simple: a compiled reader does not test the version, and
+a run of fixed-size fields is a single call into `struct`.
 """
 
 import struct as fixed
@@ -42,21 +42,21 @@ class _Source:
     def compile(self, title: str) -> Callable[..., Any]:
         function = self.lines[0].split()[1].partition("(")[0]
         code = compile("\n".join(self.lines), f"<{title}>", "exec")
-        exec(code, self.names)  # noqa: S102 - our own text, made from the declarations alone
+        exec(code, self.names)  # noqa: S102 - our own text, made only from the declarations
         made: Callable[..., Any] = self.names[function]
         return made
 
 
-def _is_plain(field: Field, version: int) -> bool:
-    """In its place in this version, as opposed to absent or tagged."""
+def _is_positional(field: Field, version: int) -> bool:
+    """Whether this version has it at its position, as opposed to absent or tagged."""
     return field.tag is None and version in field.versions
 
 
 def _runs(struct: "type[Struct]", version: int) -> list[list[Field]]:
-    """The plain fields of a version; neighbours of fixed size are together."""
+    """The positional fields of a version; adjacent ones of fixed size are grouped."""
     runs: list[list[Field]] = []
     for field in struct.FIELDS:
-        if not _is_plain(field, version):
+        if not _is_positional(field, version):
             continue
         if runs and field.kind in values.FORMATS and runs[-1][0].kind in values.FORMATS:
             runs[-1].append(field)
@@ -75,7 +75,7 @@ def _known_tags(struct: "type[Struct]", version: int) -> dict[int, Field]:
 
 
 def _null_of(field: Field) -> int:
-    """The byte that stands for a struct that is not there."""
+    """The byte that stands for a null struct."""
     return values.NULL_STRUCT if field.tag is None else values.NULL_STRUCT_IN_TAG
 
 
@@ -102,12 +102,12 @@ def constructor_of(struct: "type[Struct]") -> Callable[..., None]:
 
 
 def _default_of(field: Field) -> tuple[str, dict[str, Any]]:
-    """An expression for the default, and the object that it names."""
-    if field.plain_default is not None and field.kind is Kind.ARRAY:
+    """An expression for the default, and the objects that it refers to."""
+    if field.declared_default is not None and field.kind is Kind.ARRAY:
         return "[]", {}
-    if field.plain_default is not None and field.kind is Kind.STRUCT:
+    if field.declared_default is not None and field.kind is Kind.STRUCT:
         return f"struct_{field.name}()", {f"struct_{field.name}": field.struct}
-    return f"default_{field.name}", {f"default_{field.name}": field.plain_default}
+    return f"default_{field.name}", {f"default_{field.name}": field.declared_default}
 
 
 # -- reader ------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _default_of(field: Field) -> tuple[str, dict[str, Any]]:
 
 @cache
 def reader_of(struct: "type[Struct]", form: Form) -> Reader:
-    """Reads a struct of one version, field after field in declared order."""
+    """Reads a struct of one version, field by field in declared order."""
     source = _Source("def read(view, at):", uuid_of=values.uuid_of, NO_TAGS=values.NO_TAGS)
     source.add("self = new(struct)", new=object.__new__, struct=struct)
     for run in _runs(struct, form.version):
@@ -127,7 +127,7 @@ def reader_of(struct: "type[Struct]", form: Form) -> Reader:
             names = {reader: _value_reader(first, form)}
             source.add(f"self.{first.name}, at = {reader}(view, at)", **names)
     for field in struct.FIELDS:
-        if not _is_plain(field, form.version):
+        if not _is_positional(field, form.version):
             default, names = _default_of(field)
             source.add(f"self.{field.name} = {default}", **names)
     _add_tags_read(source, struct, form)
@@ -188,10 +188,10 @@ def _kind_reader(
 
 
 def _kind_bytes_min(kind: Kind, struct: "type[Struct] | None", form: Form) -> int:
-    """The fewest bytes a value can take: bounds the count of an array."""
+    """The minimum encoded size of a value: bounds the count of an array."""
     if struct is not None:
-        plain = [one for one in struct.FIELDS if _is_plain(one, form.version)]
-        return sum(_bytes_min(one, form) for one in plain) + form.is_flexible
+        positional = [one for one in struct.FIELDS if _is_positional(one, form.version)]
+        return sum(_bytes_min(one, form) for one in positional) + form.is_flexible
     if kind in values.FORMATS:
         return fixed.calcsize(">" + values.FORMATS[kind])
     if form.is_flexible:
@@ -211,7 +211,7 @@ def _bytes_min(field: Field, form: Form) -> int:
 
 @cache
 def writer_of(struct: "type[Struct]", form: Form) -> Writer:
-    """Writes a struct of one version; refuses what that version cannot say."""
+    """Writes a struct of one version; ValueError for values that it cannot encode."""
     source = _Source("def write(out, self):")
     title = f"{struct.__name__} v{form.version}"
     for field in struct.FIELDS:

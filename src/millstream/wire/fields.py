@@ -1,4 +1,4 @@
-"""The notation: one call per field says its type and in which versions it is there.
+"""The notation: one call per field with its type and the versions that have it.
 
     throttle_time_ms: int = int32("3+", ignorable=True)
     topics: list[Topic] | None = array(Topic, nullable="1+")
@@ -60,18 +60,25 @@ class Field:
     """One field of a struct, as declared. Not a value: instances of the struct hold those."""
 
     __slots__ = (
-        "element", "ignorable", "kind", "name", "nullable", "plain_default", "struct", "tag",
+        "declared_default",
+        "element",
+        "ignorable",
+        "kind",
+        "name",
+        "nullable",
+        "struct",
+        "tag",
         "versions",
     )  # fmt: skip
 
-    def __init__(self, kind: Kind, versions: str, plain_default: object) -> None:
+    def __init__(self, kind: Kind, versions: str, declared_default: object) -> None:
         self.name = ""
         self.kind = kind
         self.versions: range = versions_from(versions)
         self.nullable: range = NEVER
         """Versions in which the value may be null; the field may be absent in some of them."""
-        self.plain_default = plain_default
-        """What `default` gives, where that is no object that its holder may change."""
+        self.declared_default = declared_default
+        """The value of `default`, unless that is a mutable object."""
         self.tag: int | None = None
         """Number of a tagged field, which is tagged in all its versions."""
         self.ignorable = False
@@ -82,21 +89,21 @@ class Field:
 
     @property
     def default(self) -> Any:
-        """What the field holds where nobody set it: fresh for arrays and structs."""
-        if self.plain_default is None:
+        """The value of a field that was not set: a new object for arrays and structs."""
+        if self.declared_default is None:
             return None
         if self.kind is Kind.ARRAY:
             return []
-        return self.struct() if self.kind is Kind.STRUCT and self.struct else self.plain_default
+        return self.struct() if self.kind is Kind.STRUCT and self.struct else self.declared_default
 
     def __repr__(self) -> str:
         return f"Field({self.name!r}, {self.kind.value}, {self.versions})"
 
 
-# -- what the type checker sees: a call that gives the field's value -----------------------------
+# -- what the type checker sees: a call that returns the field's value --------------------------
 
 
-class _Plain(Protocol[T]):
+class _NonNullable(Protocol[T]):
     def __call__(
         self, versions: str = ..., *, default: T = ..., tag: int = ..., ignorable: bool = ...
     ) -> T: ...
@@ -120,7 +127,7 @@ class _Nullable(Protocol[T]):
 
 
 _ZERO: Final = object()
-"""Stands for an empty array or a struct of defaults, which are made afresh."""
+"""Represents an empty array or a struct of defaults, which are created each time."""
 
 
 def _declare(kind: Kind, zero: object, versions: str = ALL, **options: Any) -> Any:
@@ -132,14 +139,14 @@ def _declare(kind: Kind, zero: object, versions: str = ALL, **options: Any) -> A
     return field
 
 
-boolean: Final[_Plain[bool]] = partial(_declare, Kind.BOOLEAN, False)
-int8: Final[_Plain[int]] = partial(_declare, Kind.INT8, 0)
-int16: Final[_Plain[int]] = partial(_declare, Kind.INT16, 0)
-uint16: Final[_Plain[int]] = partial(_declare, Kind.UINT16, 0)
-int32: Final[_Plain[int]] = partial(_declare, Kind.INT32, 0)
-int64: Final[_Plain[int]] = partial(_declare, Kind.INT64, 0)
-float64: Final[_Plain[float]] = partial(_declare, Kind.FLOAT64, 0.0)
-uuid: Final[_Plain[UUID]] = partial(_declare, Kind.UUID, NO_UUID)
+boolean: Final[_NonNullable[bool]] = partial(_declare, Kind.BOOLEAN, False)
+int8: Final[_NonNullable[int]] = partial(_declare, Kind.INT8, 0)
+int16: Final[_NonNullable[int]] = partial(_declare, Kind.INT16, 0)
+uint16: Final[_NonNullable[int]] = partial(_declare, Kind.UINT16, 0)
+int32: Final[_NonNullable[int]] = partial(_declare, Kind.INT32, 0)
+int64: Final[_NonNullable[int]] = partial(_declare, Kind.INT64, 0)
+float64: Final[_NonNullable[float]] = partial(_declare, Kind.FLOAT64, 0.0)
+uuid: Final[_NonNullable[UUID]] = partial(_declare, Kind.UUID, NO_UUID)
 string: Final[_Nullable[str]] = partial(_declare, Kind.STRING, "")
 blob: Final[_Nullable[Bytes]] = partial(_declare, Kind.BYTES, b"")
 record_batches: Final[_Nullable[Bytes]] = partial(_declare, Kind.RECORDS, None)
@@ -161,7 +168,7 @@ def array(
     ignorable: bool = ...,
 ) -> list[T] | None: ...
 def array(item: Any, versions: str = ALL, **options: Any) -> Any:
-    """A list of structs, given their class, or of plain values, given their call."""
+    """A list of structs, given their class, or of primitive values, given their call."""
     field = _declare(Kind.ARRAY, _ZERO, versions, **options)
     if isinstance(item, type):
         field.element, field.struct = Kind.STRUCT, item

@@ -1,8 +1,8 @@
-"""What stands in front of every request and response.
+"""Request and response headers.
 
-A flexible request has tagged fields behind its header (version 2), and so has its response
-(version 1), except that of ApiVersions: a client must be able to read it before it knows what the
-broker is. The client id keeps its first, non-compact encoding in all versions. Tagged fields of
+A flexible request has tagged fields at the end of its header (version 2), and so has its response
+(version 1), except that of ApiVersions: a client must be able to read it before it knows the
+broker's version. The client id keeps its non-compact encoding in all versions. Tagged fields of
 headers are skipped: none is defined.
 """
 
@@ -25,17 +25,17 @@ _NO_TAGS: Final = b"\0"
 
 
 class RequestHeader(NamedTuple):
-    """Whose answer it will be, and how to read the body."""
+    """The header of a request."""
 
     api_key: ApiKey
     api_version: int
-    """As sent: it may be a version that we do not know."""
+    """As sent: it may be an unknown version."""
     correlation_id: int
     client_id: str | None
 
 
 def is_flexible(key: ApiKey, version: int) -> bool:
-    """Whether a version, known or yet to come, has compact lengths and tagged fields."""
+    """Whether a version, known or newer, has compact lengths and tagged fields."""
     flexible_from = APIS[key].flexible_from
     return flexible_from is not None and version >= flexible_from
 
@@ -49,8 +49,8 @@ def response_header_version(key: ApiKey, version: int) -> int:
 
 
 def decode_request_header(data: Bytes) -> tuple[RequestHeader, int]:
-    """The header, and where the body begins. A key outside our catalogue is malformed: without it
-    the length of the header is not known.
+    """The header, and where the body starts. A key outside our catalogue is malformed: without it
+    the length of the header is unknown.
     """
     view = memoryview(data)
     if len(view) < _REQUEST.size:
@@ -76,7 +76,7 @@ def encode_request_header(
 
 
 def decode_response_header(data: Bytes, key: ApiKey, version: int) -> tuple[int, int]:
-    """The correlation id, and where the body begins."""
+    """The correlation id, and where the body starts."""
     view = memoryview(data)
     if len(view) < _CORRELATION_ID.size:
         raise MalformedFrame(f"response header in {len(view)} bytes")
@@ -92,7 +92,7 @@ def encode_response_header(key: ApiKey, version: int, correlation_id: int) -> by
 
 @lru_cache(maxsize=1024)
 def response_header_end(key: int, version: int) -> bytes:
-    """What a response's header has behind the correlation id. Asked for with every answer."""
+    """What follows the correlation id in a response header. Called for every response."""
     return _NO_TAGS if response_header_version(ApiKey(key), version) else b""
 
 

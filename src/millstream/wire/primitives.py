@@ -1,8 +1,8 @@
-"""The protocol's smallest pieces: varints, strings, byte strings, and the error for bad bytes.
+"""The protocol's primitive types: varints, strings, byte strings, and the error for bad bytes.
 
-A reader takes `(view, at)` and gives `(value, position behind it)`; a writer takes `(out, value)`.
-Readers check every length against the bytes that are there before they slice or allocate, so a
-frame can never make us reserve more than it brought.
+A reader takes `(view, at)` and returns `(value, end position)`; a writer takes `(out, value)`.
+Readers check every length against the available bytes before they slice or allocate, so a frame can
+never make us allocate more than its own size.
 """
 
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from typing import Any, Final
 from millstream.model.errors import OperatingError
 
 Bytes = bytes | bytearray | memoryview
-"""What a field of bytes may hold; a decoded one is a view into the frame, not a copy."""
+"""Type of a bytes field; a decoded one is a view into the frame, not a copy."""
 
 Reader = Callable[[memoryview, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
 STRING_BYTES_MAX: Final = 0x7FFF
-"""Longest string of the protocol: its first encoding counts with a signed 16-bit number."""
+"""Longest string of the protocol: its first encoding has an int16 length."""
 UNSIGNED_VARINT_MAX: Final = 0xFFFF_FFFF
 
 INT16: Final = Struct(">h")
@@ -26,7 +26,7 @@ INT32: Final = Struct(">i")
 
 
 class MalformedFrame(OperatingError):
-    """Bytes that are not what the protocol says. The one error for all of them."""
+    """Bytes that violate the protocol; the only error for that."""
 
     def __init__(self, what: str, *, at: int | None = None) -> None:
         self.what, self.at = what, at
@@ -81,23 +81,23 @@ def _write_bits(out: bytearray, value: int) -> None:
 
 
 def write_unsigned_varint(out: bytearray, value: int) -> None:
-    """Refuses what does not fit 32 bits: the reader would."""
+    """ValueError for values that do not fit 32 bits: the reader would refuse them."""
     if not 0 <= value <= UNSIGNED_VARINT_MAX:
-        raise ValueError(f"{value} is no unsigned 32-bit number")
+        raise ValueError(f"{value} is not a uint32")
     _write_bits(out, value)
 
 
 def write_varint(out: bytearray, value: int) -> None:
     """Zigzag, 32 bits."""
     if not -(2**31) <= value < 2**31:
-        raise ValueError(f"{value} is no 32-bit number")
+        raise ValueError(f"{value} is not an int32")
     _write_bits(out, (value << 1) ^ (value >> 31))
 
 
 def write_varlong(out: bytearray, value: int) -> None:
     """Zigzag, 64 bits."""
     if not -(2**63) <= value < 2**63:
-        raise ValueError(f"{value} is no 64-bit number")
+        raise ValueError(f"{value} is not an int64")
     _write_bits(out, (value << 1) ^ (value >> 63))
 
 
@@ -160,7 +160,7 @@ def read_nullable_string(view: memoryview, at: int) -> tuple[str | None, int]:
 
 
 def read_compact_string(view: memoryview, at: int) -> tuple[str, int]:
-    # Nearly all are short, and every request has some: what they need is spelled out.
+    # Nearly all are short, and every request has some: their case is inlined.
     if at < len(view) and 0 < (byte := view[at]) < 0x80 and at + byte <= len(view):
         try:
             return str(view[at + 1 : at + byte], "utf-8"), at + byte

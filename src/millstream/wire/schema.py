@@ -18,12 +18,12 @@ from millstream.wire.values import begin_message
 
 @dataclass_transform(kw_only_default=True)
 class StructType(type):
-    """CooperativeScheduler declared fields into slots, and keeps the declarations as `FIELDS`."""
+    """Turns declared fields into slots, and keeps the declarations as `FIELDS`."""
 
     def __new__(
         cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any
     ) -> "StructType":
-        """A slot and a class attribute cannot share a name: the declarations leave the body."""
+        """A slot and a class attribute cannot share a name: the body loses the declarations."""
         fields = {key: value for key, value in body.items() if isinstance(value, Field)}
         for key, field in fields.items():
             field.name = key
@@ -40,14 +40,14 @@ class Struct(metaclass=StructType):
     __hash__ = None  # type: ignore[assignment] # it can change
 
     FIELDS: ClassVar[tuple[Field, ...]]
-    """Every field of every version, in the order of the wire."""
+    """All fields of all versions, in wire order."""
 
-    if TYPE_CHECKING:  # The checker makes the constructor from the fields; so do we, but later.
+    if TYPE_CHECKING:  # mypy makes the constructor from the fields; so do we, at run time.
         unknown_tags: Mapping[int, bytes] = {}
     else:
 
         def __init__(self, **values: Any) -> None:
-            """Runs once per class: puts the compiled constructor in its own place."""
+            """Runs once per class: replaces itself by the compiled constructor."""
             compiled = codec.constructor_of(type(self))
             type(self).__init__ = compiled
             compiled(self, **values)
@@ -59,23 +59,23 @@ class Struct(metaclass=StructType):
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:
-        """Only what differs from the default, and of bytes only the size: they may be secret."""
-        told = [
-            f"{field.name}={_told(value)}"
+        """Only fields that differ from the default; of bytes only the size: they may be secret."""
+        shown = [
+            f"{field.name}={_value_text(value)}"
             for field in self.FIELDS
             if (value := getattr(self, field.name)) != field.default
         ]
         if self.unknown_tags:
-            told.append(f"unknown_tags={sorted(self.unknown_tags)}")
-        return f"{type(self).__name__}({', '.join(told)})"
+            shown.append(f"unknown_tags={sorted(self.unknown_tags)}")
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
-def _told(value: object) -> str:
+def _value_text(value: object) -> str:
     return f"<{len(value)} bytes>" if isinstance(value, Bytes) else repr(value)
 
 
 class Message(Struct):
-    """A whole request or response (or, without a key, a message that travels inside another)."""
+    """A whole request or response (or, without a key, a message embedded in another)."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class Message(Struct):
 
     @classmethod
     def decode(cls, data: Bytes, version: int) -> Self:
-        """The message that `data` holds, all of it. Fields of bytes are views into `data`."""
+        """The message that is all of `data`. Fields of bytes are views into `data`."""
         message, at = cls.decode_front(data, version)
         if at != len(data):
             raise MalformedFrame(f"{cls.__name__} v{version}: {len(data) - at} bytes left", at=at)
@@ -106,7 +106,7 @@ class Message(Struct):
 
     @classmethod
     def decode_front(cls, data: Bytes, version: int) -> tuple[Self, int]:
-        """The message that `data` begins with, and where it ends."""
+        """The message at the start of `data`, and where it ends."""
         read = cls._readers.get(version) or cls._compile_reader(version)
         view = memoryview(data)
         begin_message()
@@ -118,7 +118,7 @@ class Message(Struct):
             raise MalformedFrame(f"{cls.__name__} v{version} is cut off") from None
 
     def encode(self, version: int) -> bytes:
-        """The body in that version. ValueError for what it cannot carry (see `fields.py`)."""
+        """The body in that version. ValueError for values it cannot encode (see `fields.py`)."""
         write = self._writers.get(version) or self._compile_writer(version)
         out = bytearray()
         try:

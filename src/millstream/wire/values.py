@@ -1,4 +1,4 @@
-"""What compiled codecs call: fixed-size values, arrays, structs that may be null, tagged fields."""
+"""Functions for compiled codecs: fixed-size values, arrays, nullable structs, tagged fields."""
 
 import struct as fixed
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,10 @@ from millstream.wire.primitives import (
 T = TypeVar("T")
 
 NUMBERS_PER_ITEM: Final = 8
-"""In an array of numbers as many of them count as one item: they are decoded all at once."""
+"""In an array of numbers, as many of them count as one item: they are decoded all at once."""
 
 NO_TAGS: Final[Mapping[int, bytes]] = MappingProxyType({})
-"""Shared by all structs without unknown tags, which is nearly all."""
+"""Shared by all structs without unknown tags, which are nearly all."""
 
 FORMATS: Final = {
     Kind.BOOLEAN: "?",
@@ -37,10 +37,10 @@ FORMATS: Final = {
     Kind.FLOAT64: "d",
     Kind.UUID: "16s",
 }
-"""Types of fixed size, as the struct module spells them."""
+"""Format characters of the fixed-size types for the struct module."""
 
 NUMBERS: Final = frozenset(FORMATS) - {Kind.UUID}
-"""Those that `struct` turns into values as they are."""
+"""Those that `struct` converts directly."""
 
 TAG_BYTES_MIN: Final = 2
 """A tagged field has at least a number and a size, one byte each."""
@@ -78,11 +78,11 @@ STRING_WRITERS: Final[dict[StringForm, Writer]] = {
 
 @lru_cache(maxsize=1024)
 def uuid_of(raw: bytes) -> UUID:
-    """Remembered, because the same topic ids come all the time and building one is slow."""
+    """Cached, because the same topic ids repeat and building one is slow."""
     return UUID(bytes=raw)
 
 
-# -- one fixed-size value, where it stands alone: in a tag or an array --------------------------
+# -- one fixed-size value, in a tag or an array --------------------------------------------------
 
 
 def fixed_reader(kind: Kind) -> Reader:
@@ -137,7 +137,7 @@ _budget: Final = _Budget()
 
 
 def begin_message() -> None:
-    """To be called before a message is read."""
+    """Must be called before a message is decoded."""
     limit = _budget.limit
     _budget.left = MESSAGE_ITEMS_MAX if limit is None else limit
 
@@ -145,7 +145,8 @@ def begin_message() -> None:
 def read_within(items_max: int, read: Callable[[], T]) -> T:
     """Decode a message of at most that many items; raises TooManyItems early for a larger one.
 
-    For those who cannot wait until a large one is decoded: they try, and have it done elsewhere.
+    For callers that must not block while a large one is decoded: they try, and on TooManyItems
+    decode it in another thread.
     """
     _budget.limit = items_max
     try:
@@ -155,7 +156,7 @@ def read_within(items_max: int, read: Callable[[], T]) -> T:
 
 
 def array_reader(form: ArrayForm, read_item: Reader, item_bytes_min: int) -> Reader:
-    """An array of anything; the count is compared with the bytes there before the list grows."""
+    """An array of anything; the count is checked against the available bytes first."""
     read_length = form.read_length
 
     def read(view: memoryview, at: int) -> tuple[list[Any] | None, int]:
@@ -232,16 +233,16 @@ def number_array_writer(form: ArrayForm, kind: Kind) -> Writer:
     return write
 
 
-# -- structs that may be null ------------------------------------------------------------------
+# -- nullable structs --------------------------------------------------------------------------
 
 
 NULL_STRUCT: Final = 0xFF
 NULL_STRUCT_IN_TAG: Final = 0
-"""In a tag Kafka has one form of null, whatever it is that is not there."""
+"""In a tag Kafka encodes null the same way for all types."""
 
 
 def nullable_struct_reader(read_struct: Reader, null: int = NULL_STRUCT) -> Reader:
-    """A byte in front says whether it is there."""
+    """A leading byte says whether it is null."""
 
     def read(view: memoryview, at: int) -> tuple[Any, int]:
         marker = view[at]
@@ -284,7 +285,7 @@ class TagWriter(NamedTuple):
 def read_tags(
     view: memoryview, at: int, target: Any, known: Mapping[int, TagReader]
 ) -> tuple[Mapping[int, bytes], int]:
-    """Set the known ones on `target`; give the others as they came. Numbers must ascend."""
+    """Set the known ones on `target`; return the others as bytes. Numbers must ascend."""
     count, at = read_unsigned_varint(view, at)
     if count > (len(view) - at) // TAG_BYTES_MIN:
         raise MalformedFrame(f"{count} tagged fields in {len(view) - at} bytes", at=at)
@@ -312,16 +313,16 @@ def read_tags(
 
 
 def write_tags(out: bytearray, source: Any, known: Mapping[int, TagWriter]) -> None:
-    """Known fields that differ from their default, and the unknown ones that were kept."""
+    """Write known fields that differ from their default, and the unknown ones that were kept."""
     unknown = source.unknown_tags
-    pieces: dict[int, Any] = {tag: raw for tag, raw in unknown.items() if tag not in known}
+    encoded: dict[int, Any] = {tag: raw for tag, raw in unknown.items() if tag not in known}
     for tag, field in known.items():
         value = getattr(source, field.name)
         if value != field.default:
-            piece = pieces[tag] = bytearray()
-            field.write(piece, value)
-    write_unsigned_varint(out, len(pieces))
-    for tag, piece in sorted(pieces.items()):
+            raw = encoded[tag] = bytearray()
+            field.write(raw, value)
+    write_unsigned_varint(out, len(encoded))
+    for tag, raw in sorted(encoded.items()):
         write_unsigned_varint(out, tag)
-        write_unsigned_varint(out, len(piece))
-        out += piece
+        write_unsigned_varint(out, len(raw))
+        out += raw

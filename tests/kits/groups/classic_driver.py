@@ -119,7 +119,7 @@ class Driver:
 
     def step(self, client: Client) -> None:
         """What a good consumer does next."""
-        self.hear(client)
+        self.receive(client)
         if client.is_stopped or client.waits:
             return
         if client.is_member:
@@ -128,12 +128,12 @@ class Driver:
             self.beat(client)
             client.is_stopped = client.generation < 0
         elif client.generation >= 0:
-            self.ask_assignment(client)
+            self.send_sync(client)
         else:
-            self.ask_to_join(client)
-        self.hear(client)
+            self.send_join(client)
+        self.receive(client)
 
-    def ask_to_join(self, client: Client) -> None:
+    def send_join(self, client: Client) -> None:
         """Also in the middle of something else: then the consumer starts over."""
         client.is_member, client.generation, client.sync_token = False, -1, None
         client.join_token = self.world.join(
@@ -146,7 +146,7 @@ class Driver:
         self.asked_by[client.join_token] = client.member_id
         self.judge()
 
-    def ask_assignment(self, client: Client) -> None:
+    def send_sync(self, client: Client) -> None:
         """The leader deals the partitions out anew each time it asks."""
         assignments = {}
         if client.told_members:
@@ -170,7 +170,7 @@ class Driver:
         code = self.world.heartbeat(*who, instance=client.instance)
         self.accepted(*who, client.instance, is_taken=code is ErrorCode.NONE, what="heartbeat")
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
-            self.heard(client.member_id)
+            self.record_contact(client.member_id)
             client.is_member, client.generation = False, -1
         elif code is IllegalGeneration:
             client.is_member, client.generation = False, -1
@@ -194,19 +194,19 @@ class Driver:
                 self.gone.add(client.member_id)
         self.judge()
 
-    def hear(self, client: Client) -> None:
+    def receive(self, client: Client) -> None:
         """Answers that have come."""
         world = self.world
         if client.join_token is not None and not world.waits(client.join_token):
             answer = world.answers[client.join_token]
             client.join_token = None
-            self._hear_join(client, answer)
+            self._receive_join(client, answer)
         if client.sync_token is not None and not world.waits(client.sync_token):
             answer = world.answers[client.sync_token]
             client.sync_token = None
-            self._hear_sync(client, answer)
+            self._receive_sync(client, answer)
 
-    def _hear_join(self, client: Client, answer: Any) -> None:
+    def _receive_join(self, client: Client, answer: Any) -> None:
         code = None if isinstance(answer, OperatingError) else answer.error_code
         if code == ErrorCode.NONE:
             client.member_id, client.generation = answer.member_id, answer.generation_id
@@ -220,7 +220,7 @@ class Driver:
         elif code not in (None, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR):
             client.is_stopped = True
 
-    def _hear_sync(self, client: Client, answer: Any) -> None:
+    def _receive_sync(self, client: Client, answer: Any) -> None:
         client.generation = client.generation if client.generation >= 0 else -1
         if not isinstance(answer, OperatingError) and answer.error_code == ErrorCode.NONE:
             client.is_member = True
@@ -250,7 +250,7 @@ class Driver:
                 member_id, generation, instance, is_taken=code is ErrorCode.NONE, what="heartbeat"
             )
             if code is ErrorCode.REBALANCE_IN_PROGRESS:
-                self.heard(member_id)
+                self.record_contact(member_id)
         elif what == 1:
             refused = world.commit(member_id, generation, instance=instance)
             if generation >= 0:
@@ -286,7 +286,7 @@ class Driver:
             self.world.refuse()
             for one in self.world.group.members:
                 if one.member_id not in before:  # it has its place back, and a session
-                    self.heard(one.member_id)
+                    self.record_contact(one.member_id)
             self.judge()
 
     def fail_over(self) -> None:
@@ -301,7 +301,7 @@ class Driver:
         }
         self.gone.clear()
         for client in self.clients:
-            # Who has asked for its assignment is not in the log, so nobody misses them.
+            # Which members have sent SyncGroup is not in the log, so none is waited for.
             client.is_stopped = client.is_stopped or client.is_lazy
         self.heard_ms = {one.member_id: world.now_ms for one in members}
         for one in members:
@@ -320,7 +320,7 @@ class Driver:
         self.world.settings.group_size_max = size
 
     def pass_ms(self, by_ms: int) -> None:
-        """Members of a stable group that were heard and know their part stay (I-30)."""
+        """Members of a stable group that are alive and know their assignment stay (I-30)."""
         world, core = self.world, self.world.group._core
         safe = set()
         if world.group.state is GroupState.STABLE and not core.pending_sync:
@@ -337,7 +337,7 @@ class Driver:
 
     # -- judging -------------------------------------------------------------------------------
 
-    def heard(self, member_id: str, at_ms: int | None = None) -> None:
+    def record_contact(self, member_id: str, at_ms: int | None = None) -> None:
         at_ms = self.world.now_ms if at_ms is None else at_ms
         self.heard_ms[member_id] = max(at_ms, self.heard_ms.get(member_id, 0))
 
@@ -353,7 +353,7 @@ class Driver:
         """I-28: taken only from who belongs to the newest generation and is not replaced."""
         if not is_taken:
             return
-        self.heard(member_id)
+        self.record_contact(member_id)
         demand(
             generation == self.newest,
             f"I-28 {what} of another generation",
@@ -387,7 +387,7 @@ class Driver:
         )
         if asked_by is not None and (has_waited or isinstance(answer, LogRefused)):
             # Whoever has waited for us has a session from the answer on.
-            self.heard(asked_by, self.world.answered_ms.get(token, 0))
+            self.record_contact(asked_by, self.world.answered_ms.get(token, 0))
         if code == ErrorCode.NONE and isinstance(answer, JoinGroupResponse):
             self._judge_join(answer, self.world.answered_ms[token])
         elif code == ErrorCode.NONE:
@@ -404,7 +404,7 @@ class Driver:
         instances = {str(one.member_id): one.instance_id or "" for one in self.world.group.members}
         instance = instances.get(answer.member_id, "")
         self.names[answer.member_id] = instance
-        self.heard(answer.member_id, at_ms)
+        self.record_contact(answer.member_id, at_ms)
         if instance:
             self.current[instance] = answer.member_id
             # In a stable group nothing else will write it: after a failover it would be fenced.
@@ -419,7 +419,7 @@ class Driver:
             # Static members that did not join are in the generation, with a session of their own.
             self.names.setdefault(one.member_id, one.group_instance_id or "")
             if not answer.skip_assignment:
-                self.heard(one.member_id, at_ms)
+                self.record_contact(one.member_id, at_ms)
 
     def _judge_assignment(self, told: bytes) -> None:
         if not told:
@@ -448,11 +448,11 @@ class Driver:
                 demand(owner == told.decode(), "I-27 a partition of two members", told=told)
 
     def _judge_sessions(self) -> None:
-        """I-30: who is in the group was heard lately, or waits."""
+        """I-30: every member of the group sent something lately, or waits."""
         now_ms = self.world.now_ms
         for member in self.world.group.members:
             if member.is_awaiting_join or member.sync_caller is not None:
-                self.heard(member.member_id)
+                self.record_contact(member.member_id)
                 continue
             last_ms = self.heard_ms.get(member.member_id)
             demand(
@@ -474,7 +474,7 @@ class Driver:
                 client.is_stopped = True
             client.protocols = PROTOCOLS[0] if "range" in client.protocols else client.protocols
         end_ms = world.now_ms + SETTLE_LIMIT_MS
-        while not self._is_settled():
+        while not self._is_stable():
             demand(
                 world.now_ms < end_ms,
                 "I-31 the group does not settle",
@@ -489,10 +489,10 @@ class Driver:
             self.pass_ms(SETTLE_STEP_MS)
             world.acknowledge()
             self.judge()
-        unanswered = [token for token in world.asked if world.waits(token)]
+        unanswered = [token for token in world.callers if world.waits(token)]
         demand(not unanswered, "I-36 requests without an answer", tokens=unanswered)
 
-    def _is_settled(self) -> bool:
+    def _is_stable(self) -> bool:
         living = [one for one in self.clients if not (one.is_stopped or one.is_lazy)]
         group = self.world.group
         if not living:
@@ -539,7 +539,7 @@ def _misstep(driver: Driver, client: Client, chance: Random) -> None:
     what = chance.randrange(20)
     if what < 5:
         client.protocols = chance.choice(PROTOCOLS)
-        driver.ask_to_join(client)
+        driver.send_join(client)
     elif what < 9:
         driver.commit(client)
     elif what == 9:
@@ -548,7 +548,7 @@ def _misstep(driver: Driver, client: Client, chance: Random) -> None:
         driver.get_lazy(client)
     elif what < 15:
         if client.generation >= 0 and not client.is_lazy:
-            driver.ask_assignment(client)
+            driver.send_sync(client)
     else:
         driver.rogue(chance.randrange(4), *driver.any_member(chance))
 

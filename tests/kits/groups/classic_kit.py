@@ -48,7 +48,7 @@ class Settings:
 
 
 class LogRefused(OperatingError):
-    """As the shell tells it: already what the client shall hear."""
+    """As the shell reports it: already the error that the client gets."""
 
 
 def subscription(*topics: str, version: int = 1, tail: bytes = b"") -> bytes:
@@ -75,7 +75,7 @@ class World:
         self.ids = count(1)
         self.answers: dict[object, Any] = {}
         self.answered_ms: dict[object, int] = {}
-        self.asked: dict[object, Caller] = {}
+        self.callers: dict[object, Caller] = {}
         self.held: list[Write] = []
         """Written, and not yet known whether they count."""
         self.log: list[GroupMetadataValue] = []
@@ -95,7 +95,7 @@ class World:
 
     def caller(self, version: int, client: str = "c") -> Caller:
         caller = Caller(next(self.tokens), version, client, "/10.0.0.1")
-        self.asked[caller.token] = caller
+        self.callers[caller.token] = caller
         return caller
 
     def join(
@@ -221,7 +221,7 @@ class World:
                 self._answer(effect)
 
     def _answer(self, reply: Reply) -> None:
-        assert reply.token in self.asked
+        assert reply.token in self.callers
         assert reply.token not in self.answers, "answered twice (I-36)"
         self.answers[reply.token] = reply.response
         self.answered_ms[reply.token] = self.now_ms
@@ -236,7 +236,7 @@ class World:
             for reply in write.replies:
                 self._answer(reply)
             if write.ticket is not None:
-                self.group.written(write.ticket, self.now_ms)
+                self.group.on_written(write.ticket, self.now_ms)
             self.drain()
 
     def refuse(self) -> None:
@@ -245,7 +245,7 @@ class World:
         for reply in write.replies:
             self._answer(Reply(reply.token, LogRefused()))
         if write.ticket is not None:
-            self.group.refused(write.ticket, LogRefused(), self.now_ms)
+            self.group.on_refused(write.ticket, LogRefused(), self.now_ms)
         self.drain()
 
     def pass_ms(self, by_ms: int) -> None:
@@ -267,7 +267,7 @@ class World:
         self.group = self.new_group()
         for value in self.log:
             self.group.apply_metadata(GroupMetadataValue.decode(value.encode(4), 4))
-        self.group.loaded(self.now_ms)
+        self.group.on_loaded(self.now_ms)
         self.drain()
 
     # -- answers -------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class World:
         answer = self.answers[token]
         assert isinstance(answer, JoinGroupResponse), answer
         assert answer.error_code == 0, ErrorCode(answer.error_code)
-        answer.encode(self.asked[token].version)
+        answer.encode(self.callers[token].version)
         return answer
 
     def assigned(self, token: object) -> bytes:
@@ -295,7 +295,7 @@ class World:
     def left(self, token: object) -> list[ErrorCode]:
         answer = self.answers[token]
         assert isinstance(answer, LeaveGroupResponse), answer
-        answer.encode(self.asked[token].version)
+        answer.encode(self.callers[token].version)
         return [ErrorCode(one.error_code) for one in answer.members]
 
     def waits(self, token: object) -> bool:
@@ -308,7 +308,7 @@ class World:
         token = self.join(**said)
         answer = self.answers[token]
         assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-        answer.encode(self.asked[token].version)
+        answer.encode(self.callers[token].version)
         return str(answer.member_id)
 
     def gather(self, size: int, *, instances: Sequence[str] = (), **said: Any) -> list[str]:

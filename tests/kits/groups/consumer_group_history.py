@@ -63,7 +63,7 @@ class Reader:
     regex: str = ""
     epoch: int = 0
     reading: set[Partition] = field(default_factory=set)
-    told: set[Partition] = field(default_factory=set)
+    assigned: set[Partition] = field(default_factory=set)
     """What it shall have; it still reads what it has not given up."""
     is_joined: bool = False
     is_dead: bool = False
@@ -79,7 +79,7 @@ class Reader:
 
     def drop(self) -> None:
         """Fenced: it stops reading and begins anew."""
-        self.reading, self.told = set(), set()
+        self.reading, self.assigned = set(), set()
         self.epoch, self.is_joined, self.is_sure, self.must_join = 0, False, True, False
 
 
@@ -170,7 +170,7 @@ class GroupHistory:
             ],
             **said,
         )
-        answer = self.world.ask(self.world.group.heartbeat, request)
+        answer = self.world.submit(self.world.group.heartbeat, request)
         if loses_answer:
             reader.is_sure = False
             return
@@ -190,7 +190,7 @@ class GroupHistory:
             request = HeartbeatRequest(
                 group_id=GROUP, generation_id=reader.epoch, member_id=reader.member_id
             )
-            answer = self.world.ask(self.world.group.classic_heartbeat, request)
+            answer = self.world.submit(self.world.group.classic_heartbeat, request)
             reader.must_join = answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
     def _join_classic(self, reader: Reader, *, loses_answer: bool) -> None:
@@ -216,15 +216,15 @@ class GroupHistory:
             protocols=[protocol],
         )
         group = self.world.group
-        answer = self.world.ask(group.join, request, self.world.caller(9))
+        answer = self.world.submit(group.join, request, self.world.caller(9))
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             reader.member_id = request.member_id = answer.member_id
-            answer = self.world.ask(group.join, request, self.world.caller(9))
+            answer = self.world.submit(group.join, request, self.world.caller(9))
         reader.is_joined, reader.must_join = True, True
         if loses_answer:
             return
         self._is_in(reader, answer.generation_id)
-        synced = self.world.ask(
+        synced = self.world.submit(
             group.sync,
             SyncGroupRequest(
                 group_id=GROUP, generation_id=reader.epoch, member_id=reader.member_id
@@ -240,18 +240,18 @@ class GroupHistory:
             reader.epoch = epoch
             reader.epochs_since[epoch] = next(self._events)
 
-    def _take(self, reader: Reader, told: set[Partition]) -> None:
-        for one in told - reader.reading:
+    def _take(self, reader: Reader, assigned: set[Partition]) -> None:
+        for one in assigned - reader.reading:
             self.given.append((next(self._events), one, reader.member_id))
-        reader.told = told
-        reader.reading |= told
+        reader.assigned = assigned
+        reader.reading |= assigned
 
     def revoke(self, number: int) -> None:
         """It stops reading what it shall not have; a classic one joins again to say so."""
         reader = self.readers[number]
-        if reader.is_classic and reader.reading != reader.told:
+        if reader.is_classic and reader.reading != reader.assigned:
             reader.must_join = True
-        reader.reading &= reader.told
+        reader.reading &= reader.assigned
 
     def subscribe(self, number: int, topics: Iterable[str], regex: str) -> None:
         reader = self.readers[number]
@@ -274,7 +274,7 @@ class GroupHistory:
         if reader.is_classic:
             members = [MemberIdentity(member_id=reader.member_id)]
             request: Any = LeaveGroupRequest(group_id=GROUP, members=members)
-            self.world.ask(self.world.group.leave, request, self.world.caller(5))
+            self.world.submit(self.world.group.leave, request, self.world.caller(5))
             return
         self.world.heartbeat(
             reader.member_id, -2 if is_temporary else -1, instance_id=reader.instance_id
@@ -385,4 +385,4 @@ class GroupHistory:
                 wanted |= {(facts.topic_id, one) for one in range(facts.partition_count)}
         read = [one for reader in alive for one in reader.reading]
         assert sorted(read) == sorted(wanted), "I-31 not all partitions are read once"
-        assert all(one.reading == one.told for one in alive), "I-31 still on the way"
+        assert all(one.reading == one.assigned for one in alive), "I-31 still on the way"

@@ -155,7 +155,7 @@ class GroupWorld:
             if not isinstance(stored.key, ClassicGroupKey):
                 self.group.apply(stored)
 
-    def ask(self, call: Any, request: Any, caller: Caller | None = None) -> Any:
+    def submit(self, call: Any, request: Any, caller: Caller | None = None) -> Any:
         """The answer; a refusal is raised."""
         caller = caller or self.caller()
         call(caller, request, self.now_ms)
@@ -184,7 +184,7 @@ class GroupWorld:
         for entry in self.log:
             if not isinstance(entry.key, ClassicGroupKey):
                 group.apply(entry)
-        group.loaded(self.now_ms)
+        group.on_loaded(self.now_ms)
         return group
 
     # -- requests --------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class GroupWorld:
             topic_partitions=None if owned is None else self.partitions(owned),
             **said,
         )
-        answer = self.ask(self.group.heartbeat, request, self.caller(version))
+        answer = self.submit(self.group.heartbeat, request, self.caller(version))
         assert isinstance(answer, ConsumerGroupHeartbeatResponse)
         return answer
 
@@ -216,7 +216,7 @@ class GroupWorld:
             for name, parts in owned.items()
         ]
 
-    def told(self, answer: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
+    def assignment_in(self, answer: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
         """The partitions of an answer, by name."""
         if answer.assignment is None:
             return None

@@ -1,7 +1,7 @@
-"""The diagrams of docs/groups.md, made from the tables of the code.
+"""The diagrams of docs/groups.md, generated from the tables of the code.
 
-`PYTHONPATH=tests python tests/kits/groups/group_docs.py` writes them into the page; a test says
-when that was forgotten.
+`PYTHONPATH=tests python tests/kits/groups/group_docs.py` writes them into the page; a test fails
+when they are outdated.
 """
 
 import re
@@ -20,23 +20,23 @@ MEMBER_STATES: Final = {
     MemberState.UNRELEASED_PARTITIONS: "UnreleasedPartitions",
 }
 _STABLE, _UNREVOKED, _UNRELEASED = MEMBER_STATES
-_ALL_FREE, _GIVE_UP = "all of its target is free", "the target takes partitions away from it"
-_WAITS, _GAVE_UP = "others still have some of its target", "it has given them up"
+_ALL_FREE, _REVOKE = "all of its target is free", "the new target lacks some of its partitions"
+_WAITS, _REVOKED = "others still own some of its target", "it has revoked them"
 
 MEMBER_STEPS: Final[dict[tuple[MemberState | None, MemberState | None], str]] = {
     (None, _STABLE): f"joins, {_ALL_FREE}",
     (None, _UNRELEASED): f"joins, {_WAITS}",
-    (_STABLE, _UNREVOKED): _GIVE_UP,
+    (_STABLE, _UNREVOKED): _REVOKE,
     (_STABLE, _UNRELEASED): _WAITS,
-    (_UNREVOKED, _STABLE): f"{_GAVE_UP}, {_ALL_FREE}",
-    (_UNREVOKED, _UNRELEASED): f"{_GAVE_UP}, {_WAITS}",
+    (_UNREVOKED, _STABLE): f"{_REVOKED}, {_ALL_FREE}",
+    (_UNREVOKED, _UNRELEASED): f"{_REVOKED}, {_WAITS}",
     (_UNRELEASED, _STABLE): "they are free now",
-    (_UNRELEASED, _UNREVOKED): _GIVE_UP,
-    (_STABLE, None): "leaves, or its session ends",
-    (_UNREVOKED, None): "leaves, its session ends, or it gives nothing up in time",
-    (_UNRELEASED, None): "leaves, or its session ends",
+    (_UNRELEASED, _UNREVOKED): _REVOKE,
+    (_STABLE, None): "leaves, or its session expires",
+    (_UNREVOKED, None): "leaves, its session expires, or it does not revoke them in time",
+    (_UNRELEASED, None): "leaves, or its session expires",
 }
-"""What a record can make of a member; a test watches groups for it. None: not a member."""
+"""The transitions of a member that a record can cause; a test checks them. None: no member."""
 
 
 def member_diagram() -> str:
@@ -49,7 +49,7 @@ def member_diagram() -> str:
 
 
 def with_diagrams(page: str) -> str:
-    """The page with both, in the place of what it has. ValueError where one has no place."""
+    """The page with both diagrams replaced. ValueError if one has no place."""
     for name, text in (("classic", diagram()), ("member", member_diagram())):
         place = re.compile(f"(<!-- {name} diagram -->\n\n```mermaid\n).*?(```)", re.DOTALL)
         if not place.search(page):

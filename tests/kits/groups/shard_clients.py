@@ -81,7 +81,7 @@ class ClassicClient:
         self._ask_to_join(request)
 
     def _ask_to_join(self, request: JoinGroupRequest) -> None:
-        token = self.shell.ask("join_group", request, version=9, client_id=self.name)
+        token = self.shell.submit("join_group", request, version=9, client_id=self.name)
         self._waiting = ("join", token)
         self.poll()
 
@@ -127,7 +127,7 @@ class ClassicClient:
         request.protocol_name = answer.protocol_name
         request.group_instance_id = self.instance
         self._sent_ms = self.shell.now_ms
-        token = self.shell.ask("sync_group", request, version=5)
+        token = self.shell.submit("sync_group", request, version=5)
         self._waiting = ("sync", token)
         self.poll()
 
@@ -138,7 +138,7 @@ class ClassicClient:
         """Gives the code, unless the answer waits for something."""
         request = heartbeat(self.group, self.member, self.generation)
         request.group_instance_id = self.instance
-        self._waiting = ("beat", self.shell.ask("heartbeat", request, version=4))
+        self._waiting = ("beat", self.shell.submit("heartbeat", request, version=4))
         self._sent_ms = self.shell.now_ms
         self.poll()
         return None if self.is_waiting else self.last_error
@@ -153,7 +153,7 @@ class ClassicClient:
     def leave(self) -> Any:
         self.owned, self.is_stable, self._waiting = set(), False, None
         member, self.member, self.generation = self.member, "", -1
-        return self.shell.ask("leave_group", leave(self.group, member), version=5)
+        return self.shell.submit("leave_group", leave(self.group, member), version=5)
 
     def crash(self) -> None:
         """It is gone, without a word."""
@@ -173,7 +173,7 @@ class ClassicClient:
             generation=self.generation,
             instance=self.instance,
         )
-        return self.shell.ask("offset_commit", request, version=9)
+        return self.shell.submit("offset_commit", request, version=9)
 
 
 class StaticClient(ClassicClient):
@@ -305,7 +305,7 @@ class ConsumerClient:
                 rebalance_ms=20_000 if self._is_unsure else -1,
             )
         sent_ms = self.shell.now_ms
-        token = self.shell.ask("consumer_group_heartbeat", request, version=1)
+        token = self.shell.submit("consumer_group_heartbeat", request, version=1)
         self._waiting = (token, sent_ms)
         return self.poll()
 
@@ -341,7 +341,7 @@ class ConsumerClient:
     def leave(self) -> object:
         request = consumer_heartbeat(self.group, self.member, -1)
         self.crash()
-        return self.shell.ask("consumer_group_heartbeat", request, version=1)
+        return self.shell.submit("consumer_group_heartbeat", request, version=1)
 
     def crash(self) -> None:
         self.owned, self.target, self.epoch = set(), set(), 0
@@ -355,7 +355,7 @@ class ConsumerClient:
     def commit(self, offsets: dict[tuple[str, int], int]) -> object:
         """Gives the token."""
         request = commit(self.group, offsets, member=self.member, generation=self.epoch)
-        return self.shell.ask("offset_commit", request, version=9)
+        return self.shell.submit("offset_commit", request, version=9)
 
 
 def deal(members: list[str], shell: Shell, topics: tuple[str, ...]) -> dict[str, Owned]:

@@ -21,7 +21,7 @@ from millstream.groups.settings import MigrationPolicy
 from millstream.model.errors import OperatingError
 from millstream.model.ids import ProducerEpoch, ProducerId
 from millstream.shards.effects import Write
-from millstream.testing.protocol_members.settings import WEEK_MS, PlainGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest
 
@@ -37,7 +37,7 @@ class Hostile:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.drafts = Drafts(self.random)
-        self.settings = PlainGroupSettings(
+        self.settings = FixedGroupSettings(
             initial_rebalance_delay_ms=self.random.choice((0, 500)),
             consumer_assignment_interval_ms=self.random.choice((0, 1_000)),
         )
@@ -52,18 +52,18 @@ class Hostile:
     def step(self) -> None:
         """Somebody asks, or something happens."""
         drafts = self.drafts
-        ask = self._ask
+        submit = self._submit
         actions: list[tuple[Callable[[], None], float]] = [
             (self._follow, 30),
-            (lambda: ask(drafts.consumer_heartbeat()), 20),
-            (lambda: ask(drafts.join()), 20),
+            (lambda: submit(drafts.consumer_heartbeat()), 20),
+            (lambda: submit(drafts.join()), 20),
             (lambda: self.shell.pass_time(self.random.choice(TIMES_MS)), 12),
-            (lambda: ask(drafts.sync()), 6),
-            (lambda: ask(drafts.commit()), 5),
-            (lambda: ask(drafts.heartbeat()), 4),
-            (lambda: ask(drafts.leave()), 4),
-            (lambda: ask(drafts.commit_as_nobody()), 2),
-            (lambda: ask(drafts.commit_in_transaction()), 2),
+            (lambda: submit(drafts.sync()), 6),
+            (lambda: submit(drafts.commit()), 5),
+            (lambda: submit(drafts.heartbeat()), 4),
+            (lambda: submit(drafts.leave()), 4),
+            (lambda: submit(drafts.commit_as_nobody()), 2),
+            (lambda: submit(drafts.commit_in_transaction()), 2),
             (self._administer, 6),
             (self._move_the_high_watermark, 5),
             (self._refuse_or_hold, 3),
@@ -75,11 +75,11 @@ class Hostile:
         ]
         calls, weights = zip(*actions, strict=True)
         self.random.choices(calls, weights)[0]()
-        self._look()
+        self._check_descriptions()
 
     # -- clients -----------------------------------------------------------------------------
 
-    def _ask(self, draft: Draft) -> None:
+    def _submit(self, draft: Draft) -> None:
         """As it comes off the wire, in the newest version if its own has no room for it."""
         kind = type(draft.request)
         try:
@@ -88,7 +88,7 @@ class Hostile:
             version = min(kind.VERSIONS[-1], 9)
             raw = draft.request.encode(version)
         request = kind.decode(memoryview(raw), version)
-        token = self.shell.ask(draft.method, request, version=version)
+        token = self.shell.submit(draft.method, request, version=version)
         self.asked[token] = Draft(draft.method, request, version)
 
     def _follow(self) -> None:
@@ -98,21 +98,21 @@ class Hostile:
         member = self.random.choice(list(self.followed))
         asked, answer = self.followed[member]
         if asked.method == "consumer_group_heartbeat":
-            self._ask(self.drafts.heartbeat_after(asked, answer))
+            self._submit(self.drafts.heartbeat_after(asked, answer))
         elif answer.error_code == ErrorCode.MEMBER_ID_REQUIRED or self.random.random() < 0.1:
-            self._ask(self.drafts.join_again(asked, member))
+            self._submit(self.drafts.join_again(asked, member))
         else:
-            self._ask(self.drafts.sync_after(asked.request.group_id, answer))
+            self._submit(self.drafts.sync_after(asked.request.group_id, answer))
 
     def _administer(self) -> None:
         shell, group = self.shell, self.drafts.group()
         calls: list[Callable[[], object]] = [
-            lambda: shell.ask("delete_group", group),
-            lambda: shell.ask("offset_delete", offset_delete(group, [("t", 0), ("u", 1)])),
-            lambda: shell.ask("list_groups", ListGroupsRequest()),
-            lambda: shell.ask("describe_group", group),
-            lambda: shell.ask("consumer_group_describe", group),
-            lambda: shell.ask(
+            lambda: shell.submit("delete_group", group),
+            lambda: shell.submit("offset_delete", offset_delete(group, [("t", 0), ("u", 1)])),
+            lambda: shell.submit("list_groups", ListGroupsRequest()),
+            lambda: shell.submit("describe_group", group),
+            lambda: shell.submit("consumer_group_describe", group),
+            lambda: shell.submit(
                 "offset_fetch", self.drafts.fetch(), is_stable=self.random.random() < 0.5
             ),
         ]
@@ -146,7 +146,7 @@ class Hostile:
             if self.random.random() < 0.5:
                 shell.topics.create(name, 2)
             shell.shard.partitions_deleted([name])
-        shell.shard.topics_changed_steps([name], now_ms=shell.now_ms, wall_ms=shell.wall_ms)
+        shell.shard.on_topics_changed([name], now_ms=shell.now_ms, wall_ms=shell.wall_ms)
         shell.drain()
         self.seen["topic deleted"] += is_deleted
 
@@ -174,7 +174,7 @@ class Hostile:
 
     # -- what must hold ----------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _check_descriptions(self) -> None:
         """At all that was answered."""
         answers = self.shell.answers
         for token in list(answers):
@@ -223,7 +223,7 @@ class Hostile:
         shell.is_refusing = shell.is_holding = False
         shell.advance()
         shell.pass_time(2 * INT32_MAX)
-        self._look()
+        self._check_descriptions()
         assert not self.asked, f"never answered: {list(self.asked.values())[:2]}"
         states = {one.group_id: one.group_state for one in self._groups()}
         assert set(states.values()) <= {"Empty"}, f"a session did not end: {states}"

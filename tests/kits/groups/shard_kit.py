@@ -14,7 +14,7 @@ from millstream.groups.shard import Shard
 from millstream.model.errors import OperatingError
 from millstream.model.ids import MemberId, Offset, ProducerId
 from millstream.shards.effects import Caller, Outbox, Reply, Write
-from millstream.testing.protocol_members.settings import PlainGroupSettings
+from millstream.testing.protocol_members.settings import FixedGroupSettings
 
 
 class LogFull(OperatingError):
@@ -34,14 +34,14 @@ class Shell:
     def __init__(
         self,
         *,
-        settings: PlainGroupSettings | None = None,
+        settings: FixedGroupSettings | None = None,
         topics: FakeTopics | None = None,
         log: list[Logged] | None = None,
         now_ms: int = 1_000,
         wall_ms: int = 1_700_000_000_000,
         tokens: int = 0,
     ) -> None:
-        self.settings = settings or PlainGroupSettings(initial_rebalance_delay_ms=0)
+        self.settings = settings or FixedGroupSettings(initial_rebalance_delay_ms=0)
         self.topics = topics or FakeTopics()
         self.log: list[Logged] = list(log or ())
         self.high_watermark = len(self.log)
@@ -74,8 +74,8 @@ class Shell:
                 )
             else:
                 shard.apply(logged.what, Offset(offset), logged.producer)
-        shard.committed(Offset(len(self.log)))
-        shard.loaded(now_ms=self.now_ms, wall_ms=self.wall_ms)
+        shard.on_high_watermark(Offset(len(self.log)))
+        shard.on_loaded(now_ms=self.now_ms, wall_ms=self.wall_ms)
         self.shard = shard
         self.drain()
         return shard
@@ -86,7 +86,7 @@ class Shell:
 
     # -- calling -----------------------------------------------------------------------------
 
-    def ask(self, method: str, request: Any, *, version: int = 100, **more: Any) -> object:
+    def submit(self, method: str, request: Any, *, version: int = 100, **more: Any) -> object:
         """Call the shard; gives the token that `answers` has the answer of."""
         self._tokens += 1
         token = more.pop("token", f"token-{self._tokens}")
@@ -100,7 +100,7 @@ class Shell:
 
     def answer(self, method: str, request: Any, **more: Any) -> Any:
         """The answer, which must have come at once."""
-        return self.answers.pop(self.ask(method, request, **more))
+        return self.answers.pop(self.submit(method, request, **more))
 
     # -- the shell's part --------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Shell:
         error = LogFull("the log is full")
         for reply in write.replies:
             self._send(Reply(reply.token, error))
-        self.shard.refused(write, error, now_ms=self.now_ms)
+        self.shard.on_refused(write, error, now_ms=self.now_ms)
 
     def _append(self, write: Write) -> None:
         self.on_append(write)
@@ -137,7 +137,7 @@ class Shell:
         self._ends.append(len(self.log))
         last = len(self.log) - 1
         self._pending.append((last, write))
-        self.shard.appended(write, Offset(last), now_ms=self.now_ms, wall_ms=self.wall_ms)
+        self.shard.on_appended(write, Offset(last), now_ms=self.now_ms, wall_ms=self.wall_ms)
 
     def advance(self, to: int | None = None) -> None:
         """The high watermark moves, to the end if nothing else is said."""
@@ -146,12 +146,12 @@ class Shell:
 
     def _release(self, high_watermark: int) -> None:
         self.high_watermark = high_watermark
-        self.shard.committed(Offset(high_watermark))
+        self.shard.on_high_watermark(Offset(high_watermark))
         while self._pending and self._pending[0][0] < high_watermark:
             _, write = self._pending.pop(0)
             for reply in write.replies:
                 self._send(reply)
-            self.shard.written(write, now_ms=self.now_ms)
+            self.shard.on_written(write, now_ms=self.now_ms)
 
     def _batch_end(self, offset: int) -> int:
         return max(one for one in (self.high_watermark, *self._ends) if one <= offset)

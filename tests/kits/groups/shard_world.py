@@ -13,7 +13,7 @@ from kits.groups.shard_clients import ClassicClient, ConsumerClient, code_of
 from kits.groups.shard_kit import LogFull, Shell
 from kits.groups.shard_requests import commit, fetch, offset_delete
 from kits.groups.shard_topics import FakeTopics
-from millstream.testing.protocol_members.settings import WEEK_MS, PlainGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest
 
@@ -52,7 +52,7 @@ class World:
         self.random = Random(seed)
         given = {"initial_rebalance_delay_ms": 500, "consumer_assignment_interval_ms": 0}
         self.shell = Shell(
-            settings=PlainGroupSettings(**(given | settings)), topics=FakeTopics(t=3, u=2)
+            settings=FixedGroupSettings(**(given | settings)), topics=FakeTopics(t=3, u=2)
         )
         self.clients: list[Client] = []
         for group in GROUPS:
@@ -133,7 +133,7 @@ class World:
         client = self.clients[number]
         places = self.owned_by(client)
         if places and not client.is_waiting:
-            self._ask_commit(client.commit, places)
+            self._submit_commit(client.commit, places)
         self.check()
 
     def commit_with_past(self, number: int) -> None:
@@ -155,7 +155,7 @@ class World:
         by = self.random.choice(past)
         place = self.random.choice(sorted(taken))
         self.value += 1
-        token = self.shell.ask(
+        token = self.shell.submit(
             "offset_commit",
             commit(
                 client.group, {place[1:]: self.value}, member=by.member, generation=by.generation
@@ -172,20 +172,20 @@ class World:
         """As an administrator does."""
         place = (group, self.random.choice(TOPICS), 0)
 
-        def ask(offsets: dict[tuple[str, int], int]) -> object:
-            return self.shell.ask("offset_commit", commit(group, offsets), version=9)
+        def submit(offsets: dict[tuple[str, int], int]) -> object:
+            return self.shell.submit("offset_commit", commit(group, offsets), version=9)
 
-        self._ask_commit(ask, {place})
+        self._submit_commit(submit, {place})
         self.check()
 
-    def _ask_commit(
-        self, ask: Callable[[dict[tuple[str, int], int]], object], places: set[Place]
+    def _submit_commit(
+        self, submit: Callable[[dict[tuple[str, int], int]], object], places: set[Place]
     ) -> None:
         made: dict[Place, int] = {}
         for place in sorted(places):
             self.value += 1
             made[place] = self.value
-        token = ask({place[1:]: value for place, value in made.items()})
+        token = submit({place[1:]: value for place, value in made.items()})
         self.commits[token] = made
 
     def leave(self, number: int) -> None:
@@ -222,14 +222,14 @@ class World:
         """I-29."""
         wanted = [(topic, n) for topic in TOPICS for n in range(2)]
         before = (group, dict(self.floor), self.deleted.get(group, -1))
-        token = self.shell.ask("offset_fetch", fetch(group, wanted), is_stable=is_stable)
+        token = self.shell.submit("offset_fetch", fetch(group, wanted), is_stable=is_stable)
         self.fetches[token] = before
         if not is_stable and token not in self.shell.answers:
             raise Broken("a fetch waits that need not")
-        self._look_at_fetches()
+        self._check_fetches()
         self._count("fetch")
 
-    def _look_at_fetches(self) -> None:
+    def _check_fetches(self) -> None:
         for token in [one for one in self.fetches if one in self.shell.answers]:
             group, floor, deleted = self.fetches.pop(token)
             for topic in self.shell.answers.pop(token).topics:
@@ -251,7 +251,7 @@ class World:
 
     def delete_group(self, group: str) -> None:
         self._may_go(group)
-        answer = self.shell.answers.pop(self.shell.ask("delete_group", group), None)
+        answer = self.shell.answers.pop(self.shell.submit("delete_group", group), None)
         self._count("delete")
         if answer is not None and code_of(answer) == ErrorCode.NONE:
             self._count("deleted")
@@ -262,7 +262,7 @@ class World:
 
     def delete_offset(self, group: str) -> None:
         self._may_go(group)
-        self.shell.ask("offset_delete", offset_delete(group, [("t", 0)]))
+        self.shell.submit("offset_delete", offset_delete(group, [("t", 0)]))
         self.check()
 
     def _may_go(self, group: str | None = None) -> None:
@@ -284,7 +284,7 @@ class World:
         facts = self.shell.topics.by_name("u")
         if facts is not None and facts.partition_count < PARTITIONS_MAX:
             self.shell.topics.grow("u", facts.partition_count + 1)
-            self.shell.shard.topics_changed_steps(
+            self.shell.shard.on_topics_changed(
                 ["u"], now_ms=self.shell.now_ms, wall_ms=self.shell.wall_ms
             )
             self.shell.drain()
@@ -353,7 +353,7 @@ class World:
 
     def check(self) -> None:
         """After every step."""
-        self._look_at_types()
+        self._check_types()
         for number, client in enumerate(self.clients):
             client.poll()
             self._remember(number)
@@ -364,10 +364,10 @@ class World:
                     self.floor[place] = max(value, self.floor.get(place, -1))
                     if value > self.may_be_gone.get(place, value):
                         del self.may_be_gone[place]
-        self._look_at_fetches()
+        self._check_fetches()
         self._check_owners()
 
-    def _look_at_types(self) -> None:
+    def _check_types(self) -> None:
         """Whether a group with members has changed its protocol."""
         for one in self.list():
             was, self._types[one.group_id] = self._types.get(one.group_id), one.group_type

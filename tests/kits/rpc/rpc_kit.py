@@ -51,7 +51,7 @@ class Held:
         del self.waiting[:count]
 
 
-async def settle() -> None:
+async def run_pending() -> None:
     """Let everything under way arrive: links take at most two milliseconds."""
     await asyncio.sleep(0.1)
 

@@ -146,13 +146,13 @@ class FakeShard:
     def __init__(self, index: int, outbox: Outbox) -> None:
         self.index = index
         self.outbox = outbox
-        self.told: list[Any] = []
+        self.calls: list[Any] = []
         self.applied: list[tuple[int, int]] = []
         """Log offset and committed offset of every entry that was read."""
         self.waiting: list[object] = []
         self.deadline_ms: int | None = None
         self.on_tick: Callable[[], None] = lambda: None
-        self.on_written: Callable[[Write], None] = lambda _: None
+        self.written_callback: Callable[[Write], None] = lambda _: None
         self.expirations = 0
         self.counts = Counts()
         self.has_more = False
@@ -167,28 +167,28 @@ class FakeShard:
             if not self.applied or decoded.offset > self.applied[-1][0]:
                 self.applied.append((decoded.offset, committed))
 
-    def appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
+    def on_appended(self, write: Write, last_offset: Offset, *, now_ms: int, wall_ms: int) -> None:
         del now_ms, wall_ms
-        self.told.append(("appended", int(last_offset), len(write.entries)))
+        self.calls.append(("appended", int(last_offset), len(write.entries)))
 
-    def refused(self, write: Write, error: OperatingError, *, now_ms: int) -> None:
+    def on_refused(self, write: Write, error: OperatingError, *, now_ms: int) -> None:
         del write, now_ms
-        self.told.append(("refused", type(error).__name__))
+        self.calls.append(("refused", type(error).__name__))
 
-    def written(self, write: Write, *, now_ms: int) -> None:
+    def on_written(self, write: Write, *, now_ms: int) -> None:
         del now_ms
-        self.told.append(("written", len(write.entries)))
-        self.on_written(write)
+        self.calls.append(("written", len(write.entries)))
+        self.written_callback(write)
 
-    def committed(self, high_watermark: Offset) -> None:
-        self.told.append(("committed", int(high_watermark)))
+    def on_high_watermark(self, high_watermark: Offset) -> None:
+        self.calls.append(("committed", int(high_watermark)))
 
-    def loaded(self, *, now_ms: int, wall_ms: int) -> None:
+    def on_loaded(self, *, now_ms: int, wall_ms: int) -> None:
         del now_ms, wall_ms
-        self.told.append("loaded")
+        self.calls.append("loaded")
 
     def unload(self) -> list[object]:
-        self.told.append("unloaded")
+        self.calls.append("unloaded")
         return self.waiting
 
     def next_deadline_ms(self) -> int | None:
@@ -196,7 +196,7 @@ class FakeShard:
 
     def tick(self, *, now_ms: int, wall_ms: int) -> None:
         del wall_ms
-        self.told.append(("tick", now_ms))
+        self.calls.append(("tick", now_ms))
         self.deadline_ms = None
         self.on_tick()
 
@@ -205,12 +205,12 @@ class FakeShard:
         self.expirations += 1
         return self.has_more
 
-    def topics_changed_steps(self, names: Iterable[str], *, now_ms: int, wall_ms: int) -> None:
+    def on_topics_changed(self, names: Iterable[str], *, now_ms: int, wall_ms: int) -> None:
         del now_ms, wall_ms
-        self.told.append(("topics", sorted(names)))
+        self.calls.append(("topics", sorted(names)))
 
     def partitions_deleted(self, topics: Iterable[str]) -> None:
-        self.told.append(("deleted", sorted(topics)))
+        self.calls.append(("deleted", sorted(topics)))
 
 
 @dataclass
@@ -221,7 +221,7 @@ class FakeSettings:
     expire_interval_ms: int = 600_000
 
 
-class Asker:
+class RecordingSink:
     """Keeps what it is answered."""
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ class Asker:
         return Caller(self, 0, "client", "/host")
 
     @property
-    def told(self) -> list[str]:
+    def outcomes(self) -> list[str]:
         """Answers, errors by the names of their types."""
         return [
             type(one).__name__ if isinstance(one, Exception) else str(one) for one in self.answers
@@ -321,11 +321,13 @@ class Bench:
         self.clock.advance(by_ms)
         self.timers.run_due()
 
-    def ask(self, *effects: Write | str, index: int = 0, is_gathered: bool = False) -> Asker:
+    def submit(
+        self, *effects: Write | str, index: int = 0, is_gathered: bool = False
+    ) -> RecordingSink:
         """A request that makes the machine leave these; a text is a reply at once. In a write the
         token None stands for who asks.
         """
-        asker = Asker()
+        sink = RecordingSink()
 
         def decide(shard: Any, caller: Caller, *_: Any, **__: Any) -> None:
             for one in effects:
@@ -338,12 +340,12 @@ class Bench:
                     )
                     shard.outbox.write(one._replace(replies=replies))
 
-        self.coordinator.submit(index, decide, asker.caller, None, is_gathered=is_gathered)
-        return asker
+        self.coordinator.submit(index, decide, sink.caller, None, is_gathered=is_gathered)
+        return sink
 
 
 def writing(*entries: Entry, answer: str = "done", **options: Any) -> Write:
-    """A write whose asker is answered with the text."""
+    """A write whose sink is answered with the text."""
     return Write(tuple(entries), (Reply(None, answer),), **options)
 
 
@@ -366,15 +368,15 @@ def led(story: Story, settings: FakeSettings | None = None) -> None:
     async def main() -> None:
         bench, log = Bench(settings), FakeLog()
         log.watch_leadership(bench.coordinator)
-        await settled()
-        assert bench.shard.told == [("committed", 0), "loaded"]
-        bench.shard.told.clear()
+        await run_pending()
+        assert bench.shard.calls == [("committed", 0), "loaded"]
+        bench.shard.calls.clear()
         await story(bench, log)
 
     virtual_loop.run(main)
 
 
-async def settled() -> None:
+async def run_pending() -> None:
     """Until steps that were begun are done."""
     for _ in range(50):
         await asyncio.sleep(0)

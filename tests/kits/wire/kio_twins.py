@@ -109,7 +109,9 @@ def _facts(pair: Pair, version: int) -> Iterator[tuple[str, Any, Any]]:
     yield "tag", ours.tag, pair.theirs.metadata.get("tag")
     if pair.kio_type not in MAY_BE_MISSING or pair.is_kio_array:
         yield "nullable", version in ours.nullable, pair.may_be_none
-    if not (ours.kind is Kind.RECORDS or (ours.plain_default is None and not _has_default(pair))):
+    if not (
+        ours.kind is Kind.RECORDS or (ours.declared_default is None and not _has_default(pair))
+    ):
         yield "default", kio_value(pair, ours.default), _kio_default(pair)
 
 

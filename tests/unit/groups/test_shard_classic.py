@@ -16,7 +16,7 @@ from millstream.groups.errors import (
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey, OffsetKey
 from millstream.model.ids import GroupId
-from millstream.testing.protocol_members.settings import WEEK_MS, PlainGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest
 
@@ -53,7 +53,7 @@ def settle(shell: Shell, *clients: ClassicClient) -> None:
 
 def new_shell(**settings: Any) -> Shell:
     given = {"initial_rebalance_delay_ms": 0} | settings
-    return Shell(settings=PlainGroupSettings(**given), topics=FakeTopics(t=2))
+    return Shell(settings=FixedGroupSettings(**given), topics=FakeTopics(t=2))
 
 
 def committed(shell: Shell, group: str = "g") -> dict[tuple[str, int], int]:
@@ -214,7 +214,7 @@ def test_a_commit_on_its_way_keeps_an_offset_from_expiring() -> None:
     shell.answer("offset_commit", commit("g", {T0: 5}))
     shell.pass_time(WEEK_MS)
     shell.is_holding = True
-    token = shell.ask("offset_commit", commit("g", {T0: 9}))
+    token = shell.submit("offset_commit", commit("g", {T0: 9}))
     shell.expire()
     shell.is_holding = False
     shell.advance()

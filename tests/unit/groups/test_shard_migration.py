@@ -22,7 +22,7 @@ from millstream.groups.errors import GroupNotEmpty, GroupNotFound, InvalidGroupI
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey, ConsumerGroupKey
 from millstream.groups.settings import MigrationPolicy
-from millstream.testing.protocol_members.settings import WEEK_MS, PlainGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupRequestProtocol
 from millstream.wire.messages.list_groups import ListGroupsRequest
@@ -34,7 +34,7 @@ Client = ClassicClient | ConsumerClient
 
 def new_shell(**settings: Any) -> Shell:
     given = {"initial_rebalance_delay_ms": 0, "consumer_assignment_interval_ms": 0} | settings
-    return Shell(settings=PlainGroupSettings(**given), topics=FakeTopics(t=2))
+    return Shell(settings=FixedGroupSettings(**given), topics=FakeTopics(t=2))
 
 
 def run(shell: Shell, *clients: Client, rounds: int = 30) -> None:
@@ -268,7 +268,7 @@ def test_members_that_wait_during_an_upgrade_are_told_to_join_again() -> None:
 def test_members_that_have_not_synced_during_an_upgrade_go_on_in_the_new_group() -> None:
     """A new member comes between the answer to JoinGroup and the leader's SyncGroup."""
     shell = new_shell()
-    token = shell.ask("join_group", join("g"), version=3)
+    token = shell.submit("join_group", join("g"), version=3)
     shell.pass_time(0)
     joined = shell.answers.pop(token)
     assert listed(shell) == ("classic", "CompletingRebalance")
@@ -293,11 +293,11 @@ def test_an_upgrade_after_a_rebalance_that_began_twice_gives_away_nothing_that_i
     reader = ClassicClient(shell, "g", "reader")
     run(shell, reader)
     assert reader.owned == {T0, T1}
-    waiting = [shell.ask("join_group", join("g"), version=3)]
-    again = shell.ask("join_group", join("g", reader.member), version=3)
+    waiting = [shell.submit("join_group", join("g"), version=3)]
+    again = shell.submit("join_group", join("g", reader.member), version=3)
     assert listed(shell) == ("classic", "CompletingRebalance")
     generation = shell.answers.pop(again).generation_id
-    waiting.append(shell.ask("join_group", join("g"), version=3))
+    waiting.append(shell.submit("join_group", join("g"), version=3))
     assert listed(shell) == ("classic", "PreparingRebalance")
     new = ConsumerClient(shell, "g", "a first one")
     new.heartbeat()
@@ -316,10 +316,10 @@ def test_the_way_back_is_open_whatever_a_member_says_of_an_assignor_it_does_not_
     run(shell, new)
     request = join("g")
     request.protocols.append(JoinGroupRequestProtocol(name="a better one", metadata=raw))
-    shell.answers.pop(shell.ask("join_group", request, version=3))
+    shell.answers.pop(shell.submit("join_group", request, version=3))
     other = join("g")
     other.protocols.insert(0, JoinGroupRequestProtocol(name="a better one", metadata=SUBSCRIPTION))
-    shell.answers.pop(shell.ask("join_group", other, version=3))
+    shell.answers.pop(shell.submit("join_group", other, version=3))
     assert listed(shell) != ("classic", "PreparingRebalance")
     new.leave()
     assert listed(shell) == ("classic", "PreparingRebalance")

@@ -9,7 +9,7 @@ from kits.groups.shard_requests import commit, fetch, fetched, offset_delete, tx
 from millstream.groups.errors import GroupNotFound, IllegalGeneration, InvalidGroupId
 from millstream.groups.records.entries import Entry, Producer, decode_batches, encode
 from millstream.model.ids import ProducerEpoch, ProducerId
-from millstream.testing.protocol_members.settings import WEEK_MS, PlainGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
 from millstream.wire.errors import ErrorCode
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -28,7 +28,7 @@ def test_a_commit_is_seen_and_answered_when_the_high_watermark_has_passed_it() -
     """I-29. Before that a failover could take it back."""
     shell = Shell()
     shell.is_holding = True
-    token = shell.ask("offset_commit", commit("g", {T0: 5}))
+    token = shell.submit("offset_commit", commit("g", {T0: 5}))
     assert committed(shell, "g", [T0]) == {}
     assert token not in shell.answers
     shell.advance()
@@ -41,7 +41,7 @@ def test_an_acknowledged_commit_survives_a_failover_and_one_that_was_not_may_be_
     shell = Shell()
     shell.answer("offset_commit", commit("g", {T0: 5}))
     shell.is_holding = True
-    shell.ask("offset_commit", commit("g", {T0: 9}))
+    shell.submit("offset_commit", commit("g", {T0: 9}))
     assert committed(shell.fail_over(), "g") == {T0: 5}
     assert committed(shell.fail_over(keep=len(shell.log)), "g") == {T0: 9}
 
@@ -81,7 +81,7 @@ def test_a_member_of_a_group_that_is_not_there_cannot_commit(version: int, error
 
 
 def test_text_that_is_too_long_fails_its_partition_alone() -> None:
-    shell = Shell(settings=PlainGroupSettings(offset_metadata_bytes_max=4))
+    shell = Shell(settings=FixedGroupSettings(offset_metadata_bytes_max=4))
     request = commit("g", {T0: 5, T1: 6}, metadata="four")
     request.topics[0].partitions[1].committed_metadata = "fives"
     answer = shell.answer("offset_commit", request)
@@ -115,17 +115,17 @@ def test_a_stable_offset_waits_for_the_marker_and_for_commits_on_their_way() -> 
     shell.answer("txn_offset_commit", txn_commit("g", {T0: 9}))
     shell.is_holding = True
     shell.end_transaction(PRODUCER, is_commit=True)
-    shell.ask("offset_commit", commit("g", {T1: 3}))
-    ask = fetch("g", [T0, T1])
-    early = shell.ask("offset_fetch", ask, is_stable=True)
-    everything = shell.ask("offset_fetch", fetch("g"), is_stable=True)
-    shell.ask("offset_commit", commit("g", {T1: 4}))
+    shell.submit("offset_commit", commit("g", {T1: 3}))
+    request = fetch("g", [T0, T1])
+    early = shell.submit("offset_fetch", request, is_stable=True)
+    everything = shell.submit("offset_fetch", fetch("g"), is_stable=True)
+    shell.submit("offset_commit", commit("g", {T1: 4}))
     assert not shell.answers.keys() & {early, everything}
     shell.advance()
     assert codes(shell.answers[early]) == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
     assert [one.committed_offset for one in shell.answers[early].topics[0].partitions] == [-1, 3]
     assert fetched(shell.answers[everything]) == {T1: 3}
-    stable = shell.answer("offset_fetch", ask, is_stable=True)
+    stable = shell.answer("offset_fetch", request, is_stable=True)
     assert fetched(stable) == {T0: 9, T1: 4}
 
 
@@ -133,8 +133,8 @@ def test_a_stable_answer_that_waits_knows_what_was_deleted_before_it() -> None:
     shell = Shell()
     shell.answer("offset_commit", commit("g", {T0: 5, T1: 6}))
     shell.is_holding = True
-    shell.ask("offset_delete", offset_delete("g", [T0]))
-    waiting = shell.ask("offset_fetch", fetch("g"), is_stable=True)
+    shell.submit("offset_delete", offset_delete("g", [T0]))
+    waiting = shell.submit("offset_fetch", fetch("g"), is_stable=True)
     assert waiting not in shell.answers
     assert committed(shell, "g") == {T0: 5, T1: 6}
     shell.advance()
@@ -185,17 +185,17 @@ def test_an_offset_of_another_topic_of_the_same_name_is_none() -> None:
     request.topics[0].topic_id = old
     answer = shell.answer("offset_commit", request)
     assert answer.topics[0].topic_id == old
-    ask = fetch("g", [T0])
-    assert ask.topics is not None
+    query = fetch("g", [T0])
+    assert query.topics is not None
     for topic_id, found in ((old, {T0: 5}), (new, {})):
-        ask.topics[0].topic_id = topic_id
-        assert fetched(shell.answer("offset_fetch", ask, is_stable=False)) == found
+        query.topics[0].topic_id = topic_id
+        assert fetched(shell.answer("offset_fetch", query, is_stable=False)) == found
 
 
 def test_a_retention_for_ever_is_written_as_the_last_time_that_there_is() -> None:
     shell = Shell()
     request = commit("g", {T0: 5}, retention_ms=2**63 - 1)
-    shell.answers.pop(shell.ask("offset_commit", request, version=4))
+    shell.answers.pop(shell.submit("offset_commit", request, version=4))
     written = [logged.what for logged in shell.log if isinstance(logged.what, Entry)]
     (read,) = decode_batches(encode(written, now_ms=shell.wall_ms))
     assert read.what == written[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kits.rpc.rpc_kit import QUICK, Held, Pair, now_s, settle
+from kits.rpc.rpc_kit import QUICK, Held, Pair, now_s, run_pending
 from kits.rpc.rpc_server import (
     Asked,
     Server,
@@ -56,7 +56,7 @@ def test_never_more_in_flight_than_allowed_and_first_come_first_served() -> None
         async with asyncio.TaskGroup() as tasks:
             sent = [tasks.create_task(connection.send(question(name))) for name in names]
             while not all(one.done() for one in sent):
-                await settle()
+                await run_pending()
                 assert len(held.waiting) == min(4, len([one for one in sent if not one.done()]))
                 assert connection.in_flight == len(held.waiting)
                 held.release(1)
@@ -175,7 +175,7 @@ def test_a_request_without_an_answer_times_out_and_takes_the_connection_with_it(
             await connection.send(question("later"))
         assert not after.value.may_have_been_processed
         held.release()  # too late, to nobody
-        await settle()
+        await run_pending()
         assert pair.server.session.is_lost
 
     pair.play(scenario)
@@ -188,7 +188,7 @@ def test_a_request_that_never_got_its_turn_times_out_alone() -> None:
     async def scenario() -> None:
         connection = await pair.connect()
         first = [asyncio.create_task(connection.send(question(f"{n}"))) for n in range(4)]
-        await settle()
+        await run_pending()
         with pytest.raises(RequestTimedOut) as failure:
             await connection.send(question("waits"), timeout_s=1)
         assert not failure.value.may_have_been_processed
@@ -237,7 +237,7 @@ def test_an_idle_connection_closes_itself_and_a_busy_one_does_not() -> None:
         await asyncio.sleep(101)
         assert connection.closed_reason == "idle"
         await connection.wait_closed()
-        await settle()
+        await run_pending()
         assert pair.server.session.is_lost
 
     pair.play(scenario)
@@ -253,12 +253,12 @@ def test_a_cancelled_request_does_not_shift_the_answers_of_others() -> None:
     async def scenario() -> None:
         connection = await pair.connect()
         sent = [asyncio.create_task(connection.send(question(f"{n}"))) for n in range(8)]
-        await settle()
+        await run_pending()
         for number in (1, 2, 5):  # in flight, in flight, waiting for its turn
             sent[number].cancel()
         while any(not one.done() for one in sent):
             held.release()
-            await settle()
+            await run_pending()
         assert [one.cancelled() for one in sent] == [n in (1, 2, 5) for n in range(8)]
         for number in (0, 3, 4, 6, 7):
             assert name_of(sent[number].result()) == f"{number}"
@@ -283,9 +283,9 @@ def test_a_turn_that_was_given_to_a_cancelled_request_goes_to_the_next() -> None
         connection.send_raw(ApiKey.METADATA, 1, [question("first").encode(1)], first)
         second = asyncio.create_task(connection.send(question("second")))
         third = asyncio.create_task(connection.send(question("third")))
-        await settle()
+        await run_pending()
         held.release()
-        await settle()
+        await run_pending()
         assert second.cancelled()
         held.release()
         assert name_of(await third) == "third"
@@ -299,7 +299,7 @@ def test_a_cancelled_request_that_is_never_answered_still_ends_the_connection_in
     async def scenario() -> None:
         connection = await pair.connect()
         sent = asyncio.create_task(connection.send(question("x")))
-        await settle()
+        await run_pending()
         sent.cancel()
         await asyncio.sleep(QUICK.request_timeout_s)
         assert connection.closed_reason == "a request timed out"
@@ -317,7 +317,7 @@ def test_when_the_connection_ends_everyone_is_told_what_may_have_happened(end: s
     async def scenario() -> None:
         connection = await pair.connect()
         sent = [asyncio.create_task(connection.send(question(f"{n}"))) for n in range(6)]
-        await settle()
+        await run_pending()
         match end:
             case "close":
                 pair.server.session.transport.close()
@@ -346,7 +346,7 @@ def test_closing_sends_what_was_written_first() -> None:
         with pytest.raises(ConnectionLost, match="closed by us"):
             connection.send_nowait_no_response(ProduceRequest(acks=0))
         await connection.wait_closed()
-        await settle()
+        await run_pending()
         assert [one.key for one in pair.server.session.asked] == [ApiKey.PRODUCE]
 
     pair.server.on_request = lambda session, asked: None

@@ -25,7 +25,7 @@ def exchange(pipe: Pipeline[Any], number: int, body: bytes, step: int = 1 << 30)
         room[:size] = data[:size]
         pipe.received(size)
         data = data[size:]
-    found = pipe.next_answer()
+    found = pipe.next_response()
     assert found is not None
     return found.body
 

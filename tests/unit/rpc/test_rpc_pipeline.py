@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from millstream.rpc.backoff import Attempts, Backoff
 from millstream.rpc.errors import PeerViolation, UnsupportedApiVersion
 from millstream.rpc.pipeline import BUFFER_BYTES, Pipeline
-from millstream.rpc.versions import AskAgain, PeerApis, highest_common, read_api_versions
+from millstream.rpc.versions import PeerApis, RetryWithVersion, highest_common, read_api_versions
 from millstream.runtime.randomness import SeededRandomness
 from millstream.wire.api_keys import APIS, ApiKey
 from millstream.wire.errors import ErrorCode
@@ -42,7 +42,7 @@ def feed(pipe: Pipeline[Any], data: bytes, step: int = 1 << 30) -> list[tuple[ob
         room[:size] = data[:size]
         pipe.received(size)
         data = data[size:]
-        while (answer := pipe.next_answer()) is not None:
+        while (answer := pipe.next_response()) is not None:
             told.append((answer.request.owner, bytes(answer.body)))
     return told
 
@@ -65,7 +65,7 @@ def test_a_request_is_one_frame_with_its_header() -> None:
 
 def test_requests_without_an_answer_are_not_waited_for() -> None:
     pipe = pipeline()
-    pipe.begin_without_answer(ApiKey.PRODUCE, 9, [b"x"])
+    pipe.begin_without_response(ApiKey.PRODUCE, 9, [b"x"])
     number = begin(pipe, "next")
     assert (number, pipe.in_flight) == (1, 1)
     assert feed(pipe, answer(1, b"!")) == [("next", b"!")]
@@ -100,7 +100,7 @@ def test_an_answer_keeps_its_bytes_while_others_come() -> None:
             room[:size] = data[:size]
             pipe.received(size)
             data = data[size:]
-        told = pipe.next_answer()
+        told = pipe.next_response()
         assert told is not None
         kept.append(told.body)
     for n, body in enumerate(kept):
@@ -131,7 +131,7 @@ def test_a_large_answer_is_copied_little() -> None:
         room[:size] = data[at : at + size]
         pipe.received(size)
         at += size
-    told = pipe.next_answer()
+    told = pipe.next_response()
     assert told is not None
     assert len(told.body) == 40_000_000
     assert len(buffers) <= 8
@@ -149,13 +149,13 @@ def test_the_answer_of_another_request_is_a_violation_and_its_owner_still_waits(
     pipe = pipeline()
     first = begin(pipe, "first")
     second = begin(pipe, "second")
-    with pytest.raises(PeerViolation, match=f"answer {second} where {first} is due"):
+    with pytest.raises(PeerViolation, match=f"correlation id {second}, expected {first}"):
         feed(pipe, answer(second, b"!"))
     assert [one.owner for one in pipe.abandon()] == ["first", "second"]
 
 
 def test_an_answer_nobody_waits_for_is_a_violation() -> None:
-    with pytest.raises(PeerViolation, match="no request waits"):
+    with pytest.raises(PeerViolation, match="without a request"):
         feed(pipeline(), answer(0, b""))
 
 
@@ -232,11 +232,11 @@ def test_a_chosen_version_is_in_all_ranges(low: int, high: int, start: int, stop
 def test_an_unknown_version_is_asked_again_with_one_that_is_known() -> None:
     told = served((ApiKey.API_VERSIONS, 0, 2))
     told.error_code = ErrorCode.UNSUPPORTED_VERSION
-    assert read_api_versions(told.encode(0), 4) == AskAgain(2)
-    assert read_api_versions(told.encode(0), 2) == AskAgain(1)  # it always gets lower
+    assert read_api_versions(told.encode(0), 4) == RetryWithVersion(2)
+    assert read_api_versions(told.encode(0), 2) == RetryWithVersion(1)  # it always gets lower
     told = served()
     told.error_code = ErrorCode.UNSUPPORTED_VERSION
-    assert read_api_versions(told.encode(0), 4) == AskAgain(0)
+    assert read_api_versions(told.encode(0), 4) == RetryWithVersion(0)
     with pytest.raises(PeerViolation, match="35"):
         read_api_versions(told.encode(0), 0)
 
@@ -271,12 +271,12 @@ def test_delays_differ_between_clients() -> None:
 def test_attempts_wait_after_failures_and_not_after_success() -> None:
     attempts = Attempts(Backoff(initial_s=1, max_s=100, jitter=0), SeededRandomness(1))
     assert attempts.wait_s(now_s=0) == 0
-    attempts.failed(now_s=10)
+    attempts.record_failure(now_s=10)
     assert attempts.wait_s(now_s=10.25) == 0.75
-    attempts.failed(now_s=11)
+    attempts.record_failure(now_s=11)
     assert attempts.wait_s(now_s=11) == 2
     assert attempts.wait_s(now_s=50) == 0
-    attempts.succeeded()
+    attempts.record_success()
     assert attempts.wait_s(now_s=11) == 0
-    attempts.failed(now_s=60)
+    attempts.record_failure(now_s=60)
     assert attempts.wait_s(now_s=60) == 1

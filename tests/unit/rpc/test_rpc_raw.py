@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from kits.rpc.rpc_kit import QUICK, Held, Pair, settle
+from kits.rpc.rpc_kit import QUICK, Held, Pair, run_pending
 from kits.rpc.rpc_server import Asked, Server, Session, echo, frame_of, name_of, question
 from millstream.rpc import connection as connection_module
 from millstream.rpc.connection import LARGE_PART_BYTES, connect
@@ -24,7 +24,7 @@ from millstream.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 def test_raw_requests_call_back_with_their_own_bytes_which_may_be_kept() -> None:
     pair = Pair(settings=RpcSettings(in_flight_max=100))
-    told: dict[int, memoryview | RpcError] = {}
+    outcomes: dict[int, memoryview | RpcError] = {}
 
     async def scenario() -> None:
         connection = await pair.connect()
@@ -35,12 +35,12 @@ def test_raw_requests_call_back_with_their_own_bytes_which_may_be_kept() -> None
                 ApiKey.METADATA,
                 version,
                 [body[:3], memoryview(body)[3:]],
-                partial(told.__setitem__, number),
+                partial(outcomes.__setitem__, number),
             )
-        assert not told
-        await settle()
-        assert list(told) == list(range(60))
-        for number, outcome in told.items():
+        assert not outcomes
+        await run_pending()
+        assert list(outcomes) == list(range(60))
+        for number, outcome in outcomes.items():
             assert isinstance(outcome, memoryview)
             assert name_of(MetadataResponse.decode(outcome, version)) == f"name-{number}"
 
@@ -49,20 +49,20 @@ def test_raw_requests_call_back_with_their_own_bytes_which_may_be_kept() -> None
 
 def test_raw_requests_are_told_once_when_the_connection_ends() -> None:
     pair = Pair(Server(Held()))
-    told: list[memoryview | RpcError] = []
+    outcomes: list[memoryview | RpcError] = []
 
     async def scenario() -> None:
         connection = await pair.connect()
         for _ in range(3):
-            connection.send_raw(ApiKey.METADATA, 1, [question("x").encode(1)], told.append)
+            connection.send_raw(ApiKey.METADATA, 1, [question("x").encode(1)], outcomes.append)
         connection.close("test")
-        assert not told  # never from within a call of ours
+        assert not outcomes  # never from within a call of ours
         await connection.wait_closed()
-        assert [type(one) for one in told] == [ConnectionLost] * 3
+        assert [type(one) for one in outcomes] == [ConnectionLost] * 3
         with pytest.raises(ConnectionLost):
-            connection.send_raw(ApiKey.METADATA, 1, [b""], told.append)
-        await settle()
-        assert len(told) == 3
+            connection.send_raw(ApiKey.METADATA, 1, [b""], outcomes.append)
+        await run_pending()
+        assert len(outcomes) == 3
 
     pair.play(scenario)
 
@@ -71,31 +71,31 @@ def test_a_callback_may_close_the_connection_while_more_answers_are_there() -> N
     """All answers come in one piece; the first owner closes."""
     held = Held()
     pair = Pair(Server(held))
-    told: list[object] = []
+    outcomes: list[object] = []
 
     async def scenario() -> None:
         connection = await pair.connect()
 
         def first(outcome: memoryview | RpcError) -> None:
-            told.append(type(outcome))
+            outcomes.append(type(outcome))
             connection.close("enough")
 
         body = question("x").encode(1)
         connection.send_raw(ApiKey.METADATA, 1, [body], first)
         for _ in range(3):
-            connection.send_raw(ApiKey.METADATA, 1, [body], lambda one: told.append(type(one)))
-        await settle()
+            connection.send_raw(ApiKey.METADATA, 1, [body], lambda one: outcomes.append(type(one)))
+        await run_pending()
         session = pair.server.session
         session.transport.write(b"".join(echo(asked) for _, asked in held.waiting))
-        await settle()
-        assert told == [memoryview, ConnectionLost, ConnectionLost, ConnectionLost]
+        await run_pending()
+        assert outcomes == [memoryview, ConnectionLost, ConnectionLost, ConnectionLost]
 
     pair.play(scenario)
 
 
 def test_a_callback_may_send_and_room_is_told_to_the_hot_path() -> None:
     pair = Pair()
-    told: list[memoryview | RpcError] = []
+    outcomes: list[memoryview | RpcError] = []
     left = list(range(40))
 
     async def scenario() -> None:
@@ -104,7 +104,7 @@ def test_a_callback_may_send_and_room_is_told_to_the_hot_path() -> None:
         def send_more() -> None:
             while left and connection.has_room:
                 body = question(f"{left.pop(0)}").encode(1)
-                connection.send_raw(ApiKey.METADATA, 1, [body], told.append)
+                connection.send_raw(ApiKey.METADATA, 1, [body], outcomes.append)
                 assert connection.in_flight <= QUICK.in_flight_max
 
         connection.when_room(send_more)
@@ -112,7 +112,7 @@ def test_a_callback_may_send_and_room_is_told_to_the_hot_path() -> None:
         waiting = asyncio.create_task(connection.send(question("between")))
         await asyncio.sleep(1)
         assert name_of(await waiting) == "between"
-        names = [name_of(MetadataResponse.decode(one, 1)) for one in told]  # type: ignore[arg-type]
+        names = [name_of(MetadataResponse.decode(one, 1)) for one in outcomes]  # type: ignore[arg-type]
         assert names == [f"{n}" for n in range(40)]
 
     pair.play(scenario)
@@ -125,7 +125,7 @@ def test_an_owner_that_fails_ends_the_connection_and_the_others_are_told() -> No
         server = Server(Held())
         listener = await server.listen(LoopNetwork(), "127.0.0.1", 0)
         connection = await connect(LoopNetwork(), QUICK, host="127.0.0.1", port=listener.port)
-        told: list[object] = []
+        outcomes: list[object] = []
         reported: list[object] = []
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: reported.append(context.get("exception"))
@@ -136,14 +136,14 @@ def test_an_owner_that_fails_ends_the_connection_and_the_others_are_told() -> No
 
         body = question("x").encode(1)
         connection.send_raw(ApiKey.METADATA, 1, [body], broken)
-        connection.send_raw(ApiKey.METADATA, 1, [body], told.append)
+        connection.send_raw(ApiKey.METADATA, 1, [body], outcomes.append)
         held = server.on_request
         assert isinstance(held, Held)
         async with asyncio.timeout(20):
             await held.got_two.wait()
             held.release()
             await connection.wait_closed()
-        assert isinstance(told[0], ConnectionLost)
+        assert isinstance(outcomes[0], ConnectionLost)
         assert isinstance(reported[0], ZeroDivisionError)
         listener.close()
         await listener.wait_closed()
@@ -171,7 +171,7 @@ def test_a_peer_that_does_not_read_holds_back_writers_and_is_dropped_in_time() -
         assert not failure.value.may_have_been_processed
         assert connection.is_open
         await asyncio.sleep(4.5)
-        assert connection.closed_reason == "the peer takes no bytes"
+        assert connection.closed_reason == "the peer reads nothing"
 
     pair.play(scenario)
 
@@ -186,7 +186,7 @@ def test_writers_go_on_when_the_peer_reads_again() -> None:
         sent = [
             asyncio.create_task(connection.send(question(f"{n}" + "x" * 30_000))) for n in range(60)
         ]
-        await settle()
+        await run_pending()
         assert not connection.has_room
         assert connection.in_flight < 20
         session.transport.resume_reading()

@@ -6,14 +6,14 @@ import pytest
 
 from kits.shards.shard_shell_kit import (
     TIMEOUT_MS,
-    Asker,
     Bench,
     FakeLog,
     FakeSettings,
+    RecordingSink,
     commit_of,
     group_entry,
     led,
-    settled,
+    run_pending,
     writing,
 )
 from millstream.groups.errors import UnknownMember
@@ -27,7 +27,7 @@ from millstream.testing.sim import virtual_loop
 
 def test_reply_is_sent_at_once() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        assert bench.ask("hello").answers == ["hello"]
+        assert bench.submit("hello").answers == ["hello"]
         assert log.batches == []
 
     led(story)
@@ -35,27 +35,27 @@ def test_reply_is_sent_at_once() -> None:
 
 def test_refusal_raised_by_the_machine_is_an_answer() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        asker = Asker()
+        sink = RecordingSink()
 
         def decide(*_: Any, **__: Any) -> None:
             raise UnknownMember
 
-        bench.coordinator.submit(0, decide, asker.caller, None, is_gathered=False)
-        assert asker.told == ["UnknownMember"]
+        bench.coordinator.submit(0, decide, sink.caller, None, is_gathered=False)
+        assert sink.outcomes == ["UnknownMember"]
 
     led(story)
 
 
 def test_fault_of_the_machine_reaches_who_asked_and_effects_are_not_lost() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        asker, other = Asker(), Asker()
+        sink, other = RecordingSink(), RecordingSink()
 
         def decide(shard: Any, *_: Any, **__: Any) -> None:
             shard.outbox.reply(other.caller, "yours")
             raise KeyError("a fault")
 
         with pytest.raises(KeyError):
-            bench.coordinator.submit(0, decide, asker.caller, None, is_gathered=False)
+            bench.coordinator.submit(0, decide, sink.caller, None, is_gathered=False)
         assert other.answers == ["yours"]
 
     led(story)
@@ -66,12 +66,12 @@ def test_answer_waits_for_the_high_watermark() -> None:
 
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
-        asker = bench.ask(writing(group_entry()))
-        assert bench.shard.told == [("appended", 0, 1)]
-        assert asker.answers == []
+        sink = bench.submit(writing(group_entry()))
+        assert bench.shard.calls == [("appended", 0, 1)]
+        assert sink.answers == []
         log.advance()
-        assert asker.answers == ["done"]
-        assert bench.shard.told[1:] == [("committed", 1), ("written", 1)]
+        assert sink.answers == ["done"]
+        assert bench.shard.calls[1:] == [("committed", 1), ("written", 1)]
 
     led(story)
 
@@ -79,8 +79,8 @@ def test_answer_waits_for_the_high_watermark() -> None:
 def test_answers_come_in_the_order_of_the_log_and_only_as_far_as_it_counts() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
-        first = bench.ask(writing(group_entry(), group_entry("h")))
-        second = bench.ask(writing(group_entry("i")))
+        first = bench.submit(writing(group_entry(), group_entry("h")))
+        second = bench.submit(writing(group_entry("i")))
         log.advance(1)
         assert (first.answers, second.answers) == ([], [])
         log.advance(2)
@@ -94,11 +94,11 @@ def test_answers_come_in_the_order_of_the_log_and_only_as_far_as_it_counts() -> 
 def test_write_without_entries_waits_for_what_was_written_before() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
-        bench.ask(writing(group_entry()))
-        asker = bench.ask(writing(answer="stable"))
-        assert asker.answers == []
+        bench.submit(writing(group_entry()))
+        sink = bench.submit(writing(answer="stable"))
+        assert sink.answers == []
         log.advance()
-        assert asker.answers == ["stable"]
+        assert sink.answers == ["stable"]
         assert len(log.batches) == 1
 
     led(story)
@@ -107,11 +107,11 @@ def test_write_without_entries_waits_for_what_was_written_before() -> None:
 def test_refused_write_is_answered_with_the_error_and_told_to_the_machine() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.refuses = DiskFull("full")
-        asker = bench.ask(writing(group_entry()))
-        assert asker.told == ["DiskFull"]
-        assert bench.shard.told == [("refused", "DiskFull")]
+        sink = bench.submit(writing(group_entry()))
+        assert sink.outcomes == ["DiskFull"]
+        assert bench.shard.calls == [("refused", "DiskFull")]
         log.refuses = None
-        assert bench.ask(writing(group_entry())).told == ["done"]
+        assert bench.submit(writing(group_entry())).outcomes == ["done"]
 
     led(story)
 
@@ -119,26 +119,26 @@ def test_refused_write_is_answered_with_the_error_and_told_to_the_machine() -> N
 def test_write_that_takes_too_long_is_given_up_but_not_forgotten() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
-        asker = bench.ask(writing(group_entry()))
+        sink = bench.submit(writing(group_entry()))
         bench.pass_ms(TIMEOUT_MS - 1)
-        assert asker.answers == []
+        assert sink.answers == []
         bench.pass_ms(1)
-        assert asker.told == ["CoordinatorNotAvailable"]
+        assert sink.outcomes == ["CoordinatorNotAvailable"]
         assert bench.coordinator.counts.writes_timed_out == 1
         log.advance()
-        assert asker.told == ["CoordinatorNotAvailable"]
-        assert ("written", 1) in bench.shard.told
+        assert sink.outcomes == ["CoordinatorNotAvailable"]
+        assert ("written", 1) in bench.shard.calls
 
     led(story)
 
 
 def test_effects_of_a_written_are_taken_too() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        late = Asker()
-        bench.shard.on_written = lambda write: (
+        late = RecordingSink()
+        bench.shard.written_callback = lambda write: (
             bench.shard.outbox.reply(late.caller, "late") if len(write.entries) == 2 else None
         )
-        bench.ask(writing(group_entry(), group_entry("h")))
+        bench.submit(writing(group_entry(), group_entry("h")))
         assert late.answers == ["late"]
 
     led(story)
@@ -148,13 +148,13 @@ def test_next_request_of_who_is_answered_finds_the_machine_at_rest() -> None:
     """A connection may have the next request ready; it is served inside of the answer."""
 
     async def story(bench: Bench, log: FakeLog) -> None:
-        later: list[Asker] = []
+        later: list[RecordingSink] = []
         ends: list[int] = []
-        first = Asker()
+        first = RecordingSink()
 
         def go_on() -> None:
             ends.append(log.log_end)
-            later.append(bench.ask(writing(group_entry("h"), answer="second")))
+            later.append(bench.submit(writing(group_entry("h"), answer="second")))
 
         first.then = go_on
 
@@ -166,8 +166,8 @@ def test_next_request_of_who_is_answered_finds_the_machine_at_rest() -> None:
         (second,) = later
         assert second.answers == ["second"]
         assert ends == [1]  # what the first had to write was in the log before
-        told = [one for one in bench.shard.told if one[0] == "appended"]
-        assert told == [("appended", 0, 1), ("appended", 1, 1)]
+        calls = [one for one in bench.shard.calls if one[0] == "appended"]
+        assert calls == [("appended", 0, 1), ("appended", 1, 1)]
 
     led(story)
 
@@ -178,7 +178,7 @@ def test_asker_that_cannot_be_told_does_not_stop_the_others() -> None:
             raise RuntimeError("broken connection")
 
         log.is_held = True
-        bad, good = bench.ask(writing(group_entry())), bench.ask(writing(group_entry("h")))
+        bad, good = bench.submit(writing(group_entry())), bench.submit(writing(group_entry("h")))
         bad.then = fail
         log.advance()
         assert good.answers == ["done"]
@@ -192,18 +192,18 @@ def test_asker_that_cannot_be_told_does_not_stop_the_others() -> None:
 def test_lost_leadership_is_told_to_everybody_who_waits() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
-        written = bench.ask(writing(group_entry()))
-        gathered = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
-        joining = Asker()
+        written = bench.submit(writing(group_entry()))
+        gathered = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
+        joining = RecordingSink()
         bench.shard.waiting = [joining]
         log.lose()
         for one in (written, gathered, joining):
-            assert one.told == ["NotCoordinator"]
+            assert one.outcomes == ["NotCoordinator"]
         with pytest.raises(NotCoordinator):
-            bench.ask("late")
+            bench.submit("late")
         bench.pass_ms(10 * TIMEOUT_MS)
         log.advance()
-        assert (written.told, gathered.told) == (["NotCoordinator"], ["NotCoordinator"])
+        assert (written.outcomes, gathered.outcomes) == (["NotCoordinator"], ["NotCoordinator"])
         assert len(log.batches) == 1
 
     led(story)
@@ -216,8 +216,8 @@ def test_leadership_lost_inside_of_an_append_ends_it_well() -> None:
             return DiskFull("full")
 
         log.size_max, log.too_large = 0, lose_then_fail
-        asker = bench.ask(writing(group_entry()))
-        assert asker.told in (["NotCoordinator"], ["DiskFull"])
+        sink = bench.submit(writing(group_entry()))
+        assert sink.outcomes in (["NotCoordinator"], ["DiskFull"])
 
     led(story)
 
@@ -228,11 +228,11 @@ def test_leadership_lost_while_other_shards_are_written_is_told() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         other = FakeLog(1)
         other.watch_leadership(bench.coordinator)
-        await settled()
-        first = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
-        second = bench.ask(writing(commit_of("h", 1)), index=1, is_gathered=True)
+        await run_pending()
+        first = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
+        second = bench.submit(writing(commit_of("h", 1)), index=1, is_gathered=True)
         machine = bench.shards[0]
-        machine.told.clear()
+        machine.calls.clear()
         append = other.append_now
 
         def lose(*arguments: Any, **options: Any) -> Any:
@@ -242,8 +242,8 @@ def test_leadership_lost_while_other_shards_are_written_is_told() -> None:
         other.append_now = lose  # type: ignore[method-assign]
         bench.timers.run_due()
         assert log.log_end == 1
-        assert (first.told, second.told) == (["NotCoordinator"], ["done"])
-        assert machine.told == ["unloaded"]
+        assert (first.outcomes, second.outcomes) == (["NotCoordinator"], ["done"])
+        assert machine.calls == ["unloaded"]
 
     led(story)
 
@@ -251,7 +251,7 @@ def test_leadership_lost_while_other_shards_are_written_is_told() -> None:
 def test_other_partition_is_somebody_elses() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         with pytest.raises(NotCoordinator):
-            bench.ask("x", index=1)
+            bench.submit("x", index=1)
 
     led(story)
 
@@ -261,11 +261,11 @@ def test_new_epoch_of_the_same_leader_keeps_the_groups() -> None:
 
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
-        asker = bench.ask(writing(group_entry()))
+        sink = bench.submit(writing(group_entry()))
         bench.coordinator.leadership_gained(log, log.leader_epoch)
         assert len(bench.shards) == 1
         log.advance()
-        assert asker.answers == ["done"]
+        assert sink.answers == ["done"]
 
     led(story)
 
@@ -277,11 +277,11 @@ def test_what_is_said_of_another_log_of_the_partition_is_not_of_this_one() -> No
         again = FakeLog()
         again.put(commit_of("g", 7))
         again.watch_leadership(bench.coordinator)
-        await settled()
+        await run_pending()
         assert bench.shard.applied == [(0, 7)]
         bench.coordinator.leadership_lost(log)
         bench.coordinator.high_watermark_moved(log)
-        assert bench.ask("still").answers == ["still"]
+        assert bench.submit("still").answers == ["still"]
         assert bench.coordinator.get(0).log is again
 
     led(story)
@@ -289,17 +289,17 @@ def test_what_is_said_of_another_log_of_the_partition_is_not_of_this_one() -> No
 
 def test_leadership_gained_anew_loads_anew() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        bench.ask(writing(commit_of("g", 7)))
+        bench.submit(writing(commit_of("g", 7)))
         bench.timers.run_due()
         log.lose()
         again = FakeLog()
         again.put(commit_of("g", 7))
         again.watch_leadership(bench.coordinator)
         with pytest.raises(CoordinatorLoading):
-            bench.ask("early")
-        await settled()
+            bench.submit("early")
+        await run_pending()
         assert bench.shard.applied == [(0, 7)]
-        assert bench.ask("now").answers == ["now"]
+        assert bench.submit("now").answers == ["now"]
 
     led(story)
 
@@ -310,11 +310,11 @@ def test_leadership_gained_anew_loads_anew() -> None:
 def test_machine_is_called_when_its_time_has_come_and_not_before() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         bench.shard.deadline_ms = 250
-        bench.ask("arm")
+        bench.submit("arm")
         bench.pass_ms(249)
-        assert bench.shard.told == []
+        assert bench.shard.calls == []
         bench.pass_ms(1)
-        assert bench.shard.told == [("tick", 250)]
+        assert bench.shard.calls == [("tick", 250)]
 
     led(story)
 
@@ -322,13 +322,13 @@ def test_machine_is_called_when_its_time_has_come_and_not_before() -> None:
 def test_timer_that_rings_too_early_does_nothing() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         bench.shard.deadline_ms = 100
-        bench.ask("arm")
+        bench.submit("arm")
         bench.shard.deadline_ms = 300  # a heartbeat moved it
-        bench.ask("moved")
+        bench.submit("moved")
         bench.pass_ms(100)
-        assert bench.shard.told == []
+        assert bench.shard.calls == []
         bench.pass_ms(200)
-        assert bench.shard.told == [("tick", 300)]
+        assert bench.shard.calls == [("tick", 300)]
 
     led(story)
 
@@ -339,15 +339,15 @@ def test_one_timer_serves_all_shards() -> None:
         logs = [FakeLog(index) for index in range(3)]
         for log in logs:
             log.watch_leadership(bench.coordinator)
-        await settled()
+        await run_pending()
         for number, shard in enumerate(bench.shards):
-            shard.told.clear()
+            shard.calls.clear()
             shard.deadline_ms = 100 * (number + 1)
-            bench.ask("arm", index=shard.index)
+            bench.submit("arm", index=shard.index)
         assert len([one for one in bench.timers.timers if not one.is_cancelled]) == 1
         for _ in range(3):
             bench.pass_ms(100)
-        assert [shard.told for shard in bench.shards] == [
+        assert [shard.calls for shard in bench.shards] == [
             [("tick", 100)],
             [("tick", 200)],
             [("tick", 300)],
@@ -361,7 +361,7 @@ def test_shard_whose_turn_fails_does_not_stop_the_others_and_is_not_called_for_e
         bench = Bench()
         for index in range(2):
             FakeLog(index).watch_leadership(bench.coordinator)
-        await settled()
+        await run_pending()
         bad, good = bench.shards
 
         def fail() -> None:
@@ -370,15 +370,15 @@ def test_shard_whose_turn_fails_does_not_stop_the_others_and_is_not_called_for_e
 
         bad.on_tick = fail
         for shard in bench.shards:
-            shard.told.clear()
+            shard.calls.clear()
             shard.deadline_ms = 100
-            bench.ask("arm", index=shard.index)
+            bench.submit("arm", index=shard.index)
         bench.pass_ms(100)
-        assert (bad.told, good.told) == ([("tick", 100)], [("tick", 100)])
+        assert (bad.calls, good.calls) == ([("tick", 100)], [("tick", 100)])
         bench.pass_ms(500)
-        assert bad.told == [("tick", 100)]
+        assert bad.calls == [("tick", 100)]
         bench.pass_ms(500)
-        assert bad.told == [("tick", 100), ("tick", 1100)]
+        assert bad.calls == [("tick", 100), ("tick", 1100)]
 
     virtual_loop.run(main)
 
@@ -405,10 +405,10 @@ def test_expired_offsets_are_looked_for_by_the_clock_and_step_by_step() -> None:
 def test_stopped_coordinator_rings_no_timer() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         bench.shard.deadline_ms = 10
-        bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         bench.coordinator.stop()
         bench.pass_ms(1_000_000)
-        assert bench.shard.told == []
+        assert bench.shard.calls == []
         assert log.batches == []
 
     led(story)
@@ -419,11 +419,11 @@ def test_stopped_coordinator_rings_no_timer() -> None:
 
 def test_changed_topics_are_told_to_shards_that_serve() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        commit = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        commit = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         for _ in bench.groups.topics_changed_steps({"a", "b"}, ["b"]):
             pass
         assert commit.answers == ["done"]
-        assert bench.shard.told[-2:] == [("topics", ["a", "b"]), ("deleted", ["b"])]
+        assert bench.shard.calls[-2:] == [("topics", ["a", "b"]), ("deleted", ["b"])]
         bench.timers.run_due()
         assert bench.shard.expirations == 1
 
@@ -432,9 +432,9 @@ def test_changed_topics_are_told_to_shards_that_serve() -> None:
 
 def test_reply_in_a_write_may_be_for_others_too() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        others = [Asker(), Asker()]
+        others = [RecordingSink(), RecordingSink()]
         replies = tuple(Reply(one, "all") for one in others)
-        bench.ask(Write((group_entry(),), replies))
+        bench.submit(Write((group_entry(),), replies))
         assert [one.answers for one in others] == [["all"], ["all"]]
 
     led(story)

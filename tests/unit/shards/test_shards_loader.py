@@ -40,10 +40,10 @@ def load_whole(buffer_bytes: int) -> None:
         bench, log = Bench(FakeSettings(load_bytes_max=buffer_bytes)), filled(1000)
         log.watch_leadership(bench.coordinator)
         while is_loading(bench):
-            assert "loaded" not in bench.shard.told
+            assert "loaded" not in bench.shard.calls
             await asyncio.sleep(0)
         assert bench.shard.applied == [(one, one) for one in range(1000)]
-        assert bench.shard.told == [("committed", 1000), "loaded"]
+        assert bench.shard.calls == [("committed", 1000), "loaded"]
         assert bench.coordinator.counts.records_loaded == 1000
         assert log.file.pins == 0
 
@@ -91,10 +91,10 @@ def test_what_does_not_count_yet_is_waited_for() -> None:
         assert is_loading(bench)
         log.advance(20)
         assert is_loading(bench)
-        assert bench.shard.told == [("committed", 20)]  # and may be answered with once it serves
+        assert bench.shard.calls == [("committed", 20)]  # and may be answered with once it serves
         log.advance(21)
         assert not is_loading(bench)
-        assert bench.shard.told == [("committed", 20), ("committed", 21), "loaded"]
+        assert bench.shard.calls == [("committed", 20), ("committed", 21), "loaded"]
 
     virtual_loop.run(main)
 
@@ -110,7 +110,7 @@ def test_leadership_lost_while_loading_drops_the_load() -> None:
         for _ in range(200):
             await asyncio.sleep(0)
         assert len(bench.shard.applied) < 5000
-        assert "loaded" not in bench.shard.told
+        assert "loaded" not in bench.shard.calls
         assert log.file.pins == 0
 
     virtual_loop.run(main)
@@ -125,7 +125,7 @@ def test_load_that_ends_after_the_leadership_came_back_is_not_taken_for_the_new_
         new.watch_leadership(bench.coordinator)
         await until(lambda: not is_loading(bench))
         first, second = bench.shards
-        assert "loaded" not in first.told
+        assert "loaded" not in first.calls
         assert len(second.applied) == 3001
         assert bench.coordinator.get(0).log is new
 
@@ -141,7 +141,7 @@ def test_few_are_loaded_at_once_and_all_in_the_end() -> None:
         assert bench.coordinator.loading_count == 12
         most = 0
         while bench.coordinator.loading_count:
-            begun = [one for one in bench.shards if one.applied and "loaded" not in one.told]
+            begun = [one for one in bench.shards if one.applied and "loaded" not in one.calls]
             most = max(most, len(begun))
             await asyncio.sleep(0)
         assert 1 < most <= 4
@@ -185,10 +185,10 @@ def test_commit_of_the_time_after_the_load_is_not_read_twice() -> None:
         bench, log = Bench(), filled(10)
         log.watch_leadership(bench.coordinator)
         await until(lambda: not is_loading(bench))
-        bench.ask(writing(commit_of("g", 77)))
+        bench.submit(writing(commit_of("g", 77)))
         bench.timers.run_due()
         assert len(bench.shard.applied) == 10
-        assert ("appended", 10, 1) in bench.shard.told
+        assert ("appended", 10, 1) in bench.shard.calls
 
     virtual_loop.run(main)
 
@@ -210,6 +210,6 @@ def test_topics_that_are_deleted_while_it_loads_are_told_when_all_is_known() -> 
             pass
         await until(lambda: not is_loading(bench))
         deleted = [("deleted", ["a", "b"]), ("deleted", ["d"])]
-        assert bench.shard.told == [("committed", 1000), "loaded", *deleted]
+        assert bench.shard.calls == [("committed", 1000), "loaded", *deleted]
 
     virtual_loop.run(main)

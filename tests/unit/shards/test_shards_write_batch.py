@@ -3,13 +3,13 @@
 from typing import Any
 
 from kits.shards.shard_shell_kit import (
-    Asker,
     Bench,
     FakeLog,
     FakeSettings,
+    RecordingSink,
     commit_of,
     led,
-    settled,
+    run_pending,
     writing,
 )
 from millstream.groups.records.entries import decode_batches
@@ -19,14 +19,14 @@ from millstream.model.errors import BatchTooLarge, DiskFull
 def test_commits_of_one_turn_are_one_batch() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         askers = [
-            bench.ask(writing(commit_of(f"g{number}", number)), is_gathered=True)
+            bench.submit(writing(commit_of(f"g{number}", number)), is_gathered=True)
             for number in range(5)
         ]
         assert log.batches == []
         bench.timers.run_due()
         assert [(first, end) for first, end, _ in log.batches] == [(0, 5)]
         assert [one.answers for one in askers] == [["done"]] * 5
-        assert [one for one in bench.shard.told if one[0] == "appended"] == [
+        assert [one for one in bench.shard.calls if one[0] == "appended"] == [
             ("appended", number, 1) for number in range(5)
         ]
 
@@ -39,14 +39,14 @@ def test_commits_of_all_shards_are_written_at_the_end_of_one_turn() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         other = FakeLog(1)
         other.watch_leadership(bench.coordinator)
-        await settled()
+        await run_pending()
         ends: list[tuple[int, int]] = []
         askers = []
         for number in range(4):
             entry = commit_of(f"g{number}", number)
-            asker = bench.ask(writing(entry), index=number % 2, is_gathered=True)
-            asker.then = lambda: ends.append((log.log_end, other.log_end))
-            askers.append(asker)
+            sink = bench.submit(writing(entry), index=number % 2, is_gathered=True)
+            sink.then = lambda: ends.append((log.log_end, other.log_end))
+            askers.append(sink)
         writes = [one for one in bench.timers.timers if one.due_s <= bench.clock.monotonic_s()]
         assert len(writes) == 1
         bench.timers.run_due()
@@ -61,20 +61,20 @@ def test_fault_in_the_write_of_one_shard_does_not_stop_the_others() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         other = FakeLog(1)
         other.watch_leadership(bench.coordinator)
-        await settled()
+        await run_pending()
         append = log.append_now
 
         def fail(*_: Any, **__: Any) -> Any:
             raise KeyError("a fault")
 
         log.append_now = fail  # type: ignore[method-assign]
-        first = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
-        second = bench.ask(writing(commit_of("h", 1)), index=1, is_gathered=True)
+        first = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
+        second = bench.submit(writing(commit_of("h", 1)), index=1, is_gathered=True)
         bench.timers.run_due()
-        assert first.told == ["CoordinatorNotAvailable"]
+        assert first.outcomes == ["CoordinatorNotAvailable"]
         assert second.answers == ["done"]
         log.append_now = append  # type: ignore[method-assign]
-        third = bench.ask(writing(commit_of("g", 2)), is_gathered=True)
+        third = bench.submit(writing(commit_of("g", 2)), is_gathered=True)
         bench.timers.run_due()
         assert third.answers == ["done"]
 
@@ -84,11 +84,11 @@ def test_fault_in_the_write_of_one_shard_does_not_stop_the_others() -> None:
 def test_deadline_that_came_with_a_gathered_commit_is_kept() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         bench.shard.deadline_ms = 10
-        bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         bench.timers.run_due()
-        bench.shard.told.clear()
+        bench.shard.calls.clear()
         bench.pass_ms(10)
-        assert bench.shard.told == [("tick", 10)]
+        assert bench.shard.calls == [("tick", 10)]
 
     led(story)
 
@@ -96,9 +96,9 @@ def test_deadline_that_came_with_a_gathered_commit_is_kept() -> None:
 def test_deadline_does_not_wait_for_the_linger() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         bench.shard.deadline_ms = 10
-        bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         bench.pass_ms(10)
-        assert ("tick", 10) in bench.shard.told
+        assert ("tick", 10) in bench.shard.calls
 
     led(story, FakeSettings(append_linger_ms=1_000))
 
@@ -108,17 +108,17 @@ def test_commit_behind_one_that_waits_for_followers_waits_too() -> None:
 
     async def story(bench: Bench, log: FakeLog) -> None:
         log.is_held = True
-        first = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        first = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         bench.timers.run_due()
-        second = bench.ask(writing(commit_of("h", 2)), is_gathered=True)
+        second = bench.submit(writing(commit_of("h", 2)), is_gathered=True)
         bench.timers.run_due()
         assert (first.answers, second.answers) == ([], [])
         log.advance(1)
         assert (first.answers, second.answers) == (["done"], [])
-        assert ("committed", 2) not in bench.shard.told
+        assert ("committed", 2) not in bench.shard.calls
         log.advance(2)
         assert (first.answers, second.answers) == (["done"], ["done"])
-        assert bench.shard.told == [
+        assert bench.shard.calls == [
             ("appended", 0, 1),
             ("appended", 1, 1),
             ("committed", 1),
@@ -134,11 +134,11 @@ def test_append_that_moves_the_high_watermark_past_older_writes_tells_those_firs
     async def story(bench: Bench, log: FakeLog) -> None:
         order: list[str] = []
         log.is_held = True
-        first = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        first = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         first.then = lambda: order.append("first")
         bench.timers.run_due()
         log.is_held = False
-        second = bench.ask(writing(commit_of("h", 2)), is_gathered=True)
+        second = bench.submit(writing(commit_of("h", 2)), is_gathered=True)
         second.then = lambda: order.append("second")
         bench.timers.run_due()
         assert order == ["first", "second"]
@@ -148,10 +148,10 @@ def test_append_that_moves_the_high_watermark_past_older_writes_tells_those_firs
 
 def test_what_counts_when_the_log_has_it_is_told_in_the_same_order() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        askers = [bench.ask(writing(commit_of("g", one)), is_gathered=True) for one in range(2)]
+        askers = [bench.submit(writing(commit_of("g", one)), is_gathered=True) for one in range(2)]
         bench.timers.run_due()
         assert [one.answers for one in askers] == [["done"]] * 2
-        assert bench.shard.told == [
+        assert bench.shard.calls == [
             ("appended", 0, 1),
             ("appended", 1, 1),
             ("committed", 2),
@@ -164,14 +164,14 @@ def test_what_counts_when_the_log_has_it_is_told_in_the_same_order() -> None:
 
 def test_gathered_commits_are_written_before_the_machine_decides_anything_else() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        commit = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        commit = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         assert commit.answers == []
         seen: list[int] = []
 
         def decide(shard: Any, *_: Any, **__: Any) -> None:
             seen.append(log.log_end)
 
-        bench.coordinator.submit(0, decide, Asker().caller, None, is_gathered=False)
+        bench.coordinator.submit(0, decide, RecordingSink().caller, None, is_gathered=False)
         assert seen == [1]
         assert commit.answers == ["done"]
 
@@ -180,8 +180,8 @@ def test_gathered_commits_are_written_before_the_machine_decides_anything_else()
 
 def test_reads_leave_commits_gathered() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        bench.ask(writing(commit_of("g", 1)), is_gathered=True)
-        bench.ask("read", is_gathered=True)
+        bench.submit(writing(commit_of("g", 1)), is_gathered=True)
+        bench.submit("read", is_gathered=True)
         assert log.batches == []
         bench.timers.run_due()
         assert len(log.batches) == 1
@@ -191,18 +191,18 @@ def test_reads_leave_commits_gathered() -> None:
 
 def test_without_linger_each_commit_is_written_at_once() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        assert bench.ask(writing(commit_of("g", 1)), is_gathered=True).answers == ["done"]
+        assert bench.submit(writing(commit_of("g", 1)), is_gathered=True).answers == ["done"]
 
     led(story, FakeSettings(append_linger_ms=0))
 
 
 def test_linger_is_waited_for() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        asker = bench.ask(writing(commit_of("g", 1)), is_gathered=True)
+        sink = bench.submit(writing(commit_of("g", 1)), is_gathered=True)
         bench.pass_ms(6)
-        assert asker.answers == []
+        assert sink.answers == []
         bench.pass_ms(1)
-        assert asker.answers == ["done"]
+        assert sink.answers == ["done"]
 
     led(story, FakeSettings(append_linger_ms=7))
 
@@ -211,11 +211,11 @@ def test_what_is_too_large_together_is_written_one_by_one() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
         log.size_max = 150
         log.too_large = lambda size: BatchTooLarge(size_bytes=size, limit_bytes=150)
-        small = [bench.ask(writing(commit_of("g", one)), is_gathered=True) for one in range(3)]
-        large = bench.ask(writing(commit_of("g" * 200, 9)), is_gathered=True)
+        small = [bench.submit(writing(commit_of("g", one)), is_gathered=True) for one in range(3)]
+        large = bench.submit(writing(commit_of("g" * 200, 9)), is_gathered=True)
         bench.timers.run_due()
-        assert [one.told for one in small] == [["done"]] * 3
-        assert large.told == ["BatchTooLarge"]
+        assert [one.outcomes for one in small] == [["done"]] * 3
+        assert large.outcomes == ["BatchTooLarge"]
         assert len(log.batches) == 3
 
     led(story)
@@ -223,11 +223,11 @@ def test_what_is_too_large_together_is_written_one_by_one() -> None:
 
 def test_what_cannot_be_written_is_no_fault_of_the_others() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        small = [bench.ask(writing(commit_of("g", one)), is_gathered=True) for one in range(2)]
-        bad = bench.ask(writing(commit_of("g" * 40_000, 9)), is_gathered=True)
+        small = [bench.submit(writing(commit_of("g", one)), is_gathered=True) for one in range(2)]
+        bad = bench.submit(writing(commit_of("g" * 40_000, 9)), is_gathered=True)
         bench.timers.run_due()
-        assert [one.told for one in small] == [["done"]] * 2
-        assert bad.told == ["InvalidEntries"]
+        assert [one.outcomes for one in small] == [["done"]] * 2
+        assert bad.outcomes == ["InvalidEntries"]
         assert len(log.batches) == 2
 
     led(story)
@@ -235,17 +235,17 @@ def test_what_cannot_be_written_is_no_fault_of_the_others() -> None:
 
 def test_refused_batch_refuses_every_commit_in_it() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        askers = [bench.ask(writing(commit_of("g", one)), is_gathered=True) for one in range(3)]
+        askers = [bench.submit(writing(commit_of("g", one)), is_gathered=True) for one in range(3)]
         log.refuses = DiskFull("full")
         bench.timers.run_due()
-        assert [one.told for one in askers] == [["DiskFull"]] * 3
+        assert [one.outcomes for one in askers] == [["DiskFull"]] * 3
 
     led(story)
 
 
 def test_what_is_written_can_be_read() -> None:
     async def story(bench: Bench, log: FakeLog) -> None:
-        bench.ask(writing(commit_of("g", 41), commit_of("g", 42, partition=1)))
+        bench.submit(writing(commit_of("g", 41), commit_of("g", 42, partition=1)))
         bench.timers.run_due()
         (batch,) = [batch for _, _, batch in log.batches]
         found = [decoded.what for decoded in decode_batches(batch)]

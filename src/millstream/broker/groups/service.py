@@ -156,7 +156,7 @@ class GroupService:
         coordinator, topics = self._coordinator, self._topics
         if coordinator is None or topics is None:
             return
-        coordinator.metadata_changed_steps()
+        coordinator.on_metadata_changed()
         deleted = [topic.name for topic in change.deleted]
         names = {topic.name for topic in change.created}
         names |= {grown.topic.name for grown in change.grown}

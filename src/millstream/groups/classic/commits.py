@@ -1,7 +1,7 @@
-"""Who may commit, read and delete offsets of a classic group.
+"""Whether a request may commit, fetch or delete offsets of a classic group.
 
-A group without members takes commits of anyone who does not claim to be one of it: that is how
-consumers that assign themselves, and administrators, store their offsets.
+A group without members accepts commits of any client that does not claim to be a member: that is
+how consumers with manual assignment, and administrators, store their offsets.
 Invariants: I-28.
 """
 
@@ -22,28 +22,28 @@ from millstream.shards.errors import CoordinatorNotAvailable
 
 
 class Committer(NamedTuple):
-    """Who a commit says it is of."""
+    """The identity that a commit request claims."""
 
     member_id: MemberId = MemberId("")
     generation_id: GenerationId = NO_GENERATION
     instance_id: InstanceId | None = None
     is_transactional: bool = False
-    """TxnOffsetCommit: its older versions do not tell who they are, and it is the transaction,
-    not the state of the group, that decides."""
+    """TxnOffsetCommit: its older versions do not name the member, and the transaction decides, not
+    the state of the group."""
 
 
 def check_commit(core: Core, committer: Committer, now_ms: int) -> None:
-    """Refuses it, or takes it as a sign of life of the member."""
+    """Refuse the commit, or count it as a heartbeat of the member."""
     if core.state is GroupState.DEAD:
         raise CoordinatorNotAvailable
     if committer.generation_id < 0 and core.state is GroupState.EMPTY:
         return
-    claims_to_be_one = (
+    claims_membership = (
         committer.generation_id >= 0
         or committer.member_id != ""
         or committer.instance_id is not None
     )
-    if not claims_to_be_one:
+    if not claims_membership:
         if not committer.is_transactional:
             raise UnknownMember
         return
@@ -53,7 +53,7 @@ def check_commit(core: Core, committer: Committer, now_ms: int) -> None:
     if committer.is_transactional:
         return
     if core.state is GroupState.COMPLETING:
-        # It knows the new generation and not yet its part of it: what it commits is of the old.
+        # It knows the new generation but not its assignment: its commit is of the old one.
         raise RebalanceInProgress
     core.touch(member, now_ms)
 
@@ -64,7 +64,7 @@ def check_fetch(core: Core) -> None:
 
 
 def check_offset_delete(core: Core) -> None:
-    """Of consumers the topics are known that are in use; of others nothing is."""
+    """Subscribed topics are known only for consumers; other groups must be empty."""
     check_fetch(core)
     if core.state is not GroupState.EMPTY and core.protocol_type != CONSUMER_PROTOCOL:
         raise GroupNotEmpty

@@ -1,8 +1,8 @@
-"""What a classic group knows, and the small steps that every part of the protocol is made of.
+"""The state of a classic group, and the basic operations that the protocol is built from.
 
-The parts (`joining`, `syncing`, `leaving`, ...) are functions over this; `group` is what the
-outside calls. A function that gives an `Entry` gives what has to be written now: the caller writes
-it, together with whatever answer must wait for it.
+`join_group`, `sync_group`, `leave_group` and the others are functions over it; `group` is the
+public interface. A function that returns an `Entry` returns what has to be written now: the caller
+writes it, together with any response that must wait for it.
 """
 
 from collections.abc import Callable
@@ -30,19 +30,19 @@ NULLABLE_PROTOCOL_VERSION: Final = 7
 """From this version of JoinGroup on, no protocol is null; before, it is an empty string."""
 
 
-class Assigning(NamedTuple):
-    """A write of the leader's assignment."""
+class AssignmentWrite(NamedTuple):
+    """A pending write of the leader's assignment."""
 
     generation_id: GenerationId
     assignments: dict[MemberId, bytes]
 
 
-class Replacing(NamedTuple):
-    """A write of a stable group in which a static member has got a new id."""
+class ReplacementWrite(NamedTuple):
+    """A pending write of a stable group in which a static member got a new member id."""
 
     generation_id: GenerationId
     before: Member
-    """As it was: it comes back if the log refuses."""
+    """The member before; restored if the log refuses the write."""
     after: Member
     caller: Caller
     leader_before: MemberId | None
@@ -52,7 +52,7 @@ class Core:
     """One group's state. Everything else is computed from it."""
 
     __slots__ = (
-        "assigning",
+        "assignment_ticket",
         "generation_id",
         "group_id",
         "has_new_member",
@@ -90,7 +90,7 @@ class Core:
         self.new_member_id, self.wall_ms = new_member_id, wall_ms
         self.state = GroupState.EMPTY
         self.state_since_ms: int | None = wall_ms()
-        """Time of day; None where the record that it was loaded from does not know it."""
+        """Time of day; None if the record that it was loaded from does not have it."""
         self.generation_id = GenerationId(0)
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
@@ -100,28 +100,28 @@ class Core:
         self.join_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self.pending_sync: set[MemberId] = set()
-        """Members of the generation that have not asked for their assignment."""
+        """Members of the generation that have not sent SyncGroup."""
         self.is_initial = False
-        """The rebalance began with an empty group: it waits for more members."""
+        """The rebalance started with an empty group: it waits for more members."""
         self.has_new_member = False
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self.reason = ""
-        """Why the last rebalance began, for people."""
-        self.writes: dict[Ticket, Assigning | Replacing] = {}
-        self.assigning: Ticket | None = None
-        """The write of this generation's assignment, until it counts."""
+        """Why the last rebalance started, for people."""
+        self.writes: dict[Ticket, AssignmentWrite | ReplacementWrite] = {}
+        self.assignment_ticket: Ticket | None = None
+        """The write of this generation's assignment, until it is committed."""
 
     # -- state ---------------------------------------------------------------------------------
 
     def move(self, event: Event) -> None:
-        """By the table."""
+        """Move to the next state by the table."""
         self.state = next_state(self.state, event)
         self.state_since_ms = self.wall_ms()
-        self.assigning = None
+        self.assignment_ticket = None
 
     def begin_generation(self) -> None:
-        """With the members that there are, maybe none. Numbers start again behind the last one."""
+        """Start it with the present members, maybe none. Numbers wrap around after the last one."""
         is_last = self.generation_id >= GENERATION_MAX
         self.generation_id = FIRST_GENERATION if is_last else GenerationId(self.generation_id + 1)
         self.pending_sync.clear()
@@ -133,10 +133,10 @@ class Core:
             protocol_name=self.protocol_name,
         )
         self.subscribed_topics = self.topics_now()
-        self.move(Event.ALL_JOINED if self.roster else Event.NOBODY_JOINED)
+        self.move(Event.ALL_JOINED if self.roster else Event.NONE_JOINED)
 
     def topics_now(self) -> frozenset[str] | None:
-        """What the members subscribe to; None if that cannot be known."""
+        """The topics that the members subscribe to; None if they cannot be known."""
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.roster:
@@ -145,7 +145,7 @@ class Core:
         return None if name is None else all_topics(one.metadata(name) for one in self.roster)
 
     def supports(self, protocol_type: str, protocols: dict[str, bytes]) -> bool:
-        """Whether a member with these can be in the group."""
+        """Whether a member with these protocols can be in the group."""
         if not protocol_type or not protocols:
             return False
         if self.state is GroupState.EMPTY:
@@ -153,7 +153,7 @@ class Core:
         return self.protocol_type == protocol_type and self.roster.supports_any(protocols)
 
     def check_member(self, member_id: MemberId, instance_id: InstanceId | None) -> Member:
-        """The member that a request is of; refuses what is not one, or not any more (I-28)."""
+        """The member that sent the request; raises unless it is a current member (I-28)."""
         if instance_id is not None:
             known_id = self.roster.instances.get(instance_id)
             if known_id is None:
@@ -166,25 +166,25 @@ class Core:
         return member
 
     def check(self) -> None:
-        """What must hold between two calls; all of it is cheap."""
+        """Check what must hold between two calls; all of it is cheap."""
         has_members = self.state not in (GroupState.EMPTY, GroupState.DEAD)
-        # A group that is gathering may have lost everyone; the end of its time finds that out.
-        is_gathering = self.state is GroupState.PREPARING
+        # A group that prepares a rebalance may have lost all members; its deadline notices that.
+        is_preparing = self.state is GroupState.PREPARING
         invariant(
-            is_gathering or bool(self.roster) is has_members,
+            is_preparing or bool(self.roster) is has_members,
             "I-31 members and state do not fit",
             state=self.state,
             members=len(self.roster),
         )
         invariant(
-            not is_gathering or self.join_deadline_ms is not None,
+            not is_preparing or self.join_deadline_ms is not None,
             "I-31 a rebalance without an end",
             group_id=self.group_id,
         )
         invariant(
             self.state is not GroupState.COMPLETING
             or self.sync_deadline_ms is not None
-            or self.assigning is not None,
+            or self.assignment_ticket is not None,
             "I-31 an assignment is awaited without an end",
             group_id=self.group_id,
         )
@@ -199,7 +199,7 @@ class Core:
             group_id=self.group_id,
         )
         invariant(
-            self.assigning is None or self.state is GroupState.COMPLETING,
+            self.assignment_ticket is None or self.state is GroupState.COMPLETING,
             "I-27 an assignment is written for a generation that is over",
             state=self.state,
         )
@@ -212,17 +212,17 @@ class Core:
     # -- time ----------------------------------------------------------------------------------
 
     def touch(self, member: Member, now_ms: int) -> None:
-        """A sign of life: its session begins again."""
+        """The member is alive: restart its session."""
         self.sessions.put(member.member_id, now_ms + max(member.facts.session_timeout_ms, 1))
 
     def rebalance_deadline_ms(self, now_ms: int) -> int:
-        """By when all have to join, or to ask for their assignment."""
+        """By when all members have to send JoinGroup, or SyncGroup."""
         return now_ms + max(self.roster.rebalance_timeout_ms, 1)
 
-    # -- answers -------------------------------------------------------------------------------
+    # -- responses -----------------------------------------------------------------------------
 
     def refuse_join(self, caller: Caller, code: ErrorCode, member_id: MemberId) -> None:
-        """With the member id that Kafka's answer has."""
+        """Refuse with the member id that Kafka's response has."""
         has_null = caller.version >= NULLABLE_PROTOCOL_VERSION
         self.outbox.reply(
             caller,
@@ -234,18 +234,20 @@ class Core:
     def refuse_sync(self, caller: Caller, code: ErrorCode) -> None:
         self.outbox.reply(caller, SyncGroupResponse(error_code=code))
 
-    def refuse_waiting(self, member: Member, code: ErrorCode, *, told_id: MemberId) -> None:
-        """Whatever of the member waits, it is not answered otherwise any more."""
+    def refuse_pending(
+        self, member: Member, code: ErrorCode, *, response_member_id: MemberId
+    ) -> None:
+        """Refuse the member's waiting JoinGroup and SyncGroup."""
         join_caller = self.roster.take_join(member)
         if join_caller is not None:
-            self.refuse_join(join_caller, code, told_id)
+            self.refuse_join(join_caller, code, response_member_id)
         sync_caller, member.sync_caller = member.sync_caller, None
         if sync_caller is not None:
             self.refuse_sync(sync_caller, code)
 
     def remove(self, member: Member) -> None:
-        """It is not in the group any more; if it waits, it hears so and can join anew."""
-        self.refuse_waiting(member, ErrorCode.UNKNOWN_MEMBER_ID, told_id=MemberId(""))
+        """Remove the member; its waiting requests are refused, so that it can rejoin."""
+        self.refuse_pending(member, ErrorCode.UNKNOWN_MEMBER_ID, response_member_id=MemberId(""))
         self.roster.remove(member)
         self.sessions.drop(member.member_id)
         self.pending_sync.discard(member.member_id)
@@ -262,13 +264,13 @@ class Core:
     # -- writing -------------------------------------------------------------------------------
 
     def entry(self, assignments: dict[MemberId, bytes]) -> Entry:
-        """The group as it is, with these assignments."""
+        """The group's entry with these assignments."""
         name = self.protocol_name
         invariant(name is not None or not self.roster, "I-27 members without a protocol")
         return Entry(ClassicGroupKey(self.group_id), self.record(assignments, name))
 
     def record(self, assignments: dict[MemberId, bytes], name: str | None) -> GroupMetadataValue:
-        """With that protocol."""
+        """The group's record with these assignments and that protocol."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation_id,
@@ -282,20 +284,20 @@ class Core:
         )
 
     def write(self, entry: Entry | None) -> None:
-        """Nobody waits for it."""
+        """Write without a response."""
         if entry is not None:
             self.outbox.write(Write((entry,), is_applied=True))
 
     def reply_after(self, entry: Entry | None, caller: Caller, response: Any) -> None:
-        """The answer waits for the entry; without one it goes at once."""
+        """Respond when the entry is committed; without one, at once."""
         if entry is None:
             self.outbox.reply(caller, response)
         else:
             reply = Reply(caller.token, response)
             self.outbox.write(Write((entry,), (reply,), is_applied=True))
 
-    def write_and_hear(self, entry: Entry, what: Assigning | Replacing) -> Ticket:
-        """What is to be done then waits for `written` or `refused`."""
+    def write_with_ticket(self, entry: Entry, what: AssignmentWrite | ReplacementWrite) -> Ticket:
+        """Write; the outcome is handled in `on_written` or `on_refused`."""
         ticket = self.outbox.ticket()
         self.writes[ticket] = what
         self.outbox.write(Write((entry,), ticket=ticket, is_applied=True))

@@ -1,7 +1,7 @@
 """When the sessions of a group's members end.
 
-Every heartbeat moves one deadline to a later time, so that must cost nothing: the heap keeps the
-earliest time at which a key has to be looked at, and the real deadline is looked up only then.
+Every heartbeat moves one deadline to a later time, so that must be cheap: the heap keeps the
+earliest time at which a key has to be checked, and the real deadline is looked up only then.
 """
 
 from heapq import heapify, heappop, heappush, heapreplace
@@ -11,11 +11,11 @@ from millstream.model.ids import MemberId
 from millstream.model.invariant import invariant
 
 STALE_MIN: Final = 64
-"""So many entries that do not count are always left where they are."""
+"""So many stale entries are always left in the heap."""
 
 
 class Deadlines:
-    """One deadline for each member id; the soonest is found without looking at all."""
+    """One deadline for each member id; the earliest is found without scanning all."""
 
     __slots__ = ("_due_ms", "_heap", "_queued_ms")
 
@@ -23,10 +23,10 @@ class Deadlines:
         self._due_ms: dict[MemberId, int] = {}
         self._heap: list[tuple[int, MemberId]] = []
         self._queued_ms: dict[MemberId, int] = {}
-        """Time of the entry of the heap that counts for the key; an older one is skipped."""
+        """Time of the valid heap entry of the key; older ones are skipped."""
 
     def put(self, member_id: MemberId, at_ms: int) -> None:
-        """Set or move it. To a later time: without touching the heap."""
+        """Set or move it. Moving it later does not touch the heap."""
         self._due_ms[member_id] = at_ms
         queued_ms = self._queued_ms.get(member_id)
         if queued_ms is None or at_ms < queued_ms:
@@ -34,20 +34,20 @@ class Deadlines:
             heappush(self._heap, (at_ms, member_id))
 
     def drop(self, member_id: MemberId) -> None:
-        """No deadline any more; its entry of the heap goes when its time comes, or with others."""
+        """Remove the deadline; its heap entry is removed when its time comes, or with others."""
         self._due_ms.pop(member_id, None)
-        # A session may last half an hour, and consumers may come and go every second.
+        # A session may last half an hour, and consumers may join and leave every second.
         if len(self._heap) > 2 * len(self._due_ms) + STALE_MIN:
             self._queued_ms = dict(self._due_ms)
             self._heap = [(at_ms, one) for one, at_ms in self._due_ms.items()]
             heapify(self._heap)
 
     def of(self, member_id: MemberId) -> int | None:
-        """The member's, if it has one."""
+        """The member's deadline, if it has one."""
         return self._due_ms.get(member_id)
 
     def next_ms(self) -> int | None:
-        """The soonest of all."""
+        """The earliest deadline."""
         while self._heap:
             at_ms, member_id = self._heap[0]
             due_ms = self._due_ms.get(member_id)
@@ -64,7 +64,7 @@ class Deadlines:
         return None
 
     def take_due(self, now_ms: int) -> MemberId | None:
-        """A member whose deadline has come; it has none then."""
+        """Remove and return a member whose deadline has passed."""
         at_ms = self.next_ms()
         if at_ms is None or at_ms > now_ms:
             return None

@@ -1,4 +1,4 @@
-"""DescribeGroups (key 15), versions 0-6: what tools and administrators see of a classic group."""
+"""DescribeGroups (key 15), versions 0-6: a classic group as tools and administrators see it."""
 
 from millstream.groups.classic.core import Core
 from millstream.groups.classic.states import GroupState
@@ -6,7 +6,7 @@ from millstream.wire.messages.describe_groups import DescribedGroup, DescribedGr
 
 
 def describe(core: Core) -> DescribedGroup:
-    """Only a stable group has a protocol that its members work by, and their metadata of it."""
+    """Only a stable group reports its protocol and the members' metadata for it."""
     name = core.protocol_name if core.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=core.group_id,

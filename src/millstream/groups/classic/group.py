@@ -1,39 +1,27 @@
 """One group of the classic protocol, as the shard calls it.
 
-Requests are answered through the outbox, or refused by raising. What has to be written is in the
-outbox as a `Write` whose entries are in the group's state already (`is_applied`); those with a
-ticket are told back with `written` or `refused`. All entries have the group's id in their key, so
-the shard knows whose ticket it is.
+Requests are answered through the outbox, or refused by raising. A write goes to the outbox as a
+`Write` whose entries are in the group's state already (`is_applied`); the outcome of one with a
+ticket is reported by `on_written` or `on_refused`. All entries have the group's id in their key, so
+the shard knows to which group a ticket belongs.
 """
 
 from collections.abc import Callable, Iterator
 
 from millstream.groups.classic import (
     commits,
+    describe,
+    join_group,
+    leave_group,
+    loader,
+    rebalance,
     static,
-)
-from millstream.groups.classic import (
-    describe as describing,
-)
-from millstream.groups.classic import (
-    join_group as joining,
-)
-from millstream.groups.classic import (
-    leave_group as leaving,
-)
-from millstream.groups.classic import (
-    loader as loading,
-)
-from millstream.groups.classic import (
-    rebalance as rebalancing,
-)
-from millstream.groups.classic import (
-    sync_group as syncing,
+    sync_group,
 )
 from millstream.groups.classic.commits import Committer
-from millstream.groups.classic.core import Assigning, Core
+from millstream.groups.classic.core import AssignmentWrite, Core
 from millstream.groups.classic.members import Member
-from millstream.groups.classic.states import HEARTBEAT_ANSWERS, Event, GroupState
+from millstream.groups.classic.states import HEARTBEAT_ERRORS, Event, GroupState
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL
 from millstream.groups.errors import IllegalGeneration, UnknownMember
 from millstream.groups.records.values import GroupMetadataValue
@@ -67,19 +55,19 @@ class ClassicGroup:
         *,
         wall_ms: Callable[[], int],
     ) -> None:
-        """Empty. `wall_ms` is the time of day, which the records tell since when a state is."""
+        """An empty group. `wall_ms` is the time of day, for the state timestamps in records."""
         self._core = Core(group_id, outbox, settings, new_member_id, wall_ms=wall_ms)
 
     # -- requests ------------------------------------------------------------------------------
 
     def join(self, caller: Caller, request: JoinGroupRequest, now_ms: int) -> None:
-        """Replies JoinGroupResponse, when the group has gathered."""
-        self._core.write(joining.join(self._core, caller, request, now_ms))
+        """Replies JoinGroupResponse when all members have joined."""
+        self._core.write(join_group.join(self._core, caller, request, now_ms))
         self._core.check()
 
     def sync(self, caller: Caller, request: SyncGroupRequest, now_ms: int) -> None:
-        """Replies SyncGroupResponse, when the assignment is written."""
-        syncing.sync(self._core, caller, request, now_ms)
+        """Replies SyncGroupResponse when the assignment is committed."""
+        sync_group.sync(self._core, caller, request, now_ms)
         self._core.check()
 
     def heartbeat(self, caller: Caller, request: HeartbeatRequest, now_ms: int) -> None:
@@ -94,73 +82,73 @@ class ClassicGroup:
         if request.generation_id != core.generation_id:
             raise IllegalGeneration
         core.touch(member, now_ms)
-        core.outbox.reply(caller, HeartbeatResponse(error_code=HEARTBEAT_ANSWERS[core.state]))
+        core.outbox.reply(caller, HeartbeatResponse(error_code=HEARTBEAT_ERRORS[core.state]))
 
     def leave(self, caller: Caller, request: LeaveGroupRequest, now_ms: int) -> None:
         """Replies LeaveGroupResponse with a result for each member."""
-        leaving.leave(self._core, caller, request, now_ms)
+        leave_group.leave(self._core, caller, request, now_ms)
         self._core.check()
 
     def check_commit(self, committer: Committer, now_ms: int) -> None:
-        """Raises unless this one may commit offsets now (I-28); counts as its heartbeat."""
+        """Raise unless the member may commit offsets now (I-28); counts as its heartbeat."""
         commits.check_commit(self._core, committer, now_ms)
 
     def check_fetch(self) -> None:
-        """Raises unless offsets may be read."""
+        """Raise unless offsets may be fetched."""
         commits.check_fetch(self._core)
 
     def check_offset_delete(self) -> None:
-        """Raises unless offsets may be deleted, of topics that nobody subscribes to."""
+        """Raise unless offsets of topics without subscribers may be deleted."""
         commits.check_offset_delete(self._core)
 
     def check_delete(self) -> None:
-        """Raises unless the group may be deleted."""
+        """Raise unless the group may be deleted."""
         commits.check_delete(self._core)
 
     def describe(self) -> DescribedGroup:
         """One group of DescribeGroupsResponse."""
-        return describing.describe(self._core)
+        return describe.describe(self._core)
 
-    # -- what became of writes -----------------------------------------------------------------
+    # -- outcome of writes ---------------------------------------------------------------------
 
-    def written(self, ticket: Ticket, now_ms: int) -> None:
-        """The entries count."""
+    def on_written(self, ticket: Ticket, now_ms: int) -> None:
+        """The entries are committed."""
         what = self._core.writes.pop(ticket, None)
-        if isinstance(what, Assigning):
-            syncing.written(self._core, ticket, what, now_ms)
+        if isinstance(what, AssignmentWrite):
+            sync_group.on_written(self._core, ticket, what, now_ms)
         elif what is not None:
-            static.written(self._core, what, now_ms)
+            static.on_written(self._core, what, now_ms)
         self._core.check()
 
-    def refused(self, ticket: Ticket, error: OperatingError, now_ms: int) -> None:
-        """The log did not take them; who waits is answered with `error` as it is given here."""
+    def on_refused(self, ticket: Ticket, error: OperatingError, now_ms: int) -> None:
+        """The log refused the entries; waiting callers are answered with `error`."""
         what = self._core.writes.pop(ticket, None)
-        if isinstance(what, Assigning):
-            self._core.write(syncing.refused(self._core, ticket, error, now_ms))
+        if isinstance(what, AssignmentWrite):
+            self._core.write(sync_group.on_refused(self._core, ticket, error, now_ms))
         elif what is not None:
-            static.refused(self._core, what, error, now_ms)
+            static.on_refused(self._core, what, error, now_ms)
         self._core.check()
 
     # -- time ----------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick`; None: there is nothing to wait for."""
+        """When to call `tick`; None: never."""
         core = self._core
         times = (core.join_deadline_ms, core.sync_deadline_ms, core.sessions.next_ms())
         return min((one for one in times if one is not None), default=None)
 
     def tick(self, now_ms: int) -> None:
-        """Everything whose time has come, in the order of the times."""
+        """Handle all deadlines that have passed, in their order."""
         core = self._core
         while (due_ms := self.next_deadline_ms()) is not None and due_ms <= now_ms:
             if core.join_deadline_ms == due_ms:
-                entry = rebalancing.join_time_is_over(core, now_ms)
+                entry = rebalance.expire_join(core, now_ms)
             elif core.sync_deadline_ms == due_ms:
-                entry = leaving.sync_time_is_over(core, now_ms)
+                entry = leave_group.expire_pending_sync(core, now_ms)
             else:
                 member_id = core.sessions.take_due(now_ms)
                 invariant(member_id is not None, "I-30 a session that is over is not found")
-                entry = leaving.session_is_over(core, member_id or MemberId(""), now_ms)
+                entry = leave_group.expire_session(core, member_id or MemberId(""), now_ms)
             core.write(entry)
         invariant(due_ms is None or due_ms > now_ms, "I-30 a deadline has passed", due_ms=due_ms)
         core.check()
@@ -168,32 +156,32 @@ class ClassicGroup:
     # -- loading, conversion, end --------------------------------------------------------------
 
     def apply_metadata(self, value: GroupMetadataValue) -> None:
-        """A record of the group, read from the log or made from another group."""
-        loading.apply_metadata(self._core, value)
+        """Apply a record of the group, read from the log or made by a conversion."""
+        loader.apply_metadata(self._core, value)
 
-    def loaded(self, now_ms: int) -> None:
-        """All records have been applied: sessions begin."""
-        self._core.write(loading.loaded(self._core, now_ms))
+    def on_loaded(self, now_ms: int) -> None:
+        """All records have been applied: start the sessions."""
+        self._core.write(loader.on_loaded(self._core, now_ms))
         self._core.check()
 
     def start_rebalance(self, reason: str, now_ms: int) -> None:
-        """After a conversion: the members, who keep what they have, gather by this protocol."""
+        """After a conversion: the members keep their partitions and rejoin with this protocol."""
         if self._core.state is GroupState.STABLE:
-            self._core.write(rebalancing.prepare(self._core, Event.CONVERTED, reason, now_ms))
+            self._core.write(rebalance.prepare(self._core, Event.CONVERTED, reason, now_ms))
         self._core.check()
 
     def as_record(self) -> GroupMetadataValue:
-        """The group as it would be written now, with what each member has; for a conversion."""
-        return loading.as_record(self._core)
+        """The group as it would be written now, with each member's assignment; for a conversion."""
+        return loader.as_record(self._core)
 
-    def tell_to_join_again(self) -> None:
-        """The group is converted: who waits in it is a member of what follows."""
+    def request_rejoin(self) -> None:
+        """The group is converted: members with waiting requests must rejoin the new one."""
         for member in self._core.roster:
-            told_id, code = member.member_id, ErrorCode.REBALANCE_IN_PROGRESS
-            self._core.refuse_waiting(member, code, told_id=told_id)
+            response_member_id, code = member.member_id, ErrorCode.REBALANCE_IN_PROGRESS
+            self._core.refuse_pending(member, code, response_member_id=response_member_id)
 
-    def removed(self, refusal: RequestRefused | None = None) -> None:
-        """The group is deleted or converted. Who waits is told why; it answers nothing any more."""
+    def on_removed(self, refusal: RequestRefused | None = None) -> None:
+        """The group is deleted or converted: answer waiting requests with `refusal`."""
         core = self._core
         for member in list(core.roster):
             for caller in (core.roster.take_join(member), member.sync_caller):
@@ -211,13 +199,13 @@ class ClassicGroup:
         core.check()
 
     def waiting_tokens(self) -> Iterator[object]:
-        """Of all requests that wait: when the shard is unloaded, the shell answers them."""
+        """Tokens of all waiting requests: the shell answers them when the shard is unloaded."""
         for member in self._core.roster:
             for caller in (member.join_caller, member.sync_caller):
                 if caller is not None:
                     yield caller.token
 
-    # -- what others look at -------------------------------------------------------------------
+    # -- properties ----------------------------------------------------------------------------
 
     @property
     def group_id(self) -> GroupId:
@@ -229,7 +217,7 @@ class ClassicGroup:
 
     @property
     def state_since_ms(self) -> int | None:
-        """Time of day; None where the log does not tell."""
+        """Time of day; None if the log does not have it."""
         return self._core.state_since_ms
 
     @property
@@ -238,7 +226,7 @@ class ClassicGroup:
 
     @property
     def protocol_type(self) -> str | None:
-        """None: no member has ever joined; the group only has offsets."""
+        """None: no member has ever joined; the group has only offsets."""
         return self._core.protocol_type
 
     @property
@@ -247,12 +235,12 @@ class ClassicGroup:
 
     @property
     def is_consumer(self) -> bool:
-        """Its members are consumers, so the topics are known that they subscribe to."""
+        """Its members are consumers, so their subscribed topics are known."""
         return self._core.protocol_type == CONSUMER_PROTOCOL
 
     @property
     def is_simple(self) -> bool:
-        """It only stores offsets; nobody has ever joined or is about to."""
+        """It only stores offsets; no member has ever joined or is about to."""
         core = self._core
         is_empty = core.state is GroupState.EMPTY
         return core.protocol_type is None and is_empty and not core.roster.pending
@@ -263,22 +251,22 @@ class ClassicGroup:
 
     @property
     def members(self) -> list[Member]:
-        """To read: conversion needs them."""
+        """Read-only, for conversion."""
         return list(self._core.roster)
 
     @property
     def reason(self) -> str:
-        """Why the last rebalance began, for people."""
+        """Why the last rebalance started, for people."""
         return self._core.reason
 
     def has_member(self, member_id: MemberId) -> bool:
         return member_id in self._core.roster
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """None: it is not known what they are."""
+        """None: they are unknown."""
         return self._core.subscribed_topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Consumers whose subscription we cannot read may subscribe to anything."""
+        """Consumers with an unreadable subscription may subscribe to any topic."""
         topics = self._core.subscribed_topics
         return self.is_consumer if topics is None else topic in topics

@@ -1,8 +1,8 @@
-"""JoinGroup (key 11), versions 0-9: become a member, or gather for the next generation.
+"""JoinGroup (key 11), versions 0-9: become a member, or rejoin for the next generation.
 
-v1 rebalance timeout · v4 a new member first gets its id and joins again with it (KIP-394) ·
-v5 static members (KIP-345) · v7 protocol type · v8 the reason · v9 a static leader that comes back
-to a stable group is told to skip the assignment (KIP-814).
+v1 rebalance timeout · v4 a new member first gets its id and rejoins with it (KIP-394) ·
+v5 static members (KIP-345) · v7 protocol type · v8 the reason · v9 a static leader that rejoins a
+stable group skips the assignment (KIP-814).
 Invariants: I-27, I-28, I-30.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from millstream.groups.classic import static
 from millstream.groups.classic.core import Core
 from millstream.groups.classic.members import NO_MEMBER, Member, MemberFacts, facts_of
-from millstream.groups.classic.rebalance import complete_if_all_joined, generation_answer, rebalance
+from millstream.groups.classic.rebalance import complete_if_all_joined, join_response, rebalance
 from millstream.groups.classic.states import Event, GroupState
 from millstream.groups.errors import FencedInstance, UnknownMember
 from millstream.groups.records.entries import Entry
@@ -23,11 +23,11 @@ from millstream.wire.messages.join_group import JoinGroupRequest
 
 KNOWN_ID_VERSION: Final = 4
 NEW_MEMBER_TIMEOUT_MS: Final = 5 * 60 * 1000
-"""How long a new member may wait in its first JoinGroup. It does not heartbeat meanwhile, and a
-client that gave up and asked again would otherwise stay in the group for ever (as Kafka)."""
+"""How long a new member may wait in its first JoinGroup. It does not heartbeat meanwhile, and the
+member of a client that gave up and retried would otherwise stay forever (as in Kafka)."""
 PENDING_MEMBERS_MAX: Final = 10_000
-"""Ids handed out and not used. Each costs memory for a session, and a client can ask for them as
-fast as it can send; no group has that many consumers starting at once."""
+"""Member ids given out and not used. Each costs memory for a session, and a client can request
+them as fast as it can send; no group has that many consumers starting at once."""
 
 
 def session_timeout_is_allowed(request: JoinGroupRequest, settings: ClassicSettings) -> bool:
@@ -37,15 +37,15 @@ def session_timeout_is_allowed(request: JoinGroupRequest, settings: ClassicSetti
 
 
 class _Refused(Exception):
-    """With the member id that the answer names."""
+    """With the member id of the response."""
 
     def __init__(self, code: ErrorCode, member_id: MemberId) -> None:
         self.code, self.member_id = code, member_id
         super().__init__(code.name)
 
 
-class _Asked(NamedTuple):
-    """A request, with what is made of it once."""
+class _JoinAttempt(NamedTuple):
+    """A request with its parsed fields."""
 
     caller: Caller
     member_id: MemberId
@@ -56,54 +56,54 @@ class _Asked(NamedTuple):
 
 
 def join(core: Core, caller: Caller, request: JoinGroupRequest, now_ms: int) -> Entry | None:
-    """Answered when the group has gathered, or at once where there is nothing to gather for."""
+    """Answered when all members have joined, or at once if no rebalance is needed."""
     member_id, instance = MemberId(request.member_id), request.group_instance_id
     try:
         if not session_timeout_is_allowed(request, core.settings):
             raise _Refused(ErrorCode.INVALID_SESSION_TIMEOUT, member_id)
-        asked = _Asked(
+        attempt = _JoinAttempt(
             caller,
             member_id,
             None if instance is None else InstanceId(instance),
             facts_of(caller, request),
-            request.reason or "not told",
+            request.reason or "not given",
             now_ms,
         )
-        return _join(core, asked)
+        return _join(core, attempt)
     except _Refused as refused:
         core.refuse_join(caller, refused.code, refused.member_id)
         return None
 
 
-def _join(core: Core, asked: _Asked) -> Entry | None:
-    member_id, facts = asked.member_id, asked.facts
+def _join(core: Core, attempt: _JoinAttempt) -> Entry | None:
+    member_id, facts = attempt.member_id, attempt.facts
     if core.state is GroupState.DEAD:
         raise _Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id)
-    if not _has_room(core, asked):
-        return _refuse_full(core, asked)
+    if not _accepts_member(core, attempt):
+        return _refuse_full(core, attempt)
     if not core.supports(facts.protocol_type, facts.protocols):
         raise _Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
     if member_id == NO_MEMBER:
-        return _join_without_id(core, asked)
-    if member_id in core.roster.pending and asked.instance_id is None:
-        return _add(core, asked, member_id)
-    return _join_again(core, asked)
+        return _join_without_id(core, attempt)
+    if member_id in core.roster.pending and attempt.instance_id is None:
+        return _add(core, attempt, member_id)
+    return _rejoin(core, attempt)
 
 
 # -- room --------------------------------------------------------------------------------------
 
 
-def _has_room(core: Core, asked: _Asked) -> bool:
-    """`group.max.size`, which may have become smaller than the group is.
+def _accepts_member(core: Core, attempt: _JoinAttempt) -> bool:
+    """Check `group.max.size`, which may have become smaller than the group.
 
-    While the group gathers those who have joined are counted, so a group that is too large loses
-    the members that join last; otherwise whoever is in it stays. A static member that comes back
-    without an id takes no new place.
+    While a rebalance is prepared only members that have joined count, so a group that is too large
+    loses those that join last; otherwise existing members stay. A static member that rejoins
+    without a member id is not a new member.
     """
     roster, size_max = core.roster, core.settings.group_size_max
-    known_id = asked.member_id
-    if known_id == NO_MEMBER and asked.instance_id is not None:
-        known_id = roster.instances.get(asked.instance_id, NO_MEMBER)
+    known_id = attempt.member_id
+    if known_id == NO_MEMBER and attempt.instance_id is not None:
+        known_id = roster.instances.get(attempt.instance_id, NO_MEMBER)
     member = roster.get(known_id)
     if core.state is GroupState.EMPTY:
         return True
@@ -113,87 +113,89 @@ def _has_room(core: Core, asked: _Asked) -> bool:
     return member is not None or len(roster) < size_max
 
 
-def _refuse_full(core: Core, asked: _Asked) -> Entry | None:
-    core.refuse_join(asked.caller, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
-    core.remove_pending(asked.member_id)
-    member = core.roster.get(asked.member_id)
+def _refuse_full(core: Core, attempt: _JoinAttempt) -> Entry | None:
+    core.refuse_join(attempt.caller, ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
+    core.remove_pending(attempt.member_id)
+    member = core.roster.get(attempt.member_id)
     if member is not None:
         core.remove(member)
-    # Everybody else may be there already.
-    is_gathering = core.state is GroupState.PREPARING
-    return complete_if_all_joined(core, asked.now_ms) if is_gathering else None
+    # All others may have joined already.
+    is_preparing = core.state is GroupState.PREPARING
+    return complete_if_all_joined(core, attempt.now_ms) if is_preparing else None
 
 
 # -- new members -------------------------------------------------------------------------------
 
 
-def _join_without_id(core: Core, asked: _Asked) -> Entry | None:
-    instance_id, client_id = asked.instance_id, asked.caller.client_id
+def _join_without_id(core: Core, attempt: _JoinAttempt) -> Entry | None:
+    instance_id, client_id = attempt.instance_id, attempt.caller.client_id
     if instance_id is not None:
         known_id = core.roster.instances.get(instance_id)
         member_id = core.new_member_id(instance_id)
         if known_id is None:
-            return _add(core, asked, member_id)
+            return _add(core, attempt, member_id)
         before = core.roster[known_id]
-        places = (before, before.successor(member_id, asked.facts))
-        return static.replace(core, asked.caller, places, reason=asked.reason, now_ms=asked.now_ms)
-    if asked.caller.version < KNOWN_ID_VERSION:
-        return _add(core, asked, core.new_member_id(client_id))
+        pair = (before, before.successor(member_id, attempt.facts))
+        return static.replace(
+            core, attempt.caller, pair, reason=attempt.reason, now_ms=attempt.now_ms
+        )
+    if attempt.caller.version < KNOWN_ID_VERSION:
+        return _add(core, attempt, core.new_member_id(client_id))
     if len(core.roster.pending) >= PENDING_MEMBERS_MAX:
         raise _Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_MEMBER)
     member_id = core.new_member_id(client_id)
     core.roster.pending.add(member_id)
-    core.sessions.put(member_id, asked.now_ms + max(asked.facts.session_timeout_ms, 1))
+    core.sessions.put(member_id, attempt.now_ms + max(attempt.facts.session_timeout_ms, 1))
     raise _Refused(ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
 
-def _add(core: Core, asked: _Asked, member_id: MemberId) -> Entry | None:
+def _add(core: Core, attempt: _JoinAttempt, member_id: MemberId) -> Entry | None:
     if not core.roster:
-        core.protocol_type = asked.facts.protocol_type
+        core.protocol_type = attempt.facts.protocol_type
     if core.is_initial:
         core.has_new_member = True
-    member = Member(member_id, asked.instance_id, asked.facts)
+    member = Member(member_id, attempt.instance_id, attempt.facts)
     member.is_new = True
     core.roster.add(member)
-    core.roster.await_join(member, asked.caller)
-    core.sessions.put(member_id, asked.now_ms + NEW_MEMBER_TIMEOUT_MS)
-    why = f"{member_id} is new: {asked.reason}"
-    return rebalance(core, Event.MEMBER_JOINED, why, asked.now_ms)
+    core.roster.await_join(member, attempt.caller)
+    core.sessions.put(member_id, attempt.now_ms + NEW_MEMBER_TIMEOUT_MS)
+    why = f"{member_id} is new: {attempt.reason}"
+    return rebalance(core, Event.MEMBER_JOINED, why, attempt.now_ms)
 
 
-# -- members that join again -------------------------------------------------------------------
+# -- members that rejoin -----------------------------------------------------------------------
 
 
-def _join_again(core: Core, asked: _Asked) -> Entry | None:
-    member = _known(core, asked)
-    if not _has_news(core, member, asked.facts):
-        # It has lost the answer, or thinks that it has to join: it goes on in this generation.
-        core.touch(member, asked.now_ms)
-        core.outbox.reply(asked.caller, generation_answer(core, member))
+def _rejoin(core: Core, attempt: _JoinAttempt) -> Entry | None:
+    member = _checked_member(core, attempt)
+    if not _needs_rebalance(core, member, attempt.facts):
+        # It lost the response, or rejoins needlessly: it continues in this generation.
+        core.touch(member, attempt.now_ms)
+        core.outbox.reply(attempt.caller, join_response(core, member))
         return None
-    core.roster.update(member, asked.facts)
-    superseded = core.roster.await_join(member, asked.caller)
+    core.roster.update(member, attempt.facts)
+    superseded = core.roster.await_join(member, attempt.caller)
     if superseded is not None:
-        # A client has given up on a request when it sends another one. Should it hear this all the
-        # same, it looks for the coordinator and forgets nothing (as Kafka, KAFKA-20938).
+        # A client has given up on a request when it sends another one. If it receives this response
+        # nevertheless, it finds the coordinator again and loses nothing (as in Kafka, KAFKA-20938).
         core.refuse_join(superseded, ErrorCode.NOT_COORDINATOR, member.member_id)
-    why = f"{member.member_id} joins again: {asked.reason}"
-    return rebalance(core, Event.MEMBER_JOINED, why, asked.now_ms)
+    why = f"{member.member_id} rejoins: {attempt.reason}"
+    return rebalance(core, Event.MEMBER_JOINED, why, attempt.now_ms)
 
 
-def _known(core: Core, asked: _Asked) -> Member:
+def _checked_member(core: Core, attempt: _JoinAttempt) -> Member:
     try:
-        return core.check_member(asked.member_id, asked.instance_id)
+        return core.check_member(attempt.member_id, attempt.instance_id)
     except UnknownMember:
-        raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID, asked.member_id) from None
+        raise _Refused(ErrorCode.UNKNOWN_MEMBER_ID, attempt.member_id) from None
     except FencedInstance:
-        raise _Refused(ErrorCode.FENCED_INSTANCE_ID, asked.member_id) from None
+        raise _Refused(ErrorCode.FENCED_INSTANCE_ID, attempt.member_id) from None
 
 
-def _has_news(core: Core, member: Member, facts: MemberFacts) -> bool:
-    """Whether the group has to gather for it.
+def _needs_rebalance(core: Core, member: Member, facts: MemberFacts) -> bool:
+    """Whether the group has to rebalance for it.
 
-    The leader of a stable group joins to have a rebalance: it saw that topics changed.
+    The leader of a stable group rejoins to start a rebalance: it saw that topics changed.
     """
     if core.state is GroupState.PREPARING or not member.has_same_protocols(facts):
         return True

@@ -1,7 +1,7 @@
-"""LeaveGroup (key 13), versions 0-5, and the end of sessions: members go, the others rebalance.
+"""LeaveGroup (key 13), versions 0-5, and expired sessions: members leave, the others rebalance.
 
-v3 several members in one request, static ones also by their instance id alone, as an
-administrator removes them · v5 a reason for each.
+v3 several members in one request, static ones also by instance id only, as an administrator
+removes them · v5 a reason for each.
 Invariants: I-28, I-30.
 """
 
@@ -29,7 +29,7 @@ BATCH_VERSION: Final = 3
 
 
 def leave(core: Core, caller: Caller, request: LeaveGroupRequest, now_ms: int) -> None:
-    """Each member has a result of its own. If the group is empty then, that is written first."""
+    """Each member has its own result. If the group becomes empty, that is written first."""
     if core.state is GroupState.DEAD:
         raise CoordinatorNotAvailable
     is_batch = caller.version >= BATCH_VERSION
@@ -38,10 +38,10 @@ def leave(core: Core, caller: Caller, request: LeaveGroupRequest, now_ms: int) -
     results = [_leave_one(core, one) for one in leaving]
     entry = None
     if len(core.roster) < count_before:
-        reasons = "; ".join(sorted({one.reason or "not told" for one in leaving}))
+        reasons = "; ".join(sorted({one.reason or "not given" for one in leaving}))
         entry = rebalance(core, Event.MEMBER_LOST, f"members left: {reasons}", now_ms)
     elif core.state is GroupState.PREPARING:
-        # Perhaps the one that was waited for was only a pending one.
+        # The rebalance may have waited only for a pending member.
         entry = complete_if_all_joined(core, now_ms)
     response = LeaveGroupResponse(
         error_code=ErrorCode.NONE if is_batch else results[0].error_code,
@@ -74,14 +74,14 @@ def _remove(core: Core, one: MemberIdentity) -> None:
     core.remove(core.check_member(member_id, instance_id))
 
 
-def session_is_over(core: Core, member_id: MemberId, now_ms: int) -> Entry | None:
-    """Nothing was heard of it for too long."""
+def expire_session(core: Core, member_id: MemberId, now_ms: int) -> Entry | None:
+    """Remove a member that sent nothing for its session timeout."""
     if member_id in core.roster.pending:
         core.remove_pending(member_id)
     else:
         member = core.roster.get(member_id)
-        if member is None or member.is_excused:
-            # Whoever waits for us gets a new session with the answer.
+        if member is None or member.is_heartbeat_exempt:
+            # A member that waits for our response gets a new session with it.
             return None
         invariant(
             core.sessions.of(member_id) is None,
@@ -92,15 +92,15 @@ def session_is_over(core: Core, member_id: MemberId, now_ms: int) -> Entry | Non
         if core.state is not GroupState.PREPARING:
             why = f"the session of {member_id} is over"
             return rebalance(core, Event.MEMBER_LOST, why, now_ms)
-    is_gathering = core.state is GroupState.PREPARING
-    return complete_join(core, now_ms) if is_gathering and core.roster.has_all_joined else None
+    is_preparing = core.state is GroupState.PREPARING
+    return complete_join(core, now_ms) if is_preparing and core.roster.has_all_joined else None
 
 
-def sync_time_is_over(core: Core, now_ms: int) -> Entry | None:
-    """Who did not ask for its assignment does not work with the group (KAFKA-12890)."""
+def expire_pending_sync(core: Core, now_ms: int) -> Entry | None:
+    """Remove members that did not send SyncGroup in time (KAFKA-12890)."""
     core.sync_deadline_ms = None
     late = [core.roster[member_id] for member_id in sorted(core.pending_sync)]
     for member in late:
         core.remove(member)
-    why = f"{len(late)} members did not ask for their assignment in time"
-    return rebalance(core, Event.SYNC_LATE, why, now_ms)
+    why = f"{len(late)} members did not send SyncGroup in time"
+    return rebalance(core, Event.SYNC_TIMED_OUT, why, now_ms)

@@ -1,4 +1,4 @@
-"""A group from its record: the last one in the log is what the group was."""
+"""Restores a group from its last record in the log."""
 
 from millstream.groups.classic.core import Core
 from millstream.groups.classic.deadlines import Deadlines
@@ -12,7 +12,7 @@ from millstream.model.invariant import invariant
 
 
 def apply_metadata(core: Core, value: GroupMetadataValue) -> None:
-    """In place of everything that was known."""
+    """Replace the whole state."""
     core.roster, core.sessions = Roster(), Deadlines()
     core.protocol_type = value.protocol_type or None
     core.protocol_name = value.protocol
@@ -29,13 +29,13 @@ def apply_metadata(core: Core, value: GroupMetadataValue) -> None:
         group_id=core.group_id,
     )
     core.subscribed_topics = core.topics_now()
-    core.move(Event.LOADED_MEMBERS if core.roster else Event.LOADED_NOBODY)
+    core.move(Event.LOADED_MEMBERS if core.roster else Event.LOADED_EMPTY)
     since_ms = value.current_state_timestamp
     core.state_since_ms = None if since_ms == -1 else since_ms
 
 
 def _member_of(value: GroupMetadataValue, record: MemberMetadata) -> Member:
-    """Only the protocol that was selected is in the record. The oldest form has one timeout."""
+    """The record has only the selected protocol. The oldest version has one timeout."""
     instance = record.group_instance_id
     has_timeout = record.rebalance_timeout != -1
     facts = MemberFacts(
@@ -54,21 +54,21 @@ def _member_of(value: GroupMetadataValue, record: MemberMetadata) -> Member:
     return member
 
 
-def loaded(core: Core, now_ms: int) -> Entry | None:
-    """Nobody could heartbeat meanwhile, so all sessions begin now."""
+def on_loaded(core: Core, now_ms: int) -> Entry | None:
+    """No member could heartbeat meanwhile, so all sessions start now."""
     for member in core.roster:
         core.touch(member, now_ms)
     if len(core.roster) > core.settings.group_size_max:
-        # They join again, so that those who have to go can commit what they did.
-        return prepare(core, Event.FOUND_TOO_LARGE, "more members than group.max.size", now_ms)
+        # They rejoin, so that members that have to leave can commit first.
+        return prepare(core, Event.LOADED_TOO_LARGE, "more members than group.max.size", now_ms)
     return None
 
 
 def as_record(core: Core) -> GroupMetadataValue:
-    """What `apply_metadata` would make this group of, in any state.
+    """The record from which `apply_metadata` would restore this group, in any state.
 
-    While the group gathers there may be members that do not have the protocol of the last
-    generation, or there was none yet: then it is one that all of them have.
+    While a rebalance is prepared there may be members without the protocol of the last generation,
+    or there was no generation yet: then a protocol that all members support is used.
     """
     roster, name = core.roster, core.protocol_name
     if roster and (name is None or not roster.supports_any({name: b""})):

@@ -1,7 +1,7 @@
-"""One member of a classic group, and the members of a group together.
+"""One member of a classic group, and the collection of a group's members.
 
-The roster answers at once what the coordinator asks all the time: who is a static instance, how
-many have joined, which protocols everybody supports.
+The roster keeps indexes for what the coordinator needs all the time: static instances, how many
+members have joined, which protocols all members support.
 """
 
 from collections import Counter
@@ -14,11 +14,11 @@ from millstream.shards.effects import Caller
 from millstream.wire.messages.join_group import JoinGroupRequest
 
 NO_MEMBER: Final = MemberId("")
-"""What a client sends that has no member id yet."""
+"""Sent by a client that has no member id yet."""
 
 
 class MemberFacts(NamedTuple):
-    """What a member says of itself when it joins."""
+    """What a member sends about itself when it joins."""
 
     client_id: str
     client_host: str
@@ -30,7 +30,7 @@ class MemberFacts(NamedTuple):
 
 
 def facts_of(caller: Caller, request: JoinGroupRequest) -> MemberFacts:
-    """Copies what outlives the request's frame. A name that comes twice counts once."""
+    """Copies what outlives the request's frame. Of a repeated name the first is used."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))
@@ -49,7 +49,7 @@ def facts_of(caller: Caller, request: JoinGroupRequest) -> MemberFacts:
 
 
 class Member:
-    """A member, what it was given, and which of its requests waits."""
+    """A member, its assignment, and its waiting requests."""
 
     __slots__ = (
         "assigned_in",
@@ -68,11 +68,11 @@ class Member:
         self.member_id, self.instance_id, self.facts = member_id, instance_id, facts
         self.assignment = b""
         self.assigned_in: GenerationId = NO_GENERATION
-        """The generation that the assignment is of (I-27)."""
+        """The generation of the assignment (I-27)."""
         self.join_caller: Caller | None = None
         self.sync_caller: Caller | None = None
         self.is_new = False
-        """It has not been in a generation: waiting in JoinGroup does not keep it alive."""
+        """It has not been in a generation yet: waiting in JoinGroup does not keep it alive."""
 
     @property
     def is_static(self) -> bool:
@@ -83,8 +83,8 @@ class Member:
         return self.join_caller is not None
 
     @property
-    def is_excused(self) -> bool:
-        """It waits for us, so it cannot be expected to heartbeat."""
+    def is_heartbeat_exempt(self) -> bool:
+        """It waits for our response, so it does not heartbeat."""
         if self.is_new:
             return False
         return self.join_caller is not None or self.sync_caller is not None
@@ -97,7 +97,7 @@ class Member:
         return self.facts.protocols[protocol_name]
 
     def successor(self, member_id: MemberId, facts: MemberFacts) -> "Member":
-        """The same static instance after a restart: it keeps what it was given."""
+        """The same static instance after a restart: it keeps its assignment."""
         successor = Member(member_id, self.instance_id, facts)
         successor.assignment, successor.assigned_in = self.assignment, self.assigned_in
         return successor
@@ -117,7 +117,7 @@ class Roster:
         self.instances: dict[InstanceId, MemberId] = {}
         self.leader_id: MemberId | None = None
         self.pending: set[MemberId] = set()
-        """Ids that were handed out (KIP-394) and have not joined yet."""
+        """Ids that were given out (KIP-394) and have not joined yet."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -144,13 +144,13 @@ class Roster:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long all get to join: as long as the slowest asks for, and some time at all."""
+        """How long all members have to join: the longest timeout of any member."""
         return max((member.facts.rebalance_timeout_ms for member in self), default=0)
 
     # -- changes -------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        """The first one leads."""
+        """Add a member; the first one becomes the leader."""
         invariant(member.member_id not in self._by_id, "I-28 a member is added twice")
         if member.instance_id is not None:
             invariant(member.instance_id not in self.instances, "I-28 a static instance twice")
@@ -162,7 +162,7 @@ class Roster:
         self.leader_id = self.leader_id or member.member_id
 
     def remove(self, member: Member) -> None:
-        """Another one leads if it was the leader."""
+        """Remove a member; another one becomes the leader if it was."""
         del self._by_id[member.member_id]
         if member.instance_id is not None:
             known_id = self.instances.pop(member.instance_id, None)
@@ -173,7 +173,7 @@ class Roster:
             self.leader_id = next(iter(self._by_id), None)
 
     def replace(self, member: Member, successor: Member) -> None:
-        """The static instance goes on under another member id; it leads if it did."""
+        """The static instance continues under another member id, also as the leader."""
         was_leader = self.leader_id == member.member_id
         self.remove(member)
         self.add(successor)
@@ -181,26 +181,26 @@ class Roster:
             self.leader_id = successor.member_id
 
     def update(self, member: Member, facts: MemberFacts) -> None:
-        """It joined again."""
+        """It has rejoined."""
         self._count_protocols(member, by=-1)
         member.facts = facts
         self._count_protocols(member, by=1)
 
     def await_join(self, member: Member, caller: Caller) -> Caller | None:
-        """Its JoinGroup waits now; gives the one that waited before."""
+        """Its JoinGroup waits now; returns the one that waited before."""
         before, member.join_caller = member.join_caller, caller
         self.awaiting_count += before is None
         return before
 
     def take_join(self, member: Member) -> Caller | None:
-        """Its JoinGroup, which does not wait any more."""
+        """Remove and return its waiting JoinGroup."""
         caller, member.join_caller = member.join_caller, None
         self.awaiting_count -= caller is not None
-        invariant(self.awaiting_count >= 0, "I-36 more joins answered than asked")
+        invariant(self.awaiting_count >= 0, "I-36 more joins answered than received")
         return caller
 
     def elect_joined_leader(self) -> bool:
-        """The leader must be one who has joined; whether there is such a one."""
+        """The leader must be a member that has joined; returns whether there is one."""
         leader = self._by_id.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.is_awaiting_join:
             return True
@@ -216,11 +216,11 @@ class Roster:
         return any(self._supporters[name] == len(self._by_id) for name in protocols)
 
     def select_protocol(self) -> str:
-        """Each member votes for the one it prefers among those that all support.
+        """Each member votes for its preferred protocol among those that all support.
 
-        With equal votes the one that was voted for first wins, so the oldest members decide.
+        With equal votes the protocol voted for first wins, so the oldest members decide.
         """
-        invariant(bool(self._by_id), "I-27 a protocol is selected for nobody")
+        invariant(bool(self._by_id), "I-27 a protocol is selected without members")
         votes: Counter[str] = Counter()
         for member in self:
             votes[next(name for name in member.facts.protocols if self._is_common(name))] += 1

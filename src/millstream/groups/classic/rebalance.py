@@ -1,7 +1,7 @@
-"""How a group gathers: a rebalance begins, members join, the next generation begins.
+"""A rebalance: it starts, members join, the next generation starts.
 
-An empty group that gets its first member waits a little for others, and again for each delay in
-which one came, up to the rebalance timeout: otherwise a group of a hundred consumers that start
+An empty group that gets its first member waits a little for others, and again after each delay in
+which one joined, up to the rebalance timeout: otherwise a group of a hundred consumers that start
 together would rebalance a hundred times.
 """
 
@@ -18,20 +18,20 @@ from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResp
 from millstream.wire.messages.sync_group import SyncGroupResponse
 
 REASON_CHARACTERS_MAX = 255
-"""As Kafka's clients cut what they send: it is for a line of a log."""
+"""Kafka's clients truncate it to this as well: it is for a log line."""
 
 
 def rebalance(core: Core, event: Event, reason: str, now_ms: int) -> Entry | None:
-    """Begin one, or go on with the one that there is."""
+    """Start a rebalance, or continue the current one."""
     if core.state is GroupState.PREPARING:
         return complete_if_all_joined(core, now_ms)
     return prepare(core, event, reason, now_ms)
 
 
 def prepare(core: Core, event: Event, reason: str, now_ms: int) -> Entry | None:
-    """All members have to join again from now on."""
+    """Start a rebalance: all members have to rejoin."""
     if core.state is GroupState.COMPLETING:
-        give_up_assignment(core, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
+        abort_assignment(core, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
     core.pending_sync.clear()
     core.sync_deadline_ms = None
     core.is_initial = core.state is GroupState.EMPTY
@@ -48,14 +48,14 @@ def prepare(core: Core, event: Event, reason: str, now_ms: int) -> Entry | None:
 
 
 def complete_if_all_joined(core: Core, now_ms: int) -> Entry | None:
-    """A first rebalance waits for its time whoever has joined: more may come."""
+    """An initial rebalance waits for its delay even if all have joined: more may come."""
     if core.is_initial or not core.roster.has_all_joined:
         return None
     return complete_join(core, now_ms)
 
 
-def join_time_is_over(core: Core, now_ms: int) -> Entry | None:
-    """Of the rebalance, or of a delay of a first one."""
+def expire_join(core: Core, now_ms: int) -> Entry | None:
+    """The deadline of the rebalance, or the delay of an initial one, is over."""
     if core.is_initial and core.has_new_member and core.initial_remaining_ms > 0:
         core.has_new_member = False
         waited_ms = core.initial_delay_ms
@@ -69,7 +69,7 @@ def join_time_is_over(core: Core, now_ms: int) -> Entry | None:
 
 
 def complete_join(core: Core, now_ms: int) -> Entry | None:
-    """Who has not joined is out, unless it is static; with the others the generation begins."""
+    """Remove dynamic members that have not joined, and start the generation with the others."""
     invariant(core.state is GroupState.PREPARING, "I-31 no joining to complete", state=core.state)
     for member in [one for one in core.roster if not (one.is_awaiting_join or one.is_static)]:
         core.remove(member)
@@ -79,29 +79,29 @@ def complete_join(core: Core, now_ms: int) -> Entry | None:
         group_id=core.group_id,
     )
     if not core.roster.elect_joined_leader() and core.roster:
-        # Only static members that did not come: they stay until their sessions end.
+        # Only static members that have not rejoined: they stay until their sessions expire.
         core.join_deadline_ms = core.rebalance_deadline_ms(now_ms)
         return None
     core.join_deadline_ms = None
     core.begin_generation()
     if core.state is GroupState.EMPTY:
         return core.entry({})
-    _tell_generation(core, now_ms)
+    _answer_joins(core, now_ms)
     return None
 
 
-def _tell_generation(core: Core, now_ms: int) -> None:
+def _answer_joins(core: Core, now_ms: int) -> None:
     for member in core.roster:
         caller = core.roster.take_join(member)
         if caller is not None:
-            core.outbox.reply(caller, generation_answer(core, member))
+            core.outbox.reply(caller, join_response(core, member))
         core.touch(member, now_ms)
         member.is_new = False
         core.pending_sync.add(member.member_id)
     core.sync_deadline_ms = core.rebalance_deadline_ms(now_ms)
 
 
-def generation_answer(
+def join_response(
     core: Core, member: Member, *, with_members: bool = True, skip_assignment: bool = False
 ) -> JoinGroupResponse:
     """The current generation; the leader gets the members, to compute the assignment."""
@@ -118,7 +118,7 @@ def generation_answer(
 
 
 def members_for_leader(core: Core) -> list[JoinGroupResponseMember]:
-    """With the metadata of the protocol that was selected."""
+    """The members with their metadata for the selected protocol."""
     name = core.protocol_name
     invariant(name is not None, "I-27 a generation without a protocol", group_id=core.group_id)
     return [
@@ -134,11 +134,11 @@ def members_for_leader(core: Core) -> list[JoinGroupResponseMember]:
 # -- assignments -------------------------------------------------------------------------------
 
 
-def give_up_assignment(core: Core, error: ErrorCode | OperatingError, now_ms: int) -> None:
-    """There will be none in this generation, and who waits is told why.
+def abort_assignment(core: Core, error: ErrorCode | OperatingError, now_ms: int) -> None:
+    """Refuse waiting SyncGroup requests: this generation will have no assignment.
 
-    Each member keeps what it was told last, which is of no generation now: a cooperative one reads
-    on, and if the group is converted its partitions must not be free (I-27).
+    Each member keeps its last assignment, which belongs to no generation now: a cooperative one
+    keeps reading, and if the group is converted its partitions must not be free (I-27).
     """
     for member in core.roster:
         member.assigned_in = NO_GENERATION
@@ -151,16 +151,16 @@ def give_up_assignment(core: Core, error: ErrorCode | OperatingError, now_ms: in
             core.outbox.reply(caller, error)
 
 
-def give_assignments(core: Core, now_ms: int) -> None:
-    """Everybody who waits gets what the leader decided; the others ask later."""
+def send_assignments(core: Core, now_ms: int) -> None:
+    """Answer waiting SyncGroup requests with the leader's assignment."""
     for member in core.roster:
         caller = _take_sync(core, member, now_ms)
         if caller is not None:
-            core.outbox.reply(caller, assignment_answer(core, member))
+            core.outbox.reply(caller, sync_response(core, member))
 
 
-def assignment_answer(core: Core, member: Member) -> SyncGroupResponse:
-    """The member's part of the assignment of this generation, and of no other."""
+def sync_response(core: Core, member: Member) -> SyncGroupResponse:
+    """The member's assignment in this generation."""
     invariant(
         core.state is GroupState.STABLE and member.assigned_in == core.generation_id,
         "I-27 an assignment of another generation",
@@ -176,7 +176,7 @@ def assignment_answer(core: Core, member: Member) -> SyncGroupResponse:
 
 
 def _take_sync(core: Core, member: Member, now_ms: int) -> Caller | None:
-    """While it waited for us its session did not run, so it begins anew."""
+    """Its session was paused while it waited for our response, so it restarts."""
     caller, member.sync_caller = member.sync_caller, None
     if caller is not None:
         core.touch(member, now_ms)

@@ -1,7 +1,7 @@
-"""The states of a classic group and the table of how one follows another.
+"""The states of a classic group and the table of transitions between them.
 
-Everything that moves a group is an `Event`; a pair that is not in the table cannot happen, and if
-it does it is our bug. The diagram in the docs is made from the same table (`diagram`).
+Every transition is caused by an `Event`; a pair that is not in the table is a bug of ours. The
+diagram in the docs is generated from the same table (`diagram`).
 """
 
 from enum import Enum
@@ -22,19 +22,19 @@ class GroupState(Enum):
 
 
 class Event(Enum):
-    """What moves a group; the values are the words of the diagram."""
+    """What causes a transition; the values are the labels of the diagram."""
 
-    MEMBER_JOINED = "a member joins, or joins again with news"
-    MEMBER_LOST = "a member leaves or its session ends"
-    ALL_JOINED = "all have joined, or the time for it is over"
-    NOBODY_JOINED = "the time to join is over and nobody is left"
+    MEMBER_JOINED = "a member joins, or rejoins with changes"
+    MEMBER_LOST = "a member leaves or its session expires"
+    ALL_JOINED = "all have joined, or the join deadline is over"
+    NONE_JOINED = "the join deadline is over and no member is left"
     ASSIGNMENT_WRITTEN = "the leader's assignment is written"
     ASSIGNMENT_REFUSED = "the log refuses the assignment"
-    SYNC_LATE = "members did not ask for their assignment in time"
-    FOUND_TOO_LARGE = "loaded with more members than are allowed"
-    CONVERTED = "converted from the next-generation protocol"
+    SYNC_TIMED_OUT = "members did not send SyncGroup in time"
+    LOADED_TOO_LARGE = "loaded with more members than are allowed"
+    CONVERTED = "converted from a consumer group"
     LOADED_MEMBERS = "a record with members is read"
-    LOADED_NOBODY = "a record without members is read"
+    LOADED_EMPTY = "a record without members is read"
     REMOVED = "deleted, converted or unloaded"
 
 
@@ -43,41 +43,41 @@ _EMPTY, _PREPARING, _COMPLETING, _STABLE, _DEAD = GroupState
 TRANSITIONS: Final[dict[tuple[GroupState, Event], GroupState]] = {
     (_EMPTY, Event.MEMBER_JOINED): _PREPARING,
     (_EMPTY, Event.LOADED_MEMBERS): _STABLE,
-    (_EMPTY, Event.LOADED_NOBODY): _EMPTY,
+    (_EMPTY, Event.LOADED_EMPTY): _EMPTY,
     (_EMPTY, Event.REMOVED): _DEAD,
     (_PREPARING, Event.ALL_JOINED): _COMPLETING,
-    (_PREPARING, Event.NOBODY_JOINED): _EMPTY,
+    (_PREPARING, Event.NONE_JOINED): _EMPTY,
     (_PREPARING, Event.REMOVED): _DEAD,
     (_COMPLETING, Event.ASSIGNMENT_WRITTEN): _STABLE,
     (_COMPLETING, Event.ASSIGNMENT_REFUSED): _PREPARING,
     (_COMPLETING, Event.MEMBER_JOINED): _PREPARING,
     (_COMPLETING, Event.MEMBER_LOST): _PREPARING,
-    (_COMPLETING, Event.SYNC_LATE): _PREPARING,
+    (_COMPLETING, Event.SYNC_TIMED_OUT): _PREPARING,
     (_COMPLETING, Event.REMOVED): _DEAD,
     (_STABLE, Event.MEMBER_JOINED): _PREPARING,
     (_STABLE, Event.MEMBER_LOST): _PREPARING,
-    (_STABLE, Event.SYNC_LATE): _PREPARING,
-    (_STABLE, Event.FOUND_TOO_LARGE): _PREPARING,
+    (_STABLE, Event.SYNC_TIMED_OUT): _PREPARING,
+    (_STABLE, Event.LOADED_TOO_LARGE): _PREPARING,
     (_STABLE, Event.CONVERTED): _PREPARING,
     (_STABLE, Event.LOADED_MEMBERS): _STABLE,
-    (_STABLE, Event.LOADED_NOBODY): _EMPTY,
+    (_STABLE, Event.LOADED_EMPTY): _EMPTY,
     (_STABLE, Event.REMOVED): _DEAD,
     (_DEAD, Event.REMOVED): _DEAD,
 }
 
-HEARTBEAT_ANSWERS: Final[dict[GroupState, ErrorCode]] = {
+HEARTBEAT_ERRORS: Final[dict[GroupState, ErrorCode]] = {
     _EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
     _PREPARING: ErrorCode.REBALANCE_IN_PROGRESS,
-    # From the answer to its JoinGroup on a member beats, also while the leader still thinks.
+    # After its JoinGroup response a member heartbeats, also while the leader still assigns.
     _COMPLETING: ErrorCode.NONE,
     _STABLE: ErrorCode.NONE,
     _DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""What a member of the current generation is told."""
+"""The error code of the response to a member of the current generation."""
 
 
 def next_state(state: GroupState, event: Event) -> GroupState:
-    """By the table."""
+    """Look up the transition in the table."""
     following = TRANSITIONS.get((state, event))
     invariant(following is not None, "I-31 no such step of a group", state=state, event=event)
     return following or state

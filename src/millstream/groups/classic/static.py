@@ -1,16 +1,16 @@
-"""Static members that come back (KIP-345): the instance goes on under a new member id.
+"""Static members that rejoin (KIP-345): the instance continues under a new member id.
 
-Whoever still uses the old id is fenced. A stable group stays as it is, as long as the newcomer
-wants what its predecessor wanted, but the new id must be in the log before it is told: after a
-failover the old one would count again and the living member would be fenced.
+A client that still uses the old id is fenced. A stable group does not rebalance if the new member
+has the same subscription as its predecessor, but the new id must be committed before it is sent:
+otherwise the old one would be valid again after a failover and the live member would be fenced.
 Invariants: I-27, I-28.
 """
 
 from typing import Final
 
-from millstream.groups.classic.core import Core, Replacing
+from millstream.groups.classic.core import Core, ReplacementWrite
 from millstream.groups.classic.members import Member
-from millstream.groups.classic.rebalance import complete_if_all_joined, generation_answer, prepare
+from millstream.groups.classic.rebalance import complete_if_all_joined, join_response, prepare
 from millstream.groups.classic.states import Event, GroupState
 from millstream.groups.classic.subscriptions import CONSUMER_PROTOCOL, topics_of
 from millstream.groups.records.entries import Entry
@@ -23,32 +23,32 @@ SKIP_ASSIGNMENT_VERSION: Final = 9
 
 
 def replace(
-    core: Core, caller: Caller, places: tuple[Member, Member], *, reason: str, now_ms: int
+    core: Core, caller: Caller, pair: tuple[Member, Member], *, reason: str, now_ms: int
 ) -> Entry | None:
-    """The second of the two takes the place of the first."""
-    before, successor = places
+    """Replace the first member of the pair by the second."""
+    before, successor = pair
     invariant(
         before.instance_id is not None and before.instance_id == successor.instance_id,
         "I-28 only a static member is replaced, by itself",
     )
     leader_before = core.roster.leader_id
-    _take_place(core, before, successor, now_ms)
+    _swap_member(core, before, successor, now_ms)
     core.roster.await_join(successor, caller)
     if core.state is GroupState.PREPARING:
         return complete_if_all_joined(core, now_ms)
-    if core.state is GroupState.STABLE and _wants_the_same(core, before, successor):
-        what = Replacing(core.generation_id, before, successor, caller, leader_before)
-        core.write_and_hear(
+    if core.state is GroupState.STABLE and _has_same_subscription(core, before, successor):
+        what = ReplacementWrite(core.generation_id, before, successor, caller, leader_before)
+        core.write_with_ticket(
             core.entry({one.member_id: one.assignment for one in core.roster}), what
         )
         return None
-    # While the leader computes, it does so for the old id: only another round can help.
+    # The leader computes the assignment for the old id: only another rebalance can help.
     why = f"{successor.member_id} replaces {before.member_id}: {reason}"
     return prepare(core, Event.MEMBER_JOINED, why, now_ms)
 
 
-def _take_place(core: Core, before: Member, after: Member, now_ms: int) -> None:
-    core.refuse_waiting(before, ErrorCode.FENCED_INSTANCE_ID, told_id=before.member_id)
+def _swap_member(core: Core, before: Member, after: Member, now_ms: int) -> None:
+    core.refuse_pending(before, ErrorCode.FENCED_INSTANCE_ID, response_member_id=before.member_id)
     core.roster.replace(before, after)
     core.sessions.drop(before.member_id)
     core.touch(after, now_ms)
@@ -57,10 +57,10 @@ def _take_place(core: Core, before: Member, after: Member, now_ms: int) -> None:
         core.pending_sync.add(after.member_id)
 
 
-def _wants_the_same(core: Core, before: Member, after: Member) -> bool:
-    """The same protocol would be selected, and consumers subscribe to the same topics.
+def _has_same_subscription(core: Core, before: Member, after: Member) -> bool:
+    """Whether the same protocol would be selected, with the same topics for consumers.
 
-    The rest of the metadata may differ: it holds what the old process owned.
+    The rest of the metadata may differ: it has the partitions that the old process owned.
     """
     name = core.protocol_name
     if name is None or core.roster.select_protocol() != name:
@@ -70,23 +70,23 @@ def _wants_the_same(core: Core, before: Member, after: Member) -> bool:
     return topics_of(before.metadata(name)) == topics_of(after.metadata(name))
 
 
-def written(core: Core, what: Replacing, now_ms: int) -> None:
-    """The new id counts: it goes on in the generation of its predecessor."""
+def on_written(core: Core, what: ReplacementWrite, now_ms: int) -> None:
+    """The new id is committed: it continues in the generation of its predecessor."""
     if not _is_current(core, what):
         return
     core.roster.take_join(what.after)
     core.touch(what.after, now_ms)
-    is_told = what.caller.version >= SKIP_ASSIGNMENT_VERSION
-    answer = generation_answer(core, what.after, with_members=is_told, skip_assignment=is_told)
-    if not is_told:
-        # A client that cannot be told to skip the assignment must not take itself for the leader:
-        # it would compute one that a stable group ignores.
+    can_skip = what.caller.version >= SKIP_ASSIGNMENT_VERSION
+    answer = join_response(core, what.after, with_members=can_skip, skip_assignment=can_skip)
+    if not can_skip:
+        # A client whose version has no skip_assignment must not take itself for the leader: it
+        # would compute an assignment that a stable group ignores.
         answer.leader = what.leader_before or ""
     core.outbox.reply(what.caller, answer)
 
 
-def refused(core: Core, what: Replacing, error: OperatingError, now_ms: int) -> None:
-    """The log has the old id, so it counts again."""
+def on_refused(core: Core, what: ReplacementWrite, error: OperatingError, now_ms: int) -> None:
+    """The log has the old id, so it is valid again."""
     if not _is_current(core, what):
         return
     invariant(
@@ -95,12 +95,12 @@ def refused(core: Core, what: Replacing, error: OperatingError, now_ms: int) -> 
         member_id=what.before.member_id,
     )
     core.roster.take_join(what.after)
-    _take_place(core, what.after, what.before, now_ms)
+    _swap_member(core, what.after, what.before, now_ms)
     core.outbox.reply(what.caller, error)
 
 
-def _is_current(core: Core, what: Replacing) -> bool:
-    """Otherwise a rebalance has begun, which answers the JoinGroup, or the member is gone."""
+def _is_current(core: Core, what: ReplacementWrite) -> bool:
+    """Otherwise a rebalance has started, which answers the JoinGroup, or the member has left."""
     return (
         core.state is GroupState.STABLE
         and core.generation_id == what.generation_id

@@ -1,6 +1,6 @@
 """The topics in a consumer's protocol metadata.
 
-The coordinator does not interpret what members send each other, with one exception: members of
+The coordinator does not interpret the metadata of members, with one exception: members of
 type `consumer` begin their metadata with the topics that they subscribe to (every version of that
 format starts like version 0), and offsets of topics in use are neither expired nor deleted.
 """
@@ -19,8 +19,8 @@ CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of Kafka's consumers."""
 _TOPIC_BYTES_MIN: Final = 2
 NAMES_MAX: Final = 100_000
-"""Read for one decision: some fifty milliseconds. A group that says more could not be written, for
-all of it is in the group's record; until then it may subscribe to anything."""
+"""Read for one decision: some fifty milliseconds. A group with more could not be written, for all
+of it is in the group's record; until then it may subscribe to any topic."""
 
 
 def topics_of(metadata: bytes) -> frozenset[str] | None:
@@ -29,9 +29,9 @@ def topics_of(metadata: bytes) -> frozenset[str] | None:
 
 
 def all_topics(metadatas: Iterable[bytes]) -> frozenset[str] | None:
-    """Of all of them; None if one of them cannot be read, or there are too many names.
+    """The topics of all of them; None if one cannot be read, or there are too many names.
 
-    Members of a group mostly begin with the very same topics; those are read once.
+    The metadata of most members starts with the same topics; those are read once.
     """
     topics: set[str] = set()
     names_left = NAMES_MAX

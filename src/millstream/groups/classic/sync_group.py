@@ -1,20 +1,20 @@
-"""SyncGroup (key 14), versions 0-5: the leader hands out the assignment, everybody gets its part.
+"""SyncGroup (key 14), versions 0-5: the leader sends the assignment, every member gets its part.
 
 v3 static members · v5 protocol type and name, which must be the group's.
-Nobody gets an assignment before it is written: after a failover the next coordinator must know
-what the members work by.
+No member gets an assignment before it is committed: after a failover the next coordinator must know
+the assignment that the members use.
 Invariants: I-27, I-28.
 """
 
 from typing import Final
 
-from millstream.groups.classic.core import Assigning, Core
+from millstream.groups.classic.core import AssignmentWrite, Core
 from millstream.groups.classic.members import Member
 from millstream.groups.classic.rebalance import (
-    assignment_answer,
-    give_assignments,
-    give_up_assignment,
+    abort_assignment,
     prepare,
+    send_assignments,
+    sync_response,
 )
 from millstream.groups.classic.states import Event, GroupState
 from millstream.groups.errors import (
@@ -33,11 +33,11 @@ from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.sync_group import SyncGroupRequest
 
 PROTOCOL_VERSION: Final = 5
-"""From here on the request must tell protocol type and name."""
+"""From this version on, the request must have protocol type and name."""
 
 
 def sync(core: Core, caller: Caller, request: SyncGroupRequest, now_ms: int) -> None:
-    """Answered when the assignment counts."""
+    """Answered when the assignment is committed."""
     member = _check(core, caller, request)
     if core.state is GroupState.PREPARING:
         raise RebalanceInProgress
@@ -46,20 +46,20 @@ def sync(core: Core, caller: Caller, request: SyncGroupRequest, now_ms: int) -> 
     if not core.pending_sync:
         core.sync_deadline_ms = None
     if core.state is GroupState.STABLE:
-        core.outbox.reply(caller, assignment_answer(core, member))
+        core.outbox.reply(caller, sync_response(core, member))
         return
     if member.sync_caller is not None:
-        # Its client has given up on it (see `joining`).
+        # Its client has given up on it (see `join_group`).
         core.refuse_sync(member.sync_caller, ErrorCode.NOT_COORDINATOR)
     member.sync_caller = caller
-    # A leader that asks again while its assignment is being written waits for that one: a second
+    # A leader that retries while its assignment is being written waits for that one: a second
     # one, with other contents, would make two assignments of one generation.
-    if core.roster.leader_id == member.member_id and core.assigning is None:
+    if core.roster.leader_id == member.member_id and core.assignment_ticket is None:
         _assign(core, request)
 
 
 def _check(core: Core, caller: Caller, request: SyncGroupRequest) -> Member:
-    """In the order in which Kafka looks: clients act on the first thing that is wrong."""
+    """In Kafka's order: clients act on the first error."""
     if core.state is GroupState.DEAD:
         raise CoordinatorNotAvailable
     is_named = request.protocol_type is not None and request.protocol_name is not None
@@ -80,21 +80,21 @@ def _check(core: Core, caller: Caller, request: SyncGroupRequest) -> Member:
     return member
 
 
-def _differ(told: str | None, ours: str | None) -> bool:
-    return told is not None and ours is not None and told != ours
+def _differ(theirs: str | None, ours: str | None) -> bool:
+    return theirs is not None and ours is not None and theirs != ours
 
 
 def _assign(core: Core, request: SyncGroupRequest) -> None:
-    """Members that the leader forgot get nothing; strangers in its list are left out."""
-    told = {one.member_id: bytes(one.assignment) for one in request.assignments}
-    assignments = {one.member_id: told.get(one.member_id, b"") for one in core.roster}
-    what = Assigning(core.generation_id, assignments)
-    core.assigning = core.write_and_hear(core.entry(assignments), what)
+    """Members missing in the leader's list get nothing; unknown members in it are ignored."""
+    received = {one.member_id: bytes(one.assignment) for one in request.assignments}
+    assignments = {one.member_id: received.get(one.member_id, b"") for one in core.roster}
+    what = AssignmentWrite(core.generation_id, assignments)
+    core.assignment_ticket = core.write_with_ticket(core.entry(assignments), what)
 
 
-def written(core: Core, ticket: Ticket, what: Assigning, now_ms: int) -> None:
-    """The assignment counts, unless the group has gone on meanwhile."""
-    if core.assigning != ticket:
+def on_written(core: Core, ticket: Ticket, what: AssignmentWrite, now_ms: int) -> None:
+    """The assignment is committed; ignored if the group has moved on meanwhile."""
+    if core.assignment_ticket != ticket:
         return
     invariant(
         core.state is GroupState.COMPLETING
@@ -109,12 +109,12 @@ def written(core: Core, ticket: Ticket, what: Assigning, now_ms: int) -> None:
         member.assignment = what.assignments[member.member_id]
         member.assigned_in = what.generation_id
     core.move(Event.ASSIGNMENT_WRITTEN)
-    give_assignments(core, now_ms)
+    send_assignments(core, now_ms)
 
 
-def refused(core: Core, ticket: Ticket, error: OperatingError, now_ms: int) -> Entry | None:
-    """Members hear why, and join again."""
-    if core.assigning != ticket:
+def on_refused(core: Core, ticket: Ticket, error: OperatingError, now_ms: int) -> Entry | None:
+    """Members get the error, and rejoin."""
+    if core.assignment_ticket != ticket:
         return None
-    give_up_assignment(core, error, now_ms)
+    abort_assignment(core, error, now_ms)
     return prepare(core, Event.ASSIGNMENT_REFUSED, f"the log refused it: {error}", now_ms)

@@ -1,4 +1,4 @@
-"""Why a ConsumerGroupHeartbeat is refused before anything is decided, as Kafka does."""
+"""Validation of a ConsumerGroupHeartbeat before anything is decided, as in Kafka."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ CLIENT_MADE_ID_FROM = 1
 def check_request(
     request: ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]
 ) -> None:
-    """What can be seen from the request alone."""
+    """Checks that need only the request."""
     epoch = request.member_epoch
     needs_id = version >= CLIENT_MADE_ID_FROM or epoch > JOINING_EPOCH or epoch == LEAVING_EPOCH
     if needs_id and not request.member_id.strip():
@@ -63,10 +63,10 @@ def _check_joining(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(member: ConsumerMember, epoch: int, reported: Reported | None) -> None:
-    """The epoch that a member says it is in (I-28).
+    """Check the member epoch of the request (I-28).
 
-    One that is behind by one step may have lost our answer; that it reports nothing but what it was
-    given shows that it missed nothing else.
+    A member that is one epoch behind may have lost our response. That it reports no partition
+    beyond those assigned to it shows that it missed nothing else.
     """
     if epoch in (JOINING_EPOCH, member.member_epoch):
         return
@@ -85,7 +85,7 @@ def check_epoch(member: ConsumerMember, epoch: int, reported: Reported | None) -
 
 
 def check_released(member: ConsumerMember, member_id: str) -> None:
-    """A static member's place can be taken only after it said that it goes."""
+    """A static member can be replaced only after it has announced that it leaves."""
     if member.member_epoch != STATIC_LEAVING_EPOCH:
         raise UnreleasedInstance(
             f"Static member {member_id} with instance id {member.instance_id} cannot join the "
@@ -96,7 +96,7 @@ def check_released(member: ConsumerMember, member_id: str) -> None:
 def check_instance(
     member: ConsumerMember | None, member_id: str, instance_id: str | None
 ) -> ConsumerMember:
-    """The static member, if the request comes from it."""
+    """Return the static member; raise unless the request comes from it."""
     if member is None:
         raise UnknownMember(f"Instance id {instance_id} is unknown.")
     if member.member_id != member_id:

@@ -1,8 +1,8 @@
-"""Members that speak the classic protocol inside of a next-generation group (KIP-848, migration).
+"""Members that use the classic protocol inside a consumer group (KIP-848, migration).
 
-JoinGroup is their way to say what they subscribe to and what they have, SyncGroup to fetch what
-they were given; the generation is the member epoch. There is no leader that assigns and nobody
-waits for others: a member that shall join again is told so by its heartbeat.
+With JoinGroup they send their subscription and the partitions they own, with SyncGroup they fetch
+their assignment; the generation is the member epoch. There is no leader that assigns, and no member
+waits for others: the response to a heartbeat says whether the member must rejoin.
 """
 
 from dataclasses import replace
@@ -10,7 +10,7 @@ from typing import Final
 
 from millstream.groups.consumer import entries, regexes
 from millstream.groups.consumer.checks import check_instance
-from millstream.groups.consumer.conversion import downgraded
+from millstream.groups.consumer.conversion import downgrade_entries
 from millstream.groups.consumer.core import Core, Timer
 from millstream.groups.consumer.embedded import (
     PROTOCOL_TYPE,
@@ -19,10 +19,10 @@ from millstream.groups.consumer.embedded import (
     decode_subscription,
     encode_assignment,
 )
-from millstream.groups.consumer.heartbeat import check_room, take_place
+from millstream.groups.consumer.heartbeat import check_not_full, replace_static_member
 from millstream.groups.consumer.leave import fence, member_of
 from millstream.groups.consumer.member import ClassicFacts, ConsumerMember, MemberState
-from millstream.groups.consumer.member_step import Step, advance, raise_epoch, settle
+from millstream.groups.consumer.member_step import Step, advance, maybe_reconcile, raise_epoch
 from millstream.groups.consumer.reconcile import waits_for_others
 from millstream.groups.consumer.regexes import RegexChange
 from millstream.groups.errors import (
@@ -51,34 +51,34 @@ from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespo
 from millstream.wire.primitives import MalformedFrame
 
 MEMBER_ID_REQUIRED_FROM: Final = 4
-"""From this version of JoinGroup on a member without an id is given one to come back with."""
+"""From this version of JoinGroup on, a member without an id is assigned one and must rejoin."""
 NULL_NAME_FROM: Final = 7
-"""From this version of JoinGroup on an answer without a protocol says null."""
+"""From this version of JoinGroup on, the protocol name is null in a response without one."""
 SEVERAL_LEAVE_FROM: Final = 3
-"""From this version of LeaveGroup on it names several members."""
+"""From this version of LeaveGroup on, a request can name several members."""
 
 
 def join(core: Core, caller: Caller, request: JoinGroupRequest) -> None:
-    """JoinGroup of a member; answered at once."""
+    """Handle JoinGroup; the response never waits for other members."""
     _check_join(core, request)
     is_nameless = not request.member_id and request.group_instance_id is None
     if is_nameless and caller.version >= MEMBER_ID_REQUIRED_FROM:
         core.outbox.reply(caller, _id_required(core, caller))
         return
     subscription = _subscription_of(request)
-    told: list[Entry] = []
+    records: list[Entry] = []
     reported = by_topic_id(subscription.owned_partitions, core.topics)
-    before, replaced = _find(core, caller, request, told)
+    before, replaced = _find(core, caller, request, records)
     is_known = before.member_id in core.state.members or replaced is not None
     if subscription.owned_partitions and not is_known:
-        # It was fenced and does not know. It would go on reading what others have now until it has
-        # its new assignment (Kafka lets it in, and I-27 would not hold for that long).
+        # It was fenced without knowing. Until it has its new assignment it would keep reading
+        # partitions that others own now (Kafka accepts it, and I-27 would not hold for that long).
         raise UnknownMember(f"Member {request.member_id} was fenced and still has partitions.")
     may_downgrade = replaced is not None and _may_downgrade(core, replaced)
-    after = _told(before, caller, request, subscription)
+    after = _updated_member(before, caller, request, subscription)
     if after != before:
-        told.append(entries.member_metadata(core.state.group_id, after))
-    change = regexes.note_change(core, before, after, told)
+        records.append(entries.member_metadata(core.state.group_id, after))
+    change = regexes.update_regexes(core, before, after, records)
     is_new = after.topic_names != before.topic_names or change is not RegexChange.NONE
     step = Step(
         before=before,
@@ -88,8 +88,8 @@ def join(core: Core, caller: Caller, request: JoinGroupRequest) -> None:
         needs_epoch=is_new,
         has_new_subscription=is_new,
     )
-    after = _downgrade(core, step, told) if may_downgrade else advance(core, step, told)
-    _answer_join(core, caller, after, told, is_staying=not may_downgrade)
+    after = _downgrade(core, step, records) if may_downgrade else advance(core, step, records)
+    _answer_join(core, caller, after, records, is_staying=not may_downgrade)
 
 
 def _id_required(core: Core, caller: Caller) -> JoinGroupResponse:
@@ -101,7 +101,7 @@ def _id_required(core: Core, caller: Caller) -> JoinGroupResponse:
 
 
 def _answer_join(
-    core: Core, caller: Caller, member: ConsumerMember, told: list[Entry], *, is_staying: bool
+    core: Core, caller: Caller, member: ConsumerMember, records: list[Entry], *, is_staying: bool
 ) -> None:
     core.deadlines.cancel((Timer.JOIN, member.member_id))
     if is_staying:
@@ -114,13 +114,13 @@ def _answer_join(
         protocol_type=PROTOCOL_TYPE,
         protocol_name=_protocol_of(member),
     )
-    core.answer(caller, response, told)
+    core.answer(caller, response, records)
 
 
 def _check_join(core: Core, request: JoinGroupRequest) -> None:
-    """Why it may not join, whatever its metadata says."""
+    """Raise if the member may not join; checks that do not depend on its metadata."""
     settings = core.settings
-    check_room(core, request.member_id)
+    check_not_full(core, request.member_id)
     if settings.migration_policy is MigrationPolicy.DISABLED:
         raise InconsistentProtocol(
             f"Cannot join the consumer group {core.state.group_id} with the classic protocol "
@@ -136,7 +136,7 @@ def _check_join(core: Core, request: JoinGroupRequest) -> None:
 
 
 def _subscription_of(request: JoinGroupRequest) -> EmbeddedSubscription:
-    """What its first assignor's metadata says; all say the same."""
+    """The subscription in the metadata of its first assignor; all assignors have the same."""
     try:
         return decode_subscription(request.protocols[0].metadata)
     except MalformedFrame:
@@ -144,9 +144,9 @@ def _subscription_of(request: JoinGroupRequest) -> EmbeddedSubscription:
 
 
 def _find(
-    core: Core, caller: Caller, request: JoinGroupRequest, told: list[Entry]
+    core: Core, caller: Caller, request: JoinGroupRequest, records: list[Entry]
 ) -> tuple[ConsumerMember, ConsumerMember | None]:
-    """The member, and the static member whose place it takes, if it does."""
+    """The member, and the static member that it replaces, if any."""
     state = core.state
     member_id = MemberId(request.member_id) or core.new_member_id(caller.client_id)
     instance_id = request.group_instance_id
@@ -155,11 +155,11 @@ def _find(
         if request.member_id:
             return check_instance(static, member_id, instance_id), None
         if static is not None:
-            return take_place(core, static, member_id, told), static
+            return replace_static_member(core, static, member_id, records), static
     return state.members.get(member_id) or ConsumerMember(member_id=member_id), None
 
 
-def _told(
+def _updated_member(
     member: ConsumerMember,
     caller: Caller,
     request: JoinGroupRequest,
@@ -184,7 +184,7 @@ def _told(
 
 
 def _may_downgrade(core: Core, replaced: ConsumerMember) -> bool:
-    """The last member of the new protocol is replaced by a classic one."""
+    """Whether the last member of the consumer protocol is replaced by a classic one."""
     state = core.state
     return (
         replaced.classic is None
@@ -194,18 +194,18 @@ def _may_downgrade(core: Core, replaced: ConsumerMember) -> bool:
     )
 
 
-def _downgrade(core: Core, step: Step, told: list[Entry]) -> ConsumerMember:
-    """A new subscription rebalances the classic group anyway: nothing is settled before then."""
+def _downgrade(core: Core, step: Step, records: list[Entry]) -> ConsumerMember:
+    """A new subscription rebalances the classic group anyway: nothing is reconciled before."""
     state = core.state
-    raise_epoch(core, step, told)
+    raise_epoch(core, step, records)
     after = step.after
     if not step.needs_epoch:
         target = state.target_of(step.after)
-        after = settle(core, step, state.target_epoch, target, told)
+        after = maybe_reconcile(core, step, state.target_epoch, target, records)
     others = (one for one in state.members.values() if one is not step.replaced)
-    is_settled = all(one.is_reconciled_to(state.target_epoch) for one in (*others, after))
-    core.downgrade_rebalances = step.needs_epoch or not is_settled
-    told += downgraded(state, core.topics, wall_ms=core.wall_clock_ms(), joining=after)
+    is_reconciled = all(one.is_reconciled_to(state.target_epoch) for one in (*others, after))
+    core.downgrade_rebalances = step.needs_epoch or not is_reconciled
+    records += downgrade_entries(state, core.topics, wall_ms=core.wall_clock_ms(), joining=after)
     return after
 
 
@@ -213,10 +213,10 @@ def _protocol_of(member: ConsumerMember) -> str:
     return member.classic.protocols[0][0] if member.classic else ""
 
 
-def _classic(
+def _validated_member(
     core: Core, member_id: str, instance_id: str | None, generation: int
 ) -> ConsumerMember:
-    """The member that asks (I-28)."""
+    """The member that sent the request, checked (I-28)."""
     if instance_id is None:
         member = member_of(core, member_id)
     else:
@@ -232,8 +232,10 @@ def _classic(
 
 
 def sync(core: Core, caller: Caller, request: SyncGroupRequest) -> None:
-    """SyncGroup: what the member was given when it joined."""
-    member = _classic(core, request.member_id, request.group_instance_id, request.generation_id)
+    """Handle SyncGroup: the response has what the member was assigned when it joined."""
+    member = _validated_member(
+        core, request.member_id, request.group_instance_id, request.generation_id
+    )
     if request.protocol_type not in (None, PROTOCOL_TYPE):
         raise InconsistentProtocol("The protocol type is not the group's.")
     if request.protocol_name not in (None, _protocol_of(member)):
@@ -254,11 +256,13 @@ def sync(core: Core, caller: Caller, request: SyncGroupRequest) -> None:
 
 
 def heartbeat(core: Core, caller: Caller, request: HeartbeatRequest) -> None:
-    """Heartbeat: alive; the answer says whether it shall join again."""
-    member = _classic(core, request.member_id, request.group_instance_id, request.generation_id)
+    """Handle Heartbeat; the response says whether the member must rejoin."""
+    member = _validated_member(
+        core, request.member_id, request.group_instance_id, request.generation_id
+    )
     core.touch(member)
-    # Where all members are classic nobody else would notice that topics have changed.
-    told: list[Entry] = []
+    # If all members are classic, nothing else notices that topics have changed.
+    records: list[Entry] = []
     same = Step(
         before=member,
         after=member,
@@ -266,18 +270,18 @@ def heartbeat(core: Core, caller: Caller, request: HeartbeatRequest) -> None:
         needs_epoch=False,
         has_new_subscription=False,
     )
-    shall_join = (
-        member.member_epoch < raise_epoch(core, same, told)
+    must_rejoin = (
+        member.member_epoch < raise_epoch(core, same, records)
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or (
             member.state is MemberState.UNRELEASED_PARTITIONS
             and not waits_for_others(core.state, member)
         )
     )
-    if shall_join:
+    if must_rejoin:
         _expect_join(core, member)
-    code = ErrorCode.REBALANCE_IN_PROGRESS if shall_join else ErrorCode.NONE
-    core.answer(caller, HeartbeatResponse(error_code=code), told)
+    code = ErrorCode.REBALANCE_IN_PROGRESS if must_rejoin else ErrorCode.NONE
+    core.answer(caller, HeartbeatResponse(error_code=code), records)
 
 
 def _expect_join(core: Core, member: ConsumerMember) -> None:
@@ -286,7 +290,7 @@ def _expect_join(core: Core, member: ConsumerMember) -> None:
 
 
 def leave(core: Core, caller: Caller, request: LeaveGroupRequest) -> None:
-    """LeaveGroup; an administrator names static members by their instance id alone."""
+    """Handle LeaveGroup; an administrator names static members by instance id only."""
     has_several = caller.version >= SEVERAL_LEAVE_FROM
     named = request.members if has_several else [MemberIdentity(member_id=request.member_id)]
     gone: dict[MemberId, ConsumerMember] = {}
@@ -294,7 +298,7 @@ def leave(core: Core, caller: Caller, request: LeaveGroupRequest) -> None:
     for one in named:
         code = ErrorCode.NONE
         try:
-            member = _leaving(core, one)
+            member = _find_leaving_member(core, one)
             gone[member.member_id] = member
         except RequestRefused as refused:
             is_fenced = isinstance(refused, FencedInstance)
@@ -311,7 +315,7 @@ def leave(core: Core, caller: Caller, request: LeaveGroupRequest) -> None:
     core.answer(caller, response, fence(core, list(gone.values())))
 
 
-def _leaving(core: Core, one: MemberIdentity) -> ConsumerMember:
+def _find_leaving_member(core: Core, one: MemberIdentity) -> ConsumerMember:
     if one.group_instance_id is None:
         return member_of(core, one.member_id)
     static = core.state.static_member(one.group_instance_id)

@@ -1,9 +1,9 @@
-"""Who may commit and fetch offsets of a group (I-28).
+"""Which members may commit and fetch offsets of a group (I-28).
 
-A member commits in its own epoch. An epoch behind it is accepted too, but only for partitions that
-the member has had since then without a break (KIP-1251): its commit may have been on the way when
-its heartbeat brought it into the next epoch. So a member never overwrites what another one, who had
-the partition in between, has committed.
+A member commits in its own epoch. An older epoch is accepted too, but only for partitions that the
+member has owned since then without interruption (KIP-1251): its commit may have been in flight when
+its heartbeat moved it to the next epoch. So a member never overwrites what another member, which
+owned the partition in between, has committed.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from millstream.groups.errors import (
 from millstream.wire.fields import NO_UUID
 
 COMMIT_VERSION_MIN = 9
-"""The first OffsetCommit that has the member epoch."""
+"""The first version of OffsetCommit that has the member epoch."""
 
 PartitionCheck = Callable[[str, UUID, int], None]
 """Raises StaleMemberEpoch (or IllegalGeneration) for a topic's name, id (or the zero id) and
@@ -31,7 +31,7 @@ partition whose offset the member may not commit."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committer:
-    """Whose commit it says it is."""
+    """The identity that a commit request claims."""
 
     member_id: str
     member_epoch: int
@@ -41,36 +41,39 @@ class Committer:
     """Of OffsetCommit; TxnOffsetCommit has epochs in all its versions."""
 
 
-def check_commit(core: Core, who: Committer) -> PartitionCheck:
-    """What each partition of the commit is to be checked with; raises if all are refused."""
-    if who.member_epoch < 0 and not core.state.members:
-        return _anything
-    is_nobody = who.member_epoch == -1 and not who.member_id and who.instance_id is None
-    if who.is_transactional and is_nobody:
-        return _anything
-    member = member_of(core, who.member_id)
+def check_commit(core: Core, committer: Committer) -> PartitionCheck:
+    """Return the check for each partition of the commit; raise if all are refused."""
+    if committer.member_epoch < 0 and not core.state.members:
+        return _accept_any
+    is_anonymous = (
+        committer.member_epoch == -1 and not committer.member_id and committer.instance_id is None
+    )
+    if committer.is_transactional and is_anonymous:
+        return _accept_any
+    member = member_of(core, committer.member_id)
     is_classic = member.classic is not None
-    if not who.is_transactional and not is_classic and who.version < COMMIT_VERSION_MIN:
+    if not committer.is_transactional and not is_classic and committer.version < COMMIT_VERSION_MIN:
         raise UnsupportedCommitVersion
-    if who.member_epoch == member.member_epoch:
-        return _anything
-    if who.member_epoch > member.member_epoch:
-        raise _wrong_epoch(member, f"{who.member_epoch} is newer than {member.member_epoch}")
+    if committer.member_epoch == member.member_epoch:
+        return _accept_any
+    if committer.member_epoch > member.member_epoch:
+        raise _wrong_epoch(member, f"{committer.member_epoch} is newer than {member.member_epoch}")
 
     def check(topic: str, topic_id: UUID, partition: int) -> None:
         facts = core.topics.by_name(topic) if topic_id == NO_UUID else None
-        given = member.given_epoch(facts.topic_id if facts else topic_id, partition)
-        if given is None or who.member_epoch < given:
+        assigned_in = member.assignment_epoch(facts.topic_id if facts else topic_id, partition)
+        if assigned_in is None or committer.member_epoch < assigned_in:
             raise _wrong_epoch(
                 member,
-                f"{topic}-{partition} has not been the member's since epoch {who.member_epoch}",
+                f"{topic}-{partition} has not been the member's since epoch "
+                f"{committer.member_epoch}",
             )
 
     return check
 
 
 def check_fetch(core: Core, member_id: str | None, member_epoch: int) -> None:
-    """A member reads offsets in its own epoch; without one, anybody may."""
+    """A member fetches offsets in its own epoch; without member id and epoch, any client may."""
     if member_id is None and member_epoch < 0:
         return
     member = member_of(core, member_id or "")
@@ -80,7 +83,7 @@ def check_fetch(core: Core, member_id: str | None, member_epoch: int) -> None:
         )
 
 
-def _anything(topic: str, topic_id: UUID, partition: int) -> None:
+def _accept_any(topic: str, topic_id: UUID, partition: int) -> None:
     """No check."""
 
 

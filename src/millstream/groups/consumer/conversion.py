@@ -1,7 +1,7 @@
-"""A classic group becomes a next-generation one while its members are in it, and the other way.
+"""Online upgrade of a classic group to a consumer group, and downgrade.
 
-Both ways are entries and nothing else: the tombstones of the one kind and the records of the other,
-in one batch. Members keep what they have, and their generation goes on as their epoch.
+Both are only entries: the tombstones of one type and the records of the other, in one batch.
+Members keep their partitions, and the generation continues as their member epoch.
 """
 
 from collections import Counter
@@ -38,31 +38,32 @@ Protocols = Mapping[str, Sequence[tuple[str, bytes]]]
 """By member id: its assignors with their subscriptions, in the order of its preference."""
 
 STANDARD_ASSIGNORS: Final = frozenset(("range", "roundrobin", "sticky", "cooperative-sticky"))
-"""Of all clients. Nothing is lost with what they add to an assignment: librdkafka sends back what
-the member had said, and nobody reads it (Kafka refuses that too, and the new member ends)."""
+"""The assignors of all clients. The user data that they add to an assignment can be dropped:
+librdkafka only echoes the member's own, and no client reads it (Kafka refuses the upgrade then, and
+the new member fails)."""
 
 NO_PROTOCOLS: Final[Protocols] = MappingProxyType({})
 
 
-def upgraded(
+def upgrade_entries(
     group_id: GroupId,
     value: GroupMetadataValue,
     topics: TopicsView,
     settings: ConsumerSettings,
     protocols: Protocols = NO_PROTOCOLS,
 ) -> list[Entry]:
-    """The entries that make a next-generation group of a classic one with members.
+    """The entries that convert a classic group with members to a consumer group.
 
-    `value` is the group as it would be written now; it knows of one assignor of each member only,
-    `protocols` of all. Raises GroupNotFound, which is what Kafka tells a member that comes with the
-    other protocol, where it must not be.
+    `value` is the group's record as it would be written now; it has only one assignor of each
+    member, `protocols` has all. Raises GroupNotFound if the upgrade is not allowed: that is what
+    Kafka answers to a member that joins with the other protocol.
     """
     _check_upgrade(group_id, value, settings)
     taken: dict[UUID, set[int]] = {}
     try:
-        members = [_upgraded_member(one, value, topics, protocols, taken) for one in value.members]
+        members = [_upgrade_member(one, value, topics, protocols, taken) for one in value.members]
     except MalformedFrame:
-        raise _refused(group_id, "the embedded consumer protocol is malformed") from None
+        raise _upgrade_error(group_id, "the embedded consumer protocol is malformed") from None
     epoch = value.generation
     hashed = metadata_hash({name for one in members for name in one.topic_names}, topics)
     return [
@@ -79,20 +80,20 @@ def _check_upgrade(
     group_id: GroupId, value: GroupMetadataValue, settings: ConsumerSettings
 ) -> None:
     if not settings.migration_policy.may_upgrade:
-        raise _refused(group_id, "online upgrade is disabled")
+        raise _upgrade_error(group_id, "online upgrade is disabled")
     if value.protocol_type != PROTOCOL_TYPE:
-        raise _refused(group_id, "the group does not use the consumer embedded protocol")
+        raise _upgrade_error(group_id, "the group does not use the consumer embedded protocol")
     if len(value.members) > settings.consumer_group_size_max:
-        raise _refused(group_id, "the group size exceeds the consumer group maximum size")
+        raise _upgrade_error(group_id, "the group size exceeds the consumer group maximum size")
 
 
-def _refused(group_id: GroupId, why: str) -> GroupNotFound:
+def _upgrade_error(group_id: GroupId, why: str) -> GroupNotFound:
     return GroupNotFound(
         f"Cannot upgrade classic group {group_id} to consumer group because {why}."
     )
 
 
-def _upgraded_member(
+def _upgrade_member(
     member: MemberMetadata,
     value: GroupMetadataValue,
     topics: TopicsView,
@@ -109,7 +110,7 @@ def _upgraded_member(
         )
     owned: dict[UUID, dict[int, int]] = {}
     for topic_id, partitions in by_topic_id(assignment.assigned_partitions, topics).items():
-        # An assignment is a client's work. Two members with one partition are one too many (I-27).
+        # The assignment was made by a client: it may give one partition to two members (I-27).
         free = partitions - taken.setdefault(topic_id, set())
         taken[topic_id] |= free
         if free:
@@ -142,7 +143,7 @@ def _partitions(member: ConsumerMember) -> Assignment:
     return {topic_id: frozenset(partitions) for topic_id, partitions in member.assigned.items()}
 
 
-def downgraded(
+def downgrade_entries(
     state: GroupState,
     topics: TopicsView,
     *,
@@ -150,13 +151,13 @@ def downgraded(
     leaving: Sequence[ConsumerMember] = (),
     joining: ConsumerMember | None = None,
 ) -> list[Entry]:
-    """The entries that make a classic group of those members who stay; all of them are classic.
+    """The entries that make a classic group of the remaining members, all of which are classic.
 
-    `joining` takes the place of a static member; the entries for that have been written before.
-    Members are written with what they have, also with what they still have to give back, and not
-    (as by Kafka) with what they shall have: if a member of the new protocol comes before they have
-    gathered, the group is converted again, and a partition that one of them still reads must not
-    be free then (I-27).
+    `joining` replaces a static member; the entries for that have been written before. Members are
+    written with the partitions they own, including those they have yet to revoke, and not (as in
+    Kafka) with their target: if a member of the consumer protocol joins before they have rejoined,
+    the group is converted again, and a partition that one of them still reads must not be free
+    then (I-27).
     """
     replaced = None if joining is None else state.static_member(joining.instance_id)
     gone = {one.member_id for one in leaving}
@@ -167,7 +168,7 @@ def downgraded(
         now = joining if is_replaced and joining is not None else member
         written.append(now.member_id)
         if member.member_id not in gone:
-            staying.append((now, _held(now)))
+            staying.append((now, _held_partitions(now)))
     return [
         *entries.group_tombstones(state.group_id, written, state.regexes),
         Entry(
@@ -176,8 +177,8 @@ def downgraded(
     ]
 
 
-def _held(member: ConsumerMember) -> Assignment:
-    """All that it may be reading."""
+def _held_partitions(member: ConsumerMember) -> Assignment:
+    """All partitions that it may be reading."""
     held: dict[UUID, frozenset[int]] = {}
     for owned in (member.assigned, member.revoking):
         for topic_id, partitions in owned.items():
@@ -220,7 +221,7 @@ def _classic_member(
 
 
 def _select_protocol(members: Sequence[ConsumerMember]) -> str:
-    """Of those that all members have, the one that most of them would rather have."""
+    """Of the protocols that all members support, the one that most of them prefer."""
     lists = [[name for name, _ in one.classic.protocols] for one in members if one.classic]
     common = set(lists[0]).intersection(*lists)
     votes = Counter(next(name for name in names if name in common) for names in lists if common)

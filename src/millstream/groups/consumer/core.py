@@ -1,7 +1,7 @@
-"""What the decisions of a group share: its state, its timers, and how a decision goes out.
+"""What the decisions of a group share: its state, its timers, and the outbox.
 
-Timers are set where entries are applied, not where they are decided: a write that the log refuses
-leaves no trace, and a fresh coordinator sets the same ones.
+Timers are set when entries are applied, not when they are decided: a write that the log refuses
+leaves no trace, and a new coordinator sets the same timers.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,17 +33,17 @@ from millstream.shards.effects import Caller, Outbox, Reply, Write
 NewMemberId = Callable[[str], MemberId]
 
 RETRY_MS: Final = 500
-"""After a write of our own accord that the log refused; Kafka waits as long."""
+"""Before a write that no request asked for is retried after the log refused it; as in Kafka."""
 
 
 class Timer(Enum):
-    """What a deadline is for; all but the last are of one member."""
+    """What a deadline is for; all but the last belong to one member."""
 
     SESSION = auto()
     REBALANCE = auto()
-    """To give partitions back."""
+    """To revoke partitions."""
     JOIN = auto()
-    """For a classic member to join again."""
+    """For a classic member to rejoin."""
     SYNC = auto()
     """For a classic member to fetch its assignment."""
     REGEX = auto()
@@ -64,27 +64,27 @@ class Core:
     topics: TopicsView
     wall_clock_ms: Callable[[], int]
     now_ms: int = 0
-    """Of the call that is being decided or applied."""
+    """The time of the call that is being decided or applied."""
     deadlines: Deadlines[tuple[Timer, MemberId]] = field(default_factory=Deadlines)
     target_at_ms: int | None = None
     """When this coordinator computed the last target."""
     hashed_version: int | None = None
-    """The version of the topics in which the group's hash was found to be right."""
+    """The version of the topics at which the group's hash was last found up to date."""
     resolved_at_ms: int | None = None
-    """When this coordinator resolved the patterns last, and in which version of the topics."""
+    """When this coordinator last resolved the patterns, and at which version of the topics."""
     resolved_version: int = -1
     regex_job: RegexJob | None = None
     downgrade_rebalances: bool = True
     """Whether the classic group that this one is becoming has to rebalance at once."""
 
-    # -- going out -------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------
 
     def answer(self, caller: Caller, response: Any, entries: Sequence[Entry] = ()) -> None:
-        """When the entries count; without any, when all that it rests on counts."""
+        """Respond when the entries are committed; without any, when all earlier ones are."""
         self.outbox.write(Write(tuple(entries), (Reply(caller.token, response),)))
 
     def write(self, entries: Sequence[Entry]) -> None:
-        """Nobody waits for it."""
+        """Write without a response."""
         self.outbox.write(Write(tuple(entries)))
 
     def assignor_for(self, leaving: ConsumerMember | None, joining: ConsumerMember | None) -> str:
@@ -92,16 +92,16 @@ class Core:
         offered = self.settings.consumer_assignors
         return choose_assignor(self.state.preferred_assignor(leaving, joining), offered)
 
-    # -- coming in -------------------------------------------------------------------------------
+    # -- input -----------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> None:
-        """A call. The first one of a group that nothing was loaded of makes it live."""
+        """Start a call. The first call makes a group live that was not loaded from the log."""
         self.now_ms = now_ms
         if not self.state.is_live:
             self.became_live()
 
     def became_live(self) -> None:
-        """All has been read: every member has a whole session from now."""
+        """The log has been read: every member's session starts now."""
         self.state.became_live()
         for member in self.state.members.values():
             self.touch(member)
@@ -109,7 +109,7 @@ class Core:
                 self._watch_revocation(member)
 
     def apply(self, entry: Entry) -> None:
-        """An entry into the state, and the timers that follow from it."""
+        """Apply an entry to the state, and set the timers that follow from it."""
         state = self.state
         state.apply(entry)
         if not state.is_live:
@@ -131,8 +131,8 @@ class Core:
                 keys.TargetAssignmentKey(),
                 ConsumerGroupTargetAssignmentMetadataValue(assignment_timestamp=wall_ms),
             ):
-                # Without a time it is what the classic group had, which nobody here computed: the
-                # members of the new protocol need not wait for theirs.
+                # Without a timestamp it is the assignment of the classic group, not one that was
+                # computed here: members of the consumer protocol need not wait for theirs.
                 self.target_at_ms = self.now_ms if wall_ms else None
             case (keys.RegularExpressionKey(), ConsumerGroupRegularExpressionValue() as value):
                 self.resolved_at_ms, self.resolved_version = self.now_ms, value.version
@@ -145,7 +145,7 @@ class Core:
         )
 
     def touch(self, member: ConsumerMember) -> None:
-        """It is alive: its session begins anew."""
+        """The member is alive: restart its session."""
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         else:

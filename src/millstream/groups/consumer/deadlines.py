@@ -5,13 +5,13 @@ from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
 STALE_MIN: Final = 64
-"""So many entries that do not count are always left where they are."""
+"""So many stale entries are always left in the heap."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines(Generic[K]):
-    """The heap may hold a time that is too early for its key; that is found when it comes up."""
+    """The heap may hold a time that is too early for its key; that is noticed when it comes up."""
 
     __slots__ = ("_at_ms", "_heap", "_sequence")
 
@@ -21,32 +21,32 @@ class Deadlines(Generic[K]):
         self._sequence = 0
 
     def set(self, key: K, at_ms: int) -> None:
-        """The one deadline of `key`."""
+        """Set the only deadline of `key`."""
         before = self._at_ms.get(key)
         self._at_ms[key] = at_ms
         if before is None or at_ms < before:
             self._push(key, at_ms)
 
     def set_once(self, key: K, at_ms: int) -> None:
-        """Unless it has one."""
+        """Set the deadline of `key` unless it has one."""
         if key not in self._at_ms:
             self.set(key, at_ms)
 
     def cancel(self, key: K) -> None:
-        """It need not have one."""
+        """Cancel the deadline of `key`, if it has one."""
         self._at_ms.pop(key, None)
-        # Time-outs may be hours, and members may join again every second.
+        # Timeouts may be hours, and members may rejoin every second.
         if len(self._heap) > 2 * len(self._at_ms) + STALE_MIN:
             self._heap = []
             for one, at_ms in self._at_ms.items():
                 self._push(one, at_ms)
 
     def of(self, key: K) -> int | None:
-        """When, or None."""
+        """The deadline of `key`, or None."""
         return self._at_ms.get(key)
 
     def next_ms(self) -> int | None:
-        """The earliest."""
+        """The earliest deadline."""
         while self._heap:
             at_ms, _, key = self._heap[0]
             wanted = self._at_ms.get(key)
@@ -58,7 +58,7 @@ class Deadlines(Generic[K]):
         return None
 
     def take_due(self, now_ms: int) -> list[K]:
-        """Those that are over; they are cancelled."""
+        """Remove and return the keys whose deadline has passed."""
         due: list[K] = []
         while (at_ms := self.next_ms()) is not None and at_ms <= now_ms:
             key = heapq.heappop(self._heap)[2]

@@ -19,11 +19,11 @@ CONSUMER_MEMBER: Final = 1
 
 
 def describe(core: Core) -> DescribedGroup:
-    """All of it."""
+    """The group as ConsumerGroupDescribe reports it."""
     state = core.state
     return DescribedGroup(
         group_id=state.group_id,
-        group_state=state.told_state.value,
+        group_state=state.group_state.value,
         group_epoch=state.epoch,
         assignment_epoch=state.target_epoch,
         assignor_name=core.assignor_for(None, None),
@@ -32,7 +32,7 @@ def describe(core: Core) -> DescribedGroup:
 
 
 def _member(core: Core, member: ConsumerMember) -> Member:
-    """What it has includes what it has not given back yet."""
+    """Its assignment includes the partitions that it has not revoked yet."""
     owned: dict[UUID, set[int]] = {}
     for part in (member.assigned, member.revoking):
         for topic_id, partitions in part.items():
@@ -54,7 +54,7 @@ def _member(core: Core, member: ConsumerMember) -> Member:
 
 
 def _assignment(parts: Mapping[UUID, Iterable[int]], topics: TopicsView) -> Assignment:
-    """Topics that are gone have no name any more, and are left out."""
+    """Deleted topics have no name any more and are left out."""
     return Assignment(
         topic_partitions=[
             TopicPartitions(topic_id=topic_id, topic_name=facts.name, partitions=sorted(partitions))

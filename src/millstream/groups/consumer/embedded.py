@@ -1,7 +1,7 @@
 """The consumers' own protocol inside of the classic one: what subscriptions and assignments hold.
 
-Two bytes of version, then the fields, never in the flexible form. A version that is not known yet
-is read as the last known one, and what follows it is left alone; all clients do so.
+Two bytes of version, then the fields, never in the flexible encoding. An unknown newer version is
+read as the last known one, and the rest is ignored, as in all clients.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ class EmbeddedPartitions(Struct):
 
 
 class EmbeddedSubscription(Message, versions="0-3"):
-    """What a consumer wants and has."""
+    """A consumer's subscription and the partitions it owns."""
 
     topics: list[str] = array(string)
     user_data: Bytes | None = blob(nullable="0+", default=None)
@@ -35,7 +35,7 @@ class EmbeddedSubscription(Message, versions="0-3"):
 
 
 class EmbeddedAssignment(Message, versions="0-3"):
-    """What a consumer is given."""
+    """A consumer's assignment."""
 
     assigned_partitions: list[EmbeddedPartitions] = array(EmbeddedPartitions)
     user_data: Bytes | None = blob(nullable="0+", default=None)
@@ -63,17 +63,17 @@ def decode_subscription(raw: Bytes) -> EmbeddedSubscription:
 
 
 def decode_assignment(raw: Bytes) -> EmbeddedAssignment:
-    """Raises MalformedFrame. Nothing at all is an assignment of nothing."""
+    """Raises MalformedFrame. Zero bytes are an empty assignment."""
     return _decode(EmbeddedAssignment, raw) if raw else EmbeddedAssignment()
 
 
 def encode_assignment(
     assignment: Mapping[UUID, Iterable[int]], topics: TopicsView, subscription: Bytes
 ) -> bytes:
-    """In the version of the member's subscription; topics that are gone are left out.
+    """Encode in the version of the member's subscription; deleted topics are left out.
 
-    A member may have brought a subscription that cannot be read, for an assignor that was not used
-    so far: it gets the oldest version. To refuse would keep others from leaving the group.
+    A member may have sent a malformed subscription for an assignor that was not used so far: it
+    gets the oldest version. Refusing would keep other members from leaving the group.
     """
     parts = [
         EmbeddedPartitions(topic=facts.name, partitions=sorted(partitions))
@@ -88,7 +88,7 @@ def encode_assignment(
 
 
 def by_topic_id(parts: Iterable[EmbeddedPartitions], topics: TopicsView) -> dict[UUID, set[int]]:
-    """Names to ids; topics and partitions that there are not are left out."""
+    """Map names to ids; topics and partitions that do not exist are left out."""
     found: dict[UUID, set[int]] = {}
     for part in parts:
         facts = topics.by_name(part.topic)

@@ -1,4 +1,4 @@
-"""The entries of a group, made in one place so that all decisions write them alike."""
+"""The entries of a group, made in one place so that all decisions write them the same way."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from millstream.model.ids import GroupId, MemberId
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that a pattern stood for, in that version of the cluster's topics."""
+    """The topics that a pattern matched, in that version of the cluster's topics."""
 
     topics: frozenset[str]
     version: int
@@ -31,17 +31,17 @@ def group_epoch(group_id: GroupId, epoch: int, metadata_hash: int) -> Entry:
 
 
 def member_metadata(group_id: GroupId, member: ConsumerMember) -> Entry:
-    """What the member said of itself."""
+    """The member's metadata: what it sent about itself."""
     return Entry(keys.ConsumerMemberKey(group_id, member.member_id), member.metadata_value())
 
 
 def current_assignment(group_id: GroupId, member: ConsumerMember) -> Entry:
-    """Where the member is."""
+    """The member's current assignment and epoch."""
     return Entry(keys.CurrentAssignmentKey(group_id, member.member_id), member.current_value())
 
 
 def target_member(group_id: GroupId, member_id: MemberId, assignment: Assignment) -> Entry:
-    """What the member shall have."""
+    """The member's target assignment."""
     value = ConsumerGroupTargetAssignmentMemberValue(
         topic_partitions=[
             TargetTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
@@ -52,7 +52,7 @@ def target_member(group_id: GroupId, member_id: MemberId, assignment: Assignment
 
 
 def target_epoch(group_id: GroupId, epoch: int, wall_ms: int) -> Entry:
-    """The target assignment is the one of this group epoch; comes after all its members."""
+    """The target assignment is that of this group epoch; written after all members' targets."""
     value = ConsumerGroupTargetAssignmentMetadataValue(
         assignment_epoch=epoch, assignment_timestamp=wall_ms
     )
@@ -60,7 +60,7 @@ def target_epoch(group_id: GroupId, epoch: int, wall_ms: int) -> Entry:
 
 
 def resolved_regex(group_id: GroupId, expression: str, resolved: ResolvedRegex) -> Entry:
-    """The topics a pattern stands for."""
+    """The topics that a pattern matches."""
     value = ConsumerGroupRegularExpressionValue(
         topics=sorted(resolved.topics), version=resolved.version, timestamp=resolved.wall_ms
     )
@@ -68,12 +68,12 @@ def resolved_regex(group_id: GroupId, expression: str, resolved: ResolvedRegex) 
 
 
 def regex_tombstone(group_id: GroupId, expression: str) -> Entry:
-    """Nobody subscribes to the pattern any more."""
+    """No member subscribes to the pattern any more."""
     return Entry(keys.RegularExpressionKey(group_id, expression), None)
 
 
 def member_tombstones(group_id: GroupId, member_id: MemberId) -> list[Entry]:
-    """The member is gone. In Kafka's order: a reader frees its partitions first."""
+    """The member has left. In Kafka's order: a reader frees its partitions first."""
     return [
         Entry(keys.CurrentAssignmentKey(group_id, member_id), None),
         Entry(keys.TargetMemberKey(group_id, member_id), None),
@@ -84,7 +84,7 @@ def member_tombstones(group_id: GroupId, member_id: MemberId) -> list[Entry]:
 def group_tombstones(
     group_id: GroupId, member_ids: Iterable[MemberId], expressions: Iterable[str]
 ) -> list[Entry]:
-    """The whole group is gone."""
+    """The whole group is deleted."""
     members = list(member_ids)
     return [
         *(Entry(keys.CurrentAssignmentKey(group_id, one), None) for one in members),

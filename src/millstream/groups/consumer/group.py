@@ -1,8 +1,8 @@
-"""A group of the next-generation protocol, as the shard calls it.
+"""A group of the consumer (next-generation) protocol, as the shard calls it.
 
-Every call decides at most one `Write`; the shell appends it and hands its entries to `apply` before
-the next call. An answer that changes nothing goes out as a `Write` without entries: it waits for
-what was written before it, because it may tell of that.
+Every call decides at most one `Write`; the shell appends it and passes its entries to `apply`
+before the next call. A response that changes nothing goes out as a `Write` without entries: it
+waits for earlier writes to be committed, because it may depend on them.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,15 +57,15 @@ class ConsumerGroup:
     ) -> None:
         """ConsumerGroupHeartbeat.
 
-        `first` are entries that go before, in the same batch: what `conversion.upgraded` made for
-        the first member of this protocol that comes to a classic group. They have been applied to
-        this group by `adopt`; applying them again changes nothing.
+        `first` are entries that come first in the same batch: those that
+        `conversion.upgrade_entries` made for the first member of this protocol that joins a classic
+        group. `adopt` has applied them to this group; applying them again changes nothing.
         """
         self._core.begin(now_ms)
         heartbeat.heartbeat(self._core, caller, request, tuple(first))
 
     def adopt(self, entries: Sequence[Entry], now_ms: int) -> None:
-        """Take entries over that are not written yet, into a group made for this attempt alone."""
+        """Apply entries that are not written yet to a group made only for this attempt."""
         self._core.begin(now_ms)
         for entry in entries:
             self._core.apply(entry)
@@ -90,16 +90,16 @@ class ConsumerGroup:
         self._core.begin(now_ms)
         classic_members.leave(self._core, caller, request)
 
-    def check_commit(self, who: Committer) -> PartitionCheck:
-        """What each partition of the commit is to be checked with; raises if all are refused."""
-        return check_commit(self._core, who)
+    def check_commit(self, committer: Committer) -> PartitionCheck:
+        """Return the check for each partition of the commit; raise if all are refused."""
+        return check_commit(self._core, committer)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> None:
-        """Raises unless offsets may be fetched so."""
+        """Raise unless the member may fetch offsets."""
         check_fetch(self._core, member_id, member_epoch)
 
     def check_delete(self) -> None:
-        """Raises GroupNotEmpty."""
+        """Raise GroupNotEmpty if the group has members."""
         if self._core.state.members:
             raise GroupNotEmpty
 
@@ -107,17 +107,17 @@ class ConsumerGroup:
 
     @property
     def state(self) -> ConsumerGroupState:
-        """As ListGroups tells it."""
-        return self._core.state.told_state
+        """As reported by ListGroups."""
+        return self._core.state.group_state
 
     @property
     def epoch(self) -> int:
-        """Of the group."""
+        """The group epoch."""
         return self._core.state.epoch
 
     @property
     def is_empty(self) -> bool:
-        """It has no members."""
+        """Whether it has no members."""
         return not self._core.state.members
 
     @property
@@ -127,14 +127,14 @@ class ConsumerGroup:
 
     @property
     def downgrade_rebalances(self) -> bool:
-        """Whether the classic group that this one became has to begin a rebalance at once.
+        """Whether the classic group that this group became must start a rebalance at once.
 
-        It became one if a classic group's record comes after this group's tombstones.
+        The group was converted if a classic group's record follows this group's tombstones.
         """
         return self._core.downgrade_rebalances
 
     def subscribed_topics(self) -> frozenset[str]:
-        """What any member subscribes to."""
+        """The topics that any member subscribes to."""
         return self._core.state.subscribed_topics()
 
     def describe(self) -> DescribedGroup:
@@ -152,27 +152,27 @@ class ConsumerGroup:
         """An entry of this group, read or just appended."""
         self._core.apply(entry)
 
-    def loaded(self, now_ms: int) -> None:
-        """All that the log has was applied: sessions begin."""
+    def on_loaded(self, now_ms: int) -> None:
+        """The log has been applied: start the sessions."""
         self._core.begin(now_ms)
 
-    def removed(self) -> None:
-        """The group is deleted or has become a classic one. Nobody ever waits in it."""
+    def on_removed(self) -> None:
+        """The group is deleted or has become a classic one. No request ever waits in it."""
 
     # -- time ------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None while it is loading."""
+        """When `tick` has work to do; None while the group is loading."""
         return self._core.deadlines.next_ms()
 
     def tick(self, now_ms: int) -> None:
-        """Fence members that are late, or go on with resolving patterns."""
+        """Fence members whose deadline has passed, or continue to resolve patterns."""
         core = self._core
         core.begin(now_ms)
         due = core.deadlines.take_due(now_ms)
         has_regex = any(timer is Timer.REGEX for timer, _ in due)
-        late = [one for one in due if one[0] is not Timer.REGEX]
-        if leaving.fence_late(core, late):
+        expired = [one for one in due if one[0] is not Timer.REGEX]
+        if leaving.fence_expired(core, expired):
             if has_regex:
                 core.deadlines.set(REGEX_KEY, now_ms)
         elif has_regex:

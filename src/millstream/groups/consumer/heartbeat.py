@@ -1,11 +1,12 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1: a member joins, stays, or (`leaving`) leaves.
 
-v1: the member makes its id itself, and may subscribe by a pattern.
-A request says only what has changed; a member that joins, or that is not sure that its last request
-was heard, says everything. The answer has the member's partitions when they changed, and whenever
-the request said everything. A heartbeat with nothing new costs the same however large the group is.
-A static member that joins again under the very same member id need not have left before: nobody
-else can be meant (Kafka has it wait for the end of its own session).
+v1: the member generates its id itself, and may subscribe by a pattern.
+A request has only the fields that changed; a member that joins, or does not know whether its last
+request was received, sends all of them (a full request). The response has the member's partitions
+when they changed, and whenever the request is full. A heartbeat without changes costs the same
+however large the group is.
+A static member that rejoins with the same member id need not have left before: it can only be the
+same member (Kafka makes it wait for the end of its own session).
 Invariants: I-27, I-28, I-30.
 """
 
@@ -49,21 +50,21 @@ def heartbeat(
     request: ConsumerGroupHeartbeatRequest,
     first: tuple[Entry, ...] = (),
 ) -> None:
-    """Decide; `first` are entries that must be written before all others, in the same batch."""
+    """Decide; `first` are entries to write before all others, in the same batch."""
     check_request(request, caller.version, core.settings.consumer_assignors)
     if request.member_epoch in (LEAVING_EPOCH, STATIC_LEAVING_EPOCH):
         leaving.leave(core, caller, request)
         return
-    check_room(core, request.member_id)
+    check_not_full(core, request.member_id)
     reported = reported_from(request.topic_partitions)
-    told: list[Entry] = list(first)
-    before, replaced = _find(core, caller, request, reported, told)
-    after = _told(before, caller, request)
+    records: list[Entry] = list(first)
+    before, replaced = _find(core, caller, request, reported, records)
+    after = _updated_member(before, caller, request)
     if after != before:
-        told.append(entries.member_metadata(core.state.group_id, after))
-    change = regexes.note_change(core, before, after, told)
+        records.append(entries.member_metadata(core.state.group_id, after))
+    change = regexes.update_regexes(core, before, after, records)
     has_new_names = after.topic_names != before.topic_names
-    # Epoch 0 is that of a classic group which had not gathered yet: no member can be in it.
+    # Epoch 0 is that of a classic group before its first generation: no member can be in it.
     is_in_no_epoch = core.state.epoch == JOINING_EPOCH
     step = Step(
         before=before,
@@ -73,14 +74,14 @@ def heartbeat(
         needs_epoch=is_in_no_epoch or has_new_names or change is RegexChange.RESOLVED,
         has_new_subscription=has_new_names or change is not RegexChange.NONE,
     )
-    after = advance(core, step, told)
+    after = advance(core, step, records)
     if after.member_id in core.state.members:
         core.touch(after)
-    core.answer(caller, _response(core, request, before, after), told)
+    core.answer(caller, _response(core, request, before, after), records)
 
 
-def check_room(core: Core, member_id: str) -> None:
-    """A new member must have a place."""
+def check_not_full(core: Core, member_id: str) -> None:
+    """Raise GroupFull if there is no room for a new member."""
     size_max = core.settings.consumer_group_size_max
     if len(core.state.members) >= size_max and MemberId(member_id) not in core.state.members:
         raise GroupFull(
@@ -93,9 +94,9 @@ def _find(
     caller: Caller,
     request: ConsumerGroupHeartbeatRequest,
     reported: Reported | None,
-    told: list[Entry],
+    records: list[Entry],
 ) -> tuple[ConsumerMember, ConsumerMember | None]:
-    """The member, made or checked; and the static member whose place it takes, if it does."""
+    """The member, created or checked; and the static member that it replaces, if any."""
     is_joining = request.member_epoch == JOINING_EPOCH
     state = core.state
     if not (is_joining or state.members or state.has_epoch_record):
@@ -110,7 +111,7 @@ def _find(
         if static is not None and static.member_id != member_id:
             if static.classic is None:
                 check_released(static, member_id)
-            return take_place(core, static, member_id, told), static
+            return replace_static_member(core, static, member_id, records), static
     if is_joining:
         return state.members.get(member_id) or ConsumerMember(member_id=member_id), None
     member = leaving.member_of(core, member_id)
@@ -118,43 +119,43 @@ def _find(
     return member, None
 
 
-def take_place(
-    core: Core, static: ConsumerMember, member_id: MemberId, told: list[Entry]
+def replace_static_member(
+    core: Core, static: ConsumerMember, member_id: MemberId, records: list[Entry]
 ) -> ConsumerMember:
-    """A static member comes back: it has all that it had before, under another member id."""
+    """A static member rejoins: it keeps everything, under another member id."""
     state = core.state
     group_id = state.group_id
     member = replace(
         static, member_id=member_id, member_epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH
     )
-    told += entries.member_tombstones(group_id, static.member_id)
-    told.append(entries.member_metadata(group_id, member))
+    records += entries.member_tombstones(group_id, static.member_id)
+    records.append(entries.member_metadata(group_id, member))
     target = state.targets.get(static.member_id, {})
-    told.append(entries.target_member(group_id, member_id, target))
-    told.append(entries.current_assignment(group_id, member))
+    records.append(entries.target_member(group_id, member_id, target))
+    records.append(entries.current_assignment(group_id, member))
     return member
 
 
-def _told(
+def _updated_member(
     member: ConsumerMember, caller: Caller, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerMember:
-    """The member with what the request says; the same object if it says nothing new."""
-    said: dict[str, Any] = {"client_id": caller.client_id, "client_host": caller.client_host}
-    said["classic"] = None
+    """The member updated from the request; the same object if nothing changed."""
+    updates: dict[str, Any] = {"client_id": caller.client_id, "client_host": caller.client_host}
+    updates["classic"] = None
     if request.instance_id is not None:
-        said["instance_id"] = InstanceId(request.instance_id)
+        updates["instance_id"] = InstanceId(request.instance_id)
     if request.rack_id is not None:
-        said["rack_id"] = request.rack_id
+        updates["rack_id"] = request.rack_id
     if request.rebalance_timeout_ms != -1:
-        said["rebalance_timeout_ms"] = request.rebalance_timeout_ms
+        updates["rebalance_timeout_ms"] = request.rebalance_timeout_ms
     if request.server_assignor is not None:
-        said["server_assignor"] = request.server_assignor
+        updates["server_assignor"] = request.server_assignor
     if request.subscribed_topic_names is not None:
-        said["topic_names"] = frozenset(request.subscribed_topic_names)
+        updates["topic_names"] = frozenset(request.subscribed_topic_names)
     if request.subscribed_topic_regex is not None:
-        said["topic_regex"] = request.subscribed_topic_regex
-    news = {name: value for name, value in said.items() if getattr(member, name) != value}
-    return replace(member, **news) if news else member
+        updates["topic_regex"] = request.subscribed_topic_regex
+    changed = {name: value for name, value in updates.items() if getattr(member, name) != value}
+    return replace(member, **changed) if changed else member
 
 
 def _response(
@@ -164,21 +165,21 @@ def _response(
     after: ConsumerMember,
 ) -> ConsumerGroupHeartbeatResponse:
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
-    said_everything = (
+    is_full_request = (
         request.rebalance_timeout_ms != -1
         and not (names is None and regex is None)
         and request.topic_partitions is not None
     )
-    is_told = (
+    includes_assignment = (
         request.member_epoch == JOINING_EPOCH
-        or said_everything
+        or is_full_request
         or after.assigned != before.assigned
     )
     return ConsumerGroupHeartbeatResponse(
         member_id=after.member_id,
         member_epoch=after.member_epoch,
         heartbeat_interval_ms=core.settings.consumer_heartbeat_interval_of(core.state.group_id),
-        assignment=_assignment(after.assigned) if is_told else None,
+        assignment=_assignment(after.assigned) if includes_assignment else None,
     )
 
 

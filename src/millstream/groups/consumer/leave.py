@@ -1,4 +1,4 @@
-"""Members that go, by their own will or because they were silent for too long."""
+"""Members that leave, and members that are fenced because a deadline has passed."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from millstream.groups.consumer import entries
 from millstream.groups.consumer.checks import check_instance
-from millstream.groups.consumer.conversion import downgraded
+from millstream.groups.consumer.conversion import downgrade_entries
 from millstream.groups.consumer.core import RETRY_MS, Core, Timer
 from millstream.groups.consumer.member import (
     NOTHING_OWNED,
@@ -34,7 +34,7 @@ def member_of(core: Core, member_id: str) -> ConsumerMember:
 
 
 def leave(core: Core, caller: Caller, request: ConsumerGroupHeartbeatRequest) -> None:
-    """A heartbeat with epoch -1: it goes; with -2: it is static and will be back."""
+    """Handle a heartbeat with epoch -1 (leave), or -2 (a static member that will rejoin)."""
     if request.instance_id is None:
         member = member_of(core, request.member_id)
     else:
@@ -44,40 +44,42 @@ def leave(core: Core, caller: Caller, request: ConsumerGroupHeartbeatRequest) ->
         member_id=request.member_id, member_epoch=request.member_epoch
     )
     if request.instance_id is not None and request.member_epoch == STATIC_LEAVING_EPOCH:
-        # It has stopped reading, so what it had to give back is given back.
+        # It has stopped reading, so the partitions it had to revoke are revoked.
         gone = replace(member, member_epoch=STATIC_LEAVING_EPOCH, revoking=NOTHING_OWNED)
-        told = [entries.current_assignment(core.state.group_id, gone)]
+        records = [entries.current_assignment(core.state.group_id, gone)]
     else:
-        told = fence(core, [member])
-    core.answer(caller, response, told)
+        records = fence(core, [member])
+    core.answer(caller, response, records)
 
 
 def fence(core: Core, members: Sequence[ConsumerMember]) -> list[Entry]:
-    """The entries that remove the members, or that make a classic group of those who stay."""
+    """The entries that remove the members, or that make a classic group of the remaining ones."""
     if not members:
         return []
     if _may_downgrade(core, members):
         core.downgrade_rebalances = True
-        return downgraded(core.state, core.topics, wall_ms=core.wall_clock_ms(), leaving=members)
+        return downgrade_entries(
+            core.state, core.topics, wall_ms=core.wall_clock_ms(), leaving=members
+        )
     state = core.state
-    told = [
+    records = [
         entry
         for member in members
         for entry in entries.member_tombstones(state.group_id, member.member_id)
     ]
     counts = Counter(one.topic_regex for one in members if one.topic_regex)
-    told += [
+    records += [
         entries.regex_tombstone(state.group_id, expression)
         for expression, count in counts.items()
         if state.regex_counts[expression] == count
     ]
     hashed = metadata_hash(state.subscribed_after(leaving=members), core.topics)
-    told.append(entries.group_epoch(state.group_id, state.epoch + 1, hashed))
-    return told
+    records.append(entries.group_epoch(state.group_id, state.epoch + 1, hashed))
+    return records
 
 
 def _may_downgrade(core: Core, leaving: Sequence[ConsumerMember]) -> bool:
-    """All who stay speak the classic protocol, and are not too many for it."""
+    """Whether all remaining members are classic, and not too many for a classic group."""
     state = core.state
     staying = len(state.members) - len(leaving)
     classic = state.classic_count - sum(one.classic is not None for one in leaving)
@@ -88,20 +90,20 @@ def _may_downgrade(core: Core, leaving: Sequence[ConsumerMember]) -> bool:
     )
 
 
-def fence_late(core: Core, due: Sequence[tuple[Timer, MemberId]]) -> bool:
-    """Members whose time is over, all in one write. Whether there were any.
+def fence_expired(core: Core, due: Sequence[tuple[Timer, MemberId]]) -> bool:
+    """Fence the members whose deadline has passed, in one write; return whether there were any.
 
-    Their deadlines come back for the case that the log refuses; the tombstones cancel them.
+    Their deadlines are set again in case the log refuses the write; the tombstones cancel them.
     """
-    late: dict[MemberId, ConsumerMember] = {}
+    expired: dict[MemberId, ConsumerMember] = {}
     for timer, member_id in due:
         member = core.state.members.get(member_id)
         if member is None:
             continue
         if timer is Timer.REBALANCE and member.state is not MemberState.UNREVOKED_PARTITIONS:
             continue
-        late[member_id] = member
+        expired[member_id] = member
         core.deadlines.set((timer, member_id), core.now_ms + RETRY_MS)
-    if late:
-        core.write(fence(core, list(late.values())))
-    return bool(late)
+    if expired:
+        core.write(fence(core, list(expired.values())))
+    return bool(expired)

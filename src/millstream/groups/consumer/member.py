@@ -1,7 +1,7 @@
-"""One member: what it said of itself, and where it is on the way to its target.
+"""One member: its metadata, and its progress towards its target assignment.
 
-Members are values. A decision makes a new one out of the old, an entry is made out of it, and
-`GroupState` takes it over when that entry is applied.
+Members are values. A decision derives a new one from the old, an entry is made from it, and
+`GroupState` stores it when that entry is applied.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from millstream.groups.records.values import (
 from millstream.model.ids import InstanceId, MemberEpoch, MemberId
 
 Owned = Mapping[UUID, Mapping[int, int]]
-"""Partitions by topic; each with the member epoch in which the member was given it."""
+"""Partitions by topic; each with the member epoch in which it was assigned to the member."""
 Assignment = Mapping[UUID, frozenset[int]]
 """Partitions by topic."""
 
@@ -32,7 +32,7 @@ NO_EPOCH: Final = MemberEpoch(-1)
 JOINING_EPOCH: Final = MemberEpoch(0)
 LEAVING_EPOCH: Final = MemberEpoch(-1)
 STATIC_LEAVING_EPOCH: Final = MemberEpoch(-2)
-"""A static member that has gone and will be back: its partitions are kept for it."""
+"""A static member that has left and will rejoin: its partitions are kept for it."""
 
 
 class MemberState(IntEnum):
@@ -40,9 +40,9 @@ class MemberState(IntEnum):
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """It has partitions to give back first; until it says so it stays in its epoch."""
+    """It has partitions to revoke first; it stays in its epoch until it has reported that."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others have not given back."""
+    """It waits for partitions that other members have not released."""
     UNKNOWN = 127
     """A state of a newer coordinator."""
 
@@ -53,7 +53,7 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicFacts:
-    """Of a member that speaks the classic protocol inside of the group."""
+    """Of a member that uses the classic protocol inside the group."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -80,28 +80,29 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Owned = field(default_factory=lambda: NOTHING_OWNED)
     revoking: Owned = field(default_factory=lambda: NOTHING_OWNED)
-    """Taken away from it, but it has not said yet that it stopped reading them."""
+    """Partitions pending revocation: it has not reported yet that it stopped reading them."""
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
-        """It has all it shall have."""
+        """Whether it has reached its target assignment."""
         return self.state is MemberState.STABLE and self.member_epoch == target_epoch
 
-    def at_epoch(self, epoch: MemberEpoch) -> MemberEpoch:
-        """The previous epoch that goes with being moved to `epoch`.
+    def previous_epoch_at(self, epoch: MemberEpoch) -> MemberEpoch:
+        """The previous epoch of the member when it is moved to `epoch`.
 
-        A step within the epoch keeps it: the answer that told the member of its epoch may have been
-        lost, and the member may still ask again with the one before (Kafka forgets it then, and
-        fences the member).
+        A step within the epoch keeps it: the response with the new epoch may have been lost, and
+        the member may retry with the one before (Kafka forgets that one, and fences the member).
         """
         return self.previous_epoch if epoch == self.member_epoch else self.member_epoch
 
-    def given_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """When it was given the partition; None if it does not have it."""
-        given = self.assigned.get(topic_id, {}).get(partition)
-        return self.revoking.get(topic_id, {}).get(partition) if given is None else given
+    def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        """The epoch in which it was assigned the partition; None if it does not own it."""
+        assigned_in = self.assigned.get(topic_id, {}).get(partition)
+        return (
+            self.revoking.get(topic_id, {}).get(partition) if assigned_in is None else assigned_in
+        )
 
     def metadata_value(self) -> ConsumerGroupMemberMetadataValue:
-        """The record of what it said."""
+        """Its metadata as a record value."""
         return ConsumerGroupMemberMetadataValue(
             instance_id=self.instance_id,
             rack_id=self.rack_id,
@@ -115,7 +116,7 @@ class ConsumerMember:
         )
 
     def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> "ConsumerMember":
-        """The record of what it said, applied."""
+        """The member with the metadata of the record."""
         instance_id = value.instance_id
         return replace(
             self,
@@ -131,7 +132,7 @@ class ConsumerMember:
         )
 
     def current_value(self) -> ConsumerGroupCurrentMemberAssignmentValue:
-        """The record of where it is."""
+        """Its current assignment as a record value."""
         return ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=self.member_epoch,
             previous_member_epoch=self.previous_epoch,
@@ -141,7 +142,7 @@ class ConsumerMember:
         )
 
     def with_current(self, value: ConsumerGroupCurrentMemberAssignmentValue) -> "ConsumerMember":
-        """The record of where it is, applied."""
+        """The member with the current assignment of the record."""
         return replace(
             self,
             member_epoch=MemberEpoch(value.member_epoch),
@@ -152,7 +153,7 @@ class ConsumerMember:
         )
 
     def without_current(self) -> "ConsumerMember":
-        """The tombstone of where it is, applied: it has nothing any more."""
+        """The member after the tombstone of its current assignment: it owns nothing."""
         return replace(
             self,
             member_epoch=LEAVING_EPOCH,

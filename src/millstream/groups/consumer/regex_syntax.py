@@ -1,13 +1,13 @@
-r"""Regular expressions of subscriptions, as RE2 reads them: text to a tree.
+r"""Parser for the regular expressions of subscriptions, in RE2's syntax.
 
-Kafka compiles them with RE2/J, because RE2 takes time in proportion to the text whatever the
-pattern is. Python's `re` does not, and a pattern comes from a client: so this is a reader of RE2's
-notation, and `regex_automaton` runs it without ever going back. As topic names consist of ASCII
-letters, digits, dot, underscore and hyphen, every character class is a set of those.
+Kafka compiles them with RE2/J, because RE2 matches in time proportional to the text whatever the
+pattern. Python's `re` does not, and a pattern comes from a client: so this parses RE2's syntax, and
+`regex_automaton` matches without backtracking. As topic names consist of ASCII letters, digits,
+dot, underscore and hyphen, every character class is a set of those.
 
 Where we differ from RE2/J:
 - names of Unicode scripts (`\p{Greek}`) are not checked: one that we do not know matches nothing;
-- flags are read anywhere, but a flag group such as `(?i)` counts to the end of its group, as there;
+- flags are read anywhere, but a flag group like `(?i)` applies to the end of its group, as there;
 - the limits on size are our own (RE2/J has its own, higher ones).
 What RE2 refuses (backreferences, lookaround, atomic groups, possessive quantifiers) is refused.
 """
@@ -21,11 +21,11 @@ from millstream.groups.errors import InvalidRegularExpression
 
 TOPIC_CHARACTERS: Final = frozenset(string.ascii_letters + string.digits + "._-")
 PATTERN_LENGTH_MAX: Final = 1024
-"""Four times the longest topic name: more is no pattern that a person wrote."""
+"""Four times the longest topic name: nobody writes a longer pattern by hand."""
 REPEAT_MAX: Final = 1000
 """RE2's own limit for {n,m}."""
 DEPTH_MAX: Final = 100
-"""Of groups in groups: the reader calls itself."""
+"""Of nested groups: the parser is recursive."""
 
 _DIGITS: Final = frozenset(string.digits)
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
@@ -59,28 +59,28 @@ class Chars:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A place: "start", "end", "boundary" (of a word) or "inside" (no boundary)."""
+    """A position: "start", "end", "boundary" (of a word) or "inside" (no boundary)."""
 
     kind: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One after the other; empty: nothing."""
+    """A concatenation; may be empty."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of them."""
+    """Alternatives."""
 
     options: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """At least `low` times, at most `high` (None: without end)."""
+    """At least `low` times, at most `high` (None: unbounded)."""
 
     part: "Node"
     low: int
@@ -91,7 +91,7 @@ Node = Chars | Anchor | Sequence | Choice | Repeat
 
 
 def parse(pattern: str) -> Node:
-    """The tree; raises InvalidRegularExpression."""
+    """The syntax tree; raises InvalidRegularExpression."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         raise InvalidRegularExpression(
             f"The pattern has {len(pattern)} characters; {PATTERN_LENGTH_MAX} is the most."
@@ -161,7 +161,7 @@ class _Parser:
         return parts
 
     def repeated(self, node: Node) -> Node:
-        """`x*`, and `x*?`, which matches the same whole texts; `x**` is refused, as by RE2."""
+        """`x*`, and `x*?`, which matches the same full texts; `x**` is refused, as in RE2."""
         bounds = self.bounds()
         if bounds is None:
             return node
@@ -186,7 +186,7 @@ class _Parser:
         return None
 
     def is_counted(self) -> bool:
-        """`{` is a plain character unless a count follows."""
+        """`{` is a literal character unless a count follows."""
         end = self.pattern.find("}", self.at)
         low, comma, high = self.pattern[self.at + 1 : max(end, self.at + 1)].partition(",")
         digits = low.isascii() and low.isdigit()
@@ -203,7 +203,7 @@ class _Parser:
         return least, most
 
     def atom(self) -> Node | None:
-        """None: a flag group, which is nothing by itself."""
+        """None: a flag group, which matches nothing by itself."""
         char = self.take()
         match char:
             case "(":
@@ -264,7 +264,7 @@ class _Parser:
                 self.folds_case = folds
                 return flag == ":"
             elif flag not in {"m", "s", "U"}:
-                # Here come lookaround, atomic groups, comments, conditions: RE2 has none of them.
+                # Lookaround, atomic groups, comments, conditions: RE2 has none of them.
                 raise self.refuse(f"(?{flag} is not supported")
 
     def escape(self) -> Node:
@@ -321,7 +321,7 @@ class _Parser:
         return TOPIC_CHARACTERS - found_chars if is_negated else self.folded(found_chars)
 
     def klass(self) -> frozenset[str]:
-        """What stands between brackets; the opening one is taken."""
+        """A bracketed class; the opening bracket is already consumed."""
         is_negated = self.skip("^")
         found: set[str] = set()
         is_first = True
@@ -354,7 +354,7 @@ class _Parser:
         return frozenset(one for one in TOPIC_CHARACTERS if low <= one <= high)
 
     def class_end(self) -> str | frozenset[str]:
-        """A character, which may begin or end a range, or a whole class, which may not."""
+        """A character, which may start or end a range, or a whole class, which may not."""
         char = self.take()
         if char != "\\":
             return char

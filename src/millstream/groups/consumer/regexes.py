@@ -1,10 +1,10 @@
 """Subscriptions by pattern: when they are resolved, and what follows.
 
-A pattern is checked when a member brings it, but what it stands for is found afterwards, in steps
-(`regex_job`), and becomes a record of the group with a new group epoch; all patterns of a group are
-resolved together, so that they cost one rebalance. That is done when a pattern has no record yet,
-when topics were created, and every so often because topics disappear as well; not more often than
-every ten seconds.
+A pattern is validated when a member sends it. The topics it matches are found later, in steps
+(`regex_job`), and are written as a record of the group with a new group epoch; all patterns of a
+group are resolved together, so that they cost one rebalance. Patterns are resolved when one has no
+record yet, when topics were created, and periodically because topics are deleted as well; not more
+often than every ten seconds.
 """
 
 from enum import Enum, auto
@@ -20,7 +20,7 @@ from millstream.groups.consumer.topics import metadata_hash
 from millstream.groups.records.entries import Entry
 
 REFRESH_MIN_MS: Final = 10_000
-"""Kafka's: a member that changes its pattern all the time must not keep the broker busy."""
+"""As in Kafka: a member that keeps changing its pattern must not keep the broker busy."""
 REFRESH_MS: Final = 600_000
 """The default of Kafka's `group.consumer.regex.refresh.interval.ms`."""
 
@@ -30,32 +30,32 @@ class RegexChange(Enum):
 
     NONE = auto()
     UPDATED = auto()
-    """The group's epoch goes up when it has been resolved."""
+    """The group epoch is bumped when it has been resolved."""
     RESOLVED = auto()
-    """It is known already what it stands for (or that there is none any more)."""
+    """Its topics are known already (or the member has no pattern any more)."""
 
 
-def note_change(
-    core: Core, before: ConsumerMember, after: ConsumerMember, told: list[Entry]
+def update_regexes(
+    core: Core, before: ConsumerMember, after: ConsumerMember, records: list[Entry]
 ) -> RegexChange:
-    """The pattern of a member that joins or asks; raises InvalidRegularExpression."""
+    """Handle the pattern of a member that joins or heartbeats; raises InvalidRegularExpression."""
     old, new = before.topic_regex, after.topic_regex
     change = RegexChange.NONE
     counts = core.state.regex_counts
     if old != new:
         change = RegexChange.UPDATED
         if old and counts[old] == 1:
-            told.append(entries.regex_tombstone(core.state.group_id, old))
+            records.append(entries.regex_tombstone(core.state.group_id, old))
         if new and not counts[new]:
             TopicRegex(new)
         elif not new or new in core.state.regexes:
             change = RegexChange.RESOLVED
     if new or counts:
-        _plan(core, new)
+        _schedule(core, new)
     return change
 
 
-def _plan(core: Core, new: str) -> None:
+def _schedule(core: Core, new: str) -> None:
     state = core.state
     is_unresolved = any(one not in state.regexes for one in (*state.regex_counts, new) if one)
     is_stale = core.resolved_version < core.topics.created_version
@@ -67,7 +67,7 @@ def _plan(core: Core, new: str) -> None:
 
 
 def step(core: Core) -> None:
-    """A piece of the work; the last one writes what was found."""
+    """Do one step of the job; the last one writes the topics found."""
     if core.regex_job is None:
         patterns = list(core.state.regex_counts)
         if not patterns:
@@ -84,19 +84,19 @@ def step(core: Core) -> None:
 def _write_found(core: Core, found: dict[str, frozenset[str]], version: int) -> None:
     state = core.state
     wall_ms = core.wall_clock_ms()
-    news: dict[str, ResolvedRegex] = {}
+    changed: dict[str, ResolvedRegex] = {}
     needs_epoch = False
     for pattern, topics in found.items():
         known = state.regexes.get(pattern)
         if not state.regex_counts[pattern] or (known is not None and known.topics == topics):
             continue
-        news[pattern] = ResolvedRegex(topics, version, wall_ms)
+        changed[pattern] = ResolvedRegex(topics, version, wall_ms)
         needs_epoch |= bool(topics) or known is not None
-    told = [entries.resolved_regex(state.group_id, *one) for one in news.items()]
-    hashed = metadata_hash(state.subscribed_after(resolved=news), core.topics)
+    records = [entries.resolved_regex(state.group_id, *one) for one in changed.items()]
+    hashed = metadata_hash(state.subscribed_after(resolved=changed), core.topics)
     if needs_epoch or hashed != state.metadata_hash:
-        told.append(entries.group_epoch(state.group_id, state.epoch + 1, hashed))
-    if not news:
+        records.append(entries.group_epoch(state.group_id, state.epoch + 1, hashed))
+    if not changed:
         core.resolved_at_ms, core.resolved_version = core.now_ms, version
-    if told:
-        core.write(told)
+    if records:
+        core.write(records)

@@ -1,9 +1,9 @@
-"""The state of a group: what its applied entries say, with indexes over the members.
+"""The state of a group: the result of its applied entries, with indexes over the members.
 
-`apply` alone changes it, in the same way for what was just decided and for what is read from the
-log when a coordinator takes over. Entries that are read while the log is being compacted may come
-without some that once stood between them, so a conflict between two of them (a partition with two
-owners) is nothing unusual until all have been read; from then on (`is_live`) it is our own bug.
+Only `apply` changes it, in the same way for entries just decided and for those read from the log
+when a coordinator takes over. A compacted log lacks some of the entries that once were in between,
+so a conflict between two of them (a partition with two owners) is normal until all have been read;
+from then on (`is_live`) it is a bug of ours.
 """
 
 from collections import Counter
@@ -26,14 +26,14 @@ from millstream.model.ids import GroupId, InstanceId, MemberId
 from millstream.model.invariant import invariant
 
 INITIAL_EPOCH = 1
-"""Of a group and of its target before anything is written: the first subscription makes it 2."""
+"""Of a group and its target before anything is written: the first subscription makes it 2."""
 NO_TARGET_EPOCH = -1
 UNUSED_NAMES_MIN = 16
-"""So many subscriptions that nobody has any more are always kept."""
+"""So many subscriptions that no member has any more are always kept."""
 
 
 class ConsumerGroupState(StrEnum):
-    """As ListGroups and ConsumerGroupDescribe tell it."""
+    """As reported by ListGroups and ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -56,7 +56,7 @@ class GroupState:
         self.targets: dict[MemberId, Assignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False
-        """A record of Kafka before 4.1, to be deleted."""
+        """The group has a record of Kafka before 4.1, which is to be deleted."""
         self.is_deleted = False
         self._clear_indexes()
 
@@ -71,11 +71,11 @@ class GroupState:
         self._subscribed: frozenset[str] | None = None
         self._names: dict[frozenset[str], frozenset[str]] = {}
 
-    # -- asking ----------------------------------------------------------------------------------
+    # -- queries ---------------------------------------------------------------------------------
 
     @property
-    def told_state(self) -> ConsumerGroupState:
-        """Derived: there is no way for it to be wrong."""
+    def group_state(self) -> ConsumerGroupState:
+        """Derived from members and epochs, so it cannot be out of date."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
@@ -90,14 +90,14 @@ class GroupState:
         return None if member_id is None else self.members[member_id]
 
     def target_of(self, member: ConsumerMember) -> Assignment:
-        """Of the member, or of the static member whose place it takes."""
+        """The target of the member, or of the static member that it replaces."""
         target = self.targets.get(member.member_id)
         if target is None and (before := self.static_member(member.instance_id)) is not None:
             target = self.targets.get(before.member_id)
         return NO_ASSIGNMENT if target is None else target
 
     def is_free(self, topic_id: UUID, partition: int) -> bool:
-        """No member has it, nor has still to give it back."""
+        """Whether no member owns it or has yet to revoke it."""
         return partition not in self.owners.get(topic_id, ())
 
     def subscribed_topics(self) -> frozenset[str]:
@@ -113,7 +113,7 @@ class GroupState:
         joining: Iterable[ConsumerMember] = (),
         resolved: dict[str, ResolvedRegex] | None = None,
     ) -> frozenset[str]:
-        """What `subscribed_topics` would be."""
+        """What `subscribed_topics` would be after the change."""
         names, regexes = Counter(self.name_counts), Counter(self.regex_counts)
         for one in leaving:
             names.subtract(one.topic_names)
@@ -121,14 +121,14 @@ class GroupState:
         for one in joining:
             names.update(one.topic_names)
             regexes[one.topic_regex] += 1
-        told = {name for name, count in names.items() if count > 0}
+        subscribed = {name for name, count in names.items() if count > 0}
         for expression, known in (self.regexes | (resolved or {})).items():
             if regexes[expression] > 0:
-                told |= known.topics
-        return frozenset(told)
+                subscribed |= known.topics
+        return frozenset(subscribed)
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
-        """What the member subscribes to; a pattern that is not resolved yet stands for nothing."""
+        """The topics the member subscribes to; an unresolved pattern has none yet."""
         resolved = self.regexes.get(member.topic_regex)
         if resolved is None or not resolved.topics:
             return member.topic_names
@@ -137,7 +137,7 @@ class GroupState:
     def preferred_assignor(
         self, leaving: ConsumerMember | None, joining: ConsumerMember | None
     ) -> str | None:
-        """The one that most members name, after that change; of several, the first by name."""
+        """The one that most members name after that change; if several, the first by name."""
         counts = Counter(self.assignor_counts)
         if leaving is not None and leaving.server_assignor is not None:
             counts[leaving.server_assignor] -= 1
@@ -149,7 +149,7 @@ class GroupState:
     # -- applying --------------------------------------------------------------------------------
 
     def apply(self, entry: Entry) -> None:
-        """One entry of this group. A tombstone of what is not there means nothing."""
+        """Apply one entry of this group. A tombstone of a missing value changes nothing."""
         match entry:
             case (keys.ConsumerGroupKey(), value):
                 self._apply_group(value)
@@ -248,7 +248,7 @@ class GroupState:
     # -- indexes ---------------------------------------------------------------------------------
 
     def became_live(self) -> None:
-        """All entries have been read: whatever order they came in, the indexes are right now."""
+        """All entries have been read: rebuild the indexes, whatever order they came in."""
         self._clear_indexes()
         members, self.members = self.members, {}
         by_epoch = sorted(members.values(), key=lambda one: (-one.member_epoch, one.member_id))
@@ -258,9 +258,9 @@ class GroupState:
         self.is_live = True
 
     def _unless_taken(self, member: ConsumerMember) -> ConsumerMember:
-        """No log of ours gives a partition to two members; if one does, the newer one has it.
+        """Our logs never assign a partition to two members; if one does, the newer member keeps it.
 
-        The other must give up everything and join anew: nobody can tell what it reads.
+        The other must abandon everything and rejoin: it is unknown what it reads.
         """
         is_taken = any(
             partition in self.owners.get(topic_id, ())
@@ -275,7 +275,7 @@ class GroupState:
         )
 
     def _replace(self, before: ConsumerMember | None, after: ConsumerMember | None) -> None:
-        is_counted = before is not None and after is not None and _counts_alike(before, after)
+        is_counted = before is not None and after is not None and _same_counts(before, after)
         if before is not None:
             if not is_counted:
                 self._count(before, -1)
@@ -290,7 +290,7 @@ class GroupState:
             self._own(before, after)
             if after.instance_id is not None:
                 self.static_ids[after.instance_id] = after.member_id
-        if before is None or after is None or not _subscribes_alike(before, after):
+        if before is None or after is None or not _same_subscription(before, after):
             self._subscribed = None
 
     def _forget_instance(self, member: ConsumerMember) -> None:
@@ -316,7 +316,7 @@ class GroupState:
                     del counts[key]
 
     def _release(self, before: ConsumerMember, after: ConsumerMember | None) -> None:
-        if after is not None and _owns_the_same(before, after):
+        if after is not None and _same_partitions(before, after):
             return
         for owned in (before.assigned, before.revoking):
             for topic_id, partitions in owned.items():
@@ -328,7 +328,7 @@ class GroupState:
                     self.owners.pop(topic_id, None)
 
     def _own(self, before: ConsumerMember | None, after: ConsumerMember) -> None:
-        if before is not None and _owns_the_same(before, after):
+        if before is not None and _same_partitions(before, after):
             return
         for owned in (after.assigned, after.revoking):
             for topic_id, partitions in owned.items():
@@ -346,16 +346,16 @@ class GroupState:
                     owners[partition] = after.member_id
 
 
-def _subscribes_alike(before: ConsumerMember, after: ConsumerMember) -> bool:
+def _same_subscription(before: ConsumerMember, after: ConsumerMember) -> bool:
     is_same = before.topic_names is after.topic_names
     return is_same and before.topic_regex == after.topic_regex
 
 
-def _counts_alike(before: ConsumerMember, after: ConsumerMember) -> bool:
+def _same_counts(before: ConsumerMember, after: ConsumerMember) -> bool:
     is_same = before.server_assignor == after.server_assignor and before.classic is after.classic
-    return is_same and _subscribes_alike(before, after)
+    return is_same and _same_subscription(before, after)
 
 
-def _owns_the_same(before: ConsumerMember, after: ConsumerMember) -> bool:
-    """By identity: a change of the subscription keeps the very same maps."""
+def _same_partitions(before: ConsumerMember, after: ConsumerMember) -> bool:
+    """By identity: a change of the subscription keeps the same map objects."""
     return before.assigned is after.assigned and before.revoking is after.revoking

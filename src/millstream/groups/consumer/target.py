@@ -1,4 +1,4 @@
-"""The target assignment: what every member shall have in a group epoch."""
+"""The target assignment: the partitions of every member in a group epoch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,18 +17,18 @@ from millstream.model.invariant import invariant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetChange:
-    """What has just been decided, and is not in the state yet."""
+    """A change that has just been decided, and is not in the state yet."""
 
     epoch: int
     member: ConsumerMember
     replaced: ConsumerMember | None = None
-    """The static member whose place `member` takes."""
+    """The static member that `member` replaces."""
     assignor: str
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The new targets; the entries have only what differs from before, and the epoch last."""
+    """The new targets; the entries have only what changed, and the epoch last."""
 
     entries: tuple[Entry, ...]
     assignments: Targets
@@ -37,18 +37,18 @@ class Target:
 def compute_target(
     state: GroupState, topics: TopicsView, change: TargetChange, wall_ms: int
 ) -> Target:
-    """The target for the group as it is after `change`."""
+    """Compute the target for the group after `change`."""
     group = _spec(state, topics, change)
     assignments = ASSIGNORS[change.assignor](group)
     _check(assignments)
-    told: list[Entry] = []
+    records: list[Entry] = []
     for member_id in group.members:
         after = assignments.get(member_id, NO_ASSIGNMENT)
         before = state.targets.get(member_id)
         if before is not after and before != after:
-            told.append(entries.target_member(state.group_id, member_id, after))
-    told.append(entries.target_epoch(state.group_id, change.epoch, wall_ms))
-    return Target(tuple(told), assignments)
+            records.append(entries.target_member(state.group_id, member_id, after))
+    records.append(entries.target_epoch(state.group_id, change.epoch, wall_ms))
+    return Target(tuple(records), assignments)
 
 
 def _check(assignments: Targets) -> None:
@@ -65,7 +65,7 @@ def _check(assignments: Targets) -> None:
 
 
 def choose_assignor(preferred: str | None, offered: Sequence[str]) -> str:
-    """What most members name, if the broker (still) has it; else the broker's first."""
+    """The one that most members name, if the broker (still) offers it; else the broker's first."""
     if preferred is not None and preferred in offered and preferred in ASSIGNORS:
         return preferred
     return next((one for one in offered if one in ASSIGNORS), "uniform")
@@ -81,20 +81,20 @@ def _spec(state: GroupState, topics: TopicsView, change: TargetChange) -> GroupS
         member_id: MemberSpec(
             instance_id=members[member_id].instance_id,
             topic_ids=ids.of(members[member_id]),
-            assignment=_before(state, members[member_id]),
+            assignment=_previous_target(state, members[member_id]),
         )
         for member_id in sorted(members)
     }
     return GroupSpec(members=specs, partition_counts=ids.partition_counts)
 
 
-def _before(state: GroupState, member: ConsumerMember) -> Assignment:
+def _previous_target(state: GroupState, member: ConsumerMember) -> Assignment:
     known = state.targets.get(member.member_id)
     return state.target_of(member) if known is None else known
 
 
 class _TopicIds:
-    """Members that subscribe alike get the very same set."""
+    """Members with the same subscription share one set object."""
 
     def __init__(self, state: GroupState, topics: TopicsView) -> None:
         self._state = state
@@ -112,6 +112,6 @@ class _TopicIds:
         return known
 
 
-def told_target(target: Target, member_id: MemberId) -> Assignment:
-    """Of one member."""
+def member_target(target: Target, member_id: MemberId) -> Assignment:
+    """The target of one member."""
     return target.assignments.get(member_id, NO_ASSIGNMENT)

@@ -1,5 +1,5 @@
 """The committed offsets of the groups of one partition of the offsets topic.
 
-`machine.py` knows what was written and which of it is committed; `requests.py` turns requests into
-entries and answers, `loader.py` reads the log, `expiry.py` finds what has expired.
+`machine.py` has what was written and which of it is committed; `requests.py` turns requests into
+entries and responses, `loader.py` reads the log, `expiry.py` finds what has expired.
 """

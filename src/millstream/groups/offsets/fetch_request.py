@@ -1,4 +1,4 @@
-"""What a shard is asked by OffsetFetch: one group of the request."""
+"""The request that a shard gets for OffsetFetch: one group of the client's request."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ class OffsetFetch(NamedTuple):
     """One group of an OffsetFetch request."""
 
     group: OffsetFetchRequestGroup
-    is_stable: bool
-    """Fail where transactions that commit offsets are open (KIP-447)."""
+    require_stable: bool
+    """Fail if transactions that commit offsets are open (KIP-447)."""
     may_wait: bool = False
     """For a coordinator that is being loaded: the waits of many groups would add up."""

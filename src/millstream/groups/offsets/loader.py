@@ -1,8 +1,8 @@
-"""Reads the log of an offsets partition: offsets go to their place, the rest is handed out.
+"""Reads the log of an offsets partition: stores the offsets, and yields the other entries.
 
 A million offsets are read after a failover while their groups wait. Nearly all records are offsets,
-nearly all of these have the same form, and the same few topics come again and again: no object is
-made of them beside what is kept.
+nearly all of these have the same layout, and the same few topics repeat: no object is made of them
+except what is kept.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from typing import Final
 from typing_extensions import Buffer
 
 from millstream.groups.offsets.machine import Offsets
-from millstream.groups.offsets.packed import Packed, pack, pack_plain
+from millstream.groups.offsets.packed import Packed, pack, pack_fixed
 from millstream.groups.records.entries import (
     Decoded,
     UnreadableEntry,
     decode_entry,
-    ends_in,
+    transaction_ends,
 )
 from millstream.groups.records.keys import (
     LEGACY_OFFSET_KIND,
@@ -34,11 +34,11 @@ _KIND: Final = Struct(">h")
 _OFFSET_KINDS: Final = tuple(_KIND.pack(kind) for kind in (OFFSET_KIND, LEGACY_OFFSET_KIND))
 
 _PREFIXES_MAX: Final = 100_000
-"""Topics of groups that are remembered while loading, at about two hundred bytes each."""
+"""Cached pairs of group and topic while loading, at about two hundred bytes each."""
 
 
 class LogReader:
-    """Of one load. Give it the log in order, as much at a time as the loop may be kept waiting."""
+    """For one load. Reads the log in order; the amount per call bounds how long the loop waits."""
 
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets
@@ -46,10 +46,10 @@ class LogReader:
         """The group and topic of keys, by all of their bytes but the partition."""
         self._next = 0
         self.skipped_count = 0
-        """Records of kinds that are not known here."""
+        """Records of unknown types."""
 
     def read(self, records: Buffer) -> Iterator[Decoded]:
-        """The entries that are no offsets, in the order of the log. It must be used up.
+        """The entries that are not offsets, in the order of the log. It must be exhausted.
 
         Raises MalformedRecords and UnreadableEntry, as `decode_batches`.
         """
@@ -62,11 +62,11 @@ class LogReader:
         if not block.is_control:
             yield from self._records(block)
             return
-        for offset, producer, is_commit in ends_in(block):
-            self._offsets.ended(producer.producer_id, Offset(offset), is_commit=is_commit)
+        for offset, producer, is_commit in transaction_ends(block):
+            self._offsets.end_transaction(producer.producer_id, Offset(offset), is_commit=is_commit)
 
     def _unread(self, block: Block) -> Block:
-        """A read may begin with a batch that was read before."""
+        """A read may start with a batch that was read before."""
         if not block.offsets or block.offsets[0] >= self._next:
             return block
         rows = slice(sum(offset < self._next for offset in block.offsets), None)
@@ -102,8 +102,8 @@ class LogReader:
 
 
 def _packed(offset: int, raw: bytes | None) -> Packed | None:
-    """Other forms are older versions, and values with text or with tags that are new to us."""
+    """Other layouts are older versions, and values with metadata or unknown tags."""
     if raw is None:
         return None
-    packed = pack_plain(offset, raw)
+    packed = pack_fixed(offset, raw)
     return pack(offset, decode_as(OffsetCommitValue, raw)) if packed is None else packed

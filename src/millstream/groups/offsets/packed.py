@@ -1,15 +1,15 @@
 """A committed offset as a few bytes.
 
-A coordinator holds a million of them and reads a thousand: what counts is the room that each takes
-and that the garbage collector never looks at it. So each is one `bytes`: its head, then only what
-it has (a topic id; or an expiry of its own or text, with all that comes before them).
+A coordinator holds a million of them and reads a thousand: the size of each matters, and that the
+garbage collector does not traverse it. So each is one `bytes`: a header, then only the fields it
+has (a topic id; or an expiry of its own or metadata, with all fields before them).
 """
 
 from struct import Struct
 from typing import Final, NamedTuple, NewType
 from uuid import UUID
 
-from millstream.groups.records.values import PLAIN_OFFSET, TOPIC_ID_TAG, OffsetCommitValue
+from millstream.groups.records.values import FIXED_OFFSET, TOPIC_ID_TAG, OffsetCommitValue
 from millstream.wire.fields import NO_UUID
 from millstream.wire.values import uuid_of
 
@@ -26,23 +26,23 @@ _INT64: Final = Struct(">q")
 
 
 class CommittedOffset(NamedTuple):
-    """What a Packed says."""
+    """The fields of a Packed."""
 
     record_offset: int
-    """Where in the log it was committed: of two, the later one counts."""
+    """The offset of its record in the log: of two, the later one is valid."""
     offset: int
     commit_timestamp_ms: int
     leader_epoch: int
-    """-1 where the client did not know it."""
+    """-1 if the client did not know it."""
     topic_id: UUID
-    """NO_UUID where the client went by the name."""
+    """NO_UUID if the client used the name."""
     expire_timestamp_ms: int
-    """-1 but for clients that asked for a retention of their own (OffsetCommit up to v4)."""
+    """-1 except for clients that set a retention of their own (OffsetCommit up to v4)."""
     metadata: str
 
 
 def pack(record_offset: int, value: OffsetCommitValue) -> Packed:
-    """What the log has at `record_offset`."""
+    """Pack the value that the log has at `record_offset`."""
     head = _HEAD.pack(record_offset, value.offset, value.commit_timestamp, value.leader_epoch)
     if not value.metadata and value.expire_timestamp == -1:
         return Packed(head + value.topic_id.bytes if value.topic_id.int else head)
@@ -50,27 +50,27 @@ def pack(record_offset: int, value: OffsetCommitValue) -> Packed:
     return Packed(head + value.topic_id.bytes + expiry + value.metadata.encode())
 
 
-def pack_plain(record_offset: int, raw: bytes) -> Packed | None:
-    """From the bytes of the log, where they have the usual form; None where they do not.
+def pack_fixed(record_offset: int, raw: bytes) -> Packed | None:
+    """Fast path from the bytes of the log for the fixed layout; None for any other.
 
-    What it takes is exactly what decoding and `pack` would have given.
+    The result is exactly that of decoding and `pack`.
     """
-    if len(raw) != PLAIN_OFFSET.size and len(raw) != PLAIN_OFFSET.size + 18:
+    if len(raw) != FIXED_OFFSET.size and len(raw) != FIXED_OFFSET.size + 18:
         return None
-    version, offset, leader_epoch, length, timestamp, tags = PLAIN_OFFSET.unpack_from(raw)
-    if version != 4 or length != 1 or tags != (len(raw) > PLAIN_OFFSET.size):
+    version, offset, leader_epoch, length, timestamp, tags = FIXED_OFFSET.unpack_from(raw)
+    if version != 4 or length != 1 or tags != (len(raw) > FIXED_OFFSET.size):
         return None
     head = _HEAD.pack(record_offset, offset, timestamp, leader_epoch)
     if not tags:
         return Packed(head)
-    topic_id = raw[PLAIN_OFFSET.size + 2 :]
-    if raw[PLAIN_OFFSET.size : PLAIN_OFFSET.size + 2] != TOPIC_ID_TAG or not any(topic_id):
+    topic_id = raw[FIXED_OFFSET.size + 2 :]
+    if raw[FIXED_OFFSET.size : FIXED_OFFSET.size + 2] != TOPIC_ID_TAG or not any(topic_id):
         return None
     return Packed(head + topic_id)
 
 
 def unpack(packed: Packed) -> CommittedOffset:
-    """All of it."""
+    """Unpack all fields."""
     record_offset, offset, timestamp_ms, leader_epoch = _HEAD.unpack_from(packed)
     topic_id, expiry, text = NO_UUID, -1, ""
     if len(packed) >= _EXPIRY_AT:
@@ -84,15 +84,15 @@ def unpack(packed: Packed) -> CommittedOffset:
 
 
 def topic_id_of(packed: Packed) -> bytes:
-    """The id of the topic it was committed for; empty where the client went by the name."""
+    """The id of the topic it was committed for; empty if the client used the name."""
     raw = packed[_TOPIC_ID_AT:_EXPIRY_AT]
     return raw if any(raw) else b""
 
 
 def is_expired(packed: Packed, *, base_ms: int | None, wall_ms: int, retention_ms: int) -> bool:
-    """Its retention is over: counted from `base_ms`, or from its own commit.
+    """Whether its retention is over, from `base_ms` or from its own commit.
 
-    One that was committed with an expiry of its own goes by that alone.
+    If it was committed with an expiry of its own, only that is used.
     """
     if len(packed) >= _TEXT_AT:
         (expiry,) = _INT64.unpack_from(packed, _EXPIRY_AT)
@@ -104,12 +104,12 @@ def is_expired(packed: Packed, *, base_ms: int | None, wall_ms: int, retention_m
 
 
 def record_offset_of(packed: Packed) -> int:
-    """Where in the log it was committed."""
+    """The offset of its record in the log."""
     (record_offset,) = _INT64.unpack_from(packed)
     return int(record_offset)
 
 
 def offset_of(packed: Packed) -> int:
-    """What was committed."""
+    """The committed offset."""
     (offset,) = _INT64.unpack_from(packed, _OFFSET_AT)
     return int(offset)

@@ -1,4 +1,4 @@
-"""Offsets that transactions will commit, until the marker comes that says whether they do."""
+"""Offsets of open transactions, until the marker commits or aborts them."""
 
 from collections.abc import Collection, Iterator
 
@@ -9,7 +9,7 @@ from millstream.model.invariant import invariant
 
 
 class PendingOffsets:
-    """By producer, because that is what a marker names; and by group, for those who ask."""
+    """By producer, because a marker names the producer; and by group, for queries."""
 
     __slots__ = ("_by_producer", "_groups")
 
@@ -18,7 +18,7 @@ class PendingOffsets:
         self._groups: dict[GroupId, dict[OffsetKey, set[ProducerId]]] = {}
 
     def put(self, producer_id: ProducerId, key: OffsetKey, packed: Packed) -> None:
-        """A later one of the same transaction takes the place of an earlier one."""
+        """A later one of the same transaction replaces an earlier one."""
         self._by_producer.setdefault(producer_id, {})[key] = packed
         self._groups.setdefault(key.group_id, {}).setdefault(key, set()).add(producer_id)
 
@@ -31,7 +31,7 @@ class PendingOffsets:
                 del self._by_producer[producer_id]
 
     def end(self, producer_id: ProducerId) -> dict[OffsetKey, Packed]:
-        """What the producer's transaction has written; it is no longer pending."""
+        """Remove and return what the producer's transaction has written."""
         ended = self._by_producer.pop(producer_id, {})
         for key in ended:
             producers = self._groups[key.group_id][key]
@@ -42,7 +42,7 @@ class PendingOffsets:
         return ended
 
     def has(self, key: OffsetKey) -> bool:
-        """Some transaction will change this offset, or not."""
+        """Whether an open transaction has written this offset."""
         return key in self._groups.get(key.group_id, ())
 
     def keys_of(self, group_id: GroupId) -> Collection[OffsetKey]:
@@ -50,7 +50,7 @@ class PendingOffsets:
         return self._groups.get(group_id, {}).keys()
 
     def __iter__(self) -> Iterator[tuple[OffsetKey, Packed]]:
-        """All of them; a key comes once per transaction that has it."""
+        """All of them; a key is repeated for each transaction that has it."""
         for offsets in self._by_producer.values():
             yield from offsets.items()
 

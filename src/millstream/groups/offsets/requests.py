@@ -1,7 +1,7 @@
-"""What OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete come to, once they are allowed.
+"""Decisions of OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete, once they are allowed.
 
-Whether the group takes the request at all is for the group to say. Names and ids of topics are both
-in the structs here; the version that is written carries one of them.
+Whether the request is accepted at all is decided by the group. The structs here have both names and
+ids of topics; the version that is written has one of them.
 """
 
 from collections.abc import Callable
@@ -44,37 +44,37 @@ from millstream.wire.messages.txn_offset_commit import (
 )
 
 CheckPartition = Callable[[str, UUID, int], None]
-"""Raises a refusal where the member may not commit that partition; the whole request fails then."""
+"""Raises a refusal if the member may not commit that partition; the whole request fails then."""
 
 NO_EXPIRY_MS = -1
-"""A client that leaves the retention of its offsets to the broker says this."""
+"""Sent by a client that leaves the retention of its offsets to the broker."""
 TIMESTAMP_MAX_MS = 2**63 - 1
-"""What a record has room for."""
+"""The largest int64."""
 
 
-class Committing(NamedTuple):
-    """Entries to write, and the answer for when they count. Without entries it is due at once."""
+class CommitDecision(NamedTuple):
+    """Entries to write, and the response when they are committed; without entries, at once."""
 
     entries: tuple[Entry, ...]
     response: OffsetCommitResponse
 
 
-class TxnCommitting(NamedTuple):
-    """As Committing; the entries are part of the producer's transaction."""
+class TxnCommitDecision(NamedTuple):
+    """As CommitDecision; the entries are part of the producer's transaction."""
 
     entries: tuple[Entry, ...]
     response: TxnOffsetCommitResponse
 
 
-class Deleting(NamedTuple):
-    """Tombstones to write, and the answer for when they count."""
+class DeleteDecision(NamedTuple):
+    """Tombstones to write, and the response when they are committed."""
 
     entries: tuple[Entry, ...]
     response: OffsetDeleteResponse
 
 
 def is_metadata_too_large(metadata: str | None, chars_max: int) -> bool:
-    """Kafka counts UTF-16 units, whatever the name of its setting says."""
+    """Kafka counts UTF-16 units, although the name of its setting says bytes."""
     if metadata is None or 2 * len(metadata) <= chars_max:
         return False
     return len(metadata) + sum(one > "\uffff" for one in metadata) > chars_max
@@ -86,12 +86,12 @@ def commit(
     wall_ms: int,
     metadata_chars_max: int,
     check: CheckPartition | None = None,
-) -> Committing:
-    """A text that is too long fails its partition alone, before it is checked."""
+) -> CommitDecision:
+    """Too long metadata fails only its partition, before it is checked."""
     group_id = GroupId(request.group_id)
     retention_ms = request.retention_time_ms
     expire_ms = NO_EXPIRY_MS
-    if retention_ms != NO_EXPIRY_MS:  # some clients say with the largest number: for ever
+    if retention_ms != NO_EXPIRY_MS:  # some clients send the largest number for forever
         expire_ms = min(wall_ms + retention_ms, TIMESTAMP_MAX_MS)
     entries: list[Entry] = []
     response = OffsetCommitResponse()
@@ -120,7 +120,7 @@ def commit(
         response.topics.append(
             OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
         )
-    return Committing(tuple(entries), response)
+    return CommitDecision(tuple(entries), response)
 
 
 def commit_in_transaction(
@@ -129,7 +129,7 @@ def commit_in_transaction(
     wall_ms: int,
     metadata_chars_max: int,
     check: CheckPartition | None = None,
-) -> TxnCommitting:
+) -> TxnCommitDecision:
     """As `commit`; topics have no ids here, and the check gets none."""
     group_id = GroupId(request.group_id)
     entries: list[Entry] = []
@@ -153,7 +153,7 @@ def commit_in_transaction(
             )
             entries.append(Entry(OffsetKey(group_id, topic.name, index), value))
         response.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=answers))
-    return TxnCommitting(tuple(entries), response)
+    return TxnCommitDecision(tuple(entries), response)
 
 
 # -- OffsetFetch -------------------------------------------------------------------------------
@@ -162,9 +162,9 @@ def commit_in_transaction(
 def fetch(
     offsets: Offsets, group: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup:
-    """What counts, of the topics that were asked for or (null) of all that have offsets.
+    """Committed offsets of the requested topics, or (null) of all that have offsets.
 
-    With `require_stable` what is written: to be told when all of it counts.
+    With `require_stable` what is written: the response is sent when all of it is committed.
     """
     group_id = GroupId(group.group_id)
     of_group = offsets.topics_written(group_id) if require_stable else offsets.topics_of(group_id)
@@ -201,16 +201,16 @@ def _fetch_all(
 
 
 def _answer(
-    index: int, packed: Packed | None, asked: OffsetFetchRequestTopics | None = None
+    index: int, packed: Packed | None, requested: OffsetFetchRequestTopics | None = None
 ) -> OffsetFetchResponsePartitions:
-    """An offset that was committed for a topic that is gone is none for its namesake (KIP-848)."""
+    """An offset committed for a deleted topic is not one of a new topic of that name (KIP-848)."""
     if packed is None:
         return _nothing(index)
     found = unpack(packed)
     if (
-        asked is not None
-        and NO_UUID not in (found.topic_id, asked.topic_id)
-        and found.topic_id != asked.topic_id
+        requested is not None
+        and NO_UUID not in (found.topic_id, requested.topic_id)
+        and found.topic_id != requested.topic_id
     ):
         return _nothing(index)
     return OffsetFetchResponsePartitions(
@@ -227,13 +227,13 @@ def _nothing(index: int, code: ErrorCode = ErrorCode.NONE) -> OffsetFetchRespons
     )
 
 
-# -- OffsetDelete and what else deletes --------------------------------------------------------
+# -- deletion ----------------------------------------------------------------------------------
 
 
 def delete(
     offsets: Offsets, request: OffsetDeleteRequest, is_subscribed: Callable[[str], bool]
-) -> Deleting:
-    """A topic that the group subscribes to keeps its offsets. One that has none is no error."""
+) -> DeleteDecision:
+    """A topic that the group subscribes to keeps its offsets. A missing offset is no error."""
     group_id = GroupId(request.group_id)
     wanted: list[OffsetKey] = []
     response = OffsetDeleteResponse()
@@ -250,11 +250,11 @@ def delete(
         ]
         response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
     known = offsets.known(wanted)
-    # Each once, however often it was named, in the order of the request.
+    # Each key once, in the order of the request.
     entries = tuple(Entry(key, None) for key in dict.fromkeys(wanted) if key in known)
-    return Deleting(entries, response)
+    return DeleteDecision(entries, response)
 
 
 def delete_all(offsets: Offsets, group_id: GroupId) -> tuple[Entry, ...]:
-    """Tombstones for everything of a group that is deleted, in a fixed order."""
+    """Tombstones for all offsets of a deleted group, in a fixed order."""
     return tuple(Entry(key, None) for key in sorted(offsets.keys_of(group_id)))

@@ -1,4 +1,4 @@
-"""Offsets by group, topic and partition. Which of them count is decided elsewhere."""
+"""Offsets by group, topic and partition. `machine.py` decides which of them are committed."""
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -25,12 +25,12 @@ class OffsetStore:
         """All offsets of all groups."""
 
     def get(self, key: OffsetKey) -> Packed | None:
-        """What was committed there."""
+        """The offset, if there is one."""
         group_id, topic, partition = key
         return self.topics_of(group_id).get(topic, {}).get(partition)
 
     def put(self, key: OffsetKey, packed: Packed) -> None:
-        """Instead of what was there."""
+        """Set or replace it."""
         group_id, topic, partition = key
         topics = self._groups.get(group_id)
         if topics is None:
@@ -43,7 +43,7 @@ class OffsetStore:
         partitions[partition] = packed
 
     def remove(self, key: OffsetKey) -> None:
-        """If it is there."""
+        """Remove it, if it exists."""
         group_id, topic, partition = key
         topics = self._groups.get(group_id, {})
         partitions = topics.get(topic, {})
@@ -56,7 +56,7 @@ class OffsetStore:
             del self._groups[group_id]
 
     def topics_of(self, group_id: GroupId) -> Topics:
-        """Everything of a group, to read; nothing for a group that has none."""
+        """All offsets of a group, read-only; empty for a group that has none."""
         return self._groups.get(group_id, _NO_TOPICS)
 
     def group_ids(self) -> Iterator[GroupId]:
@@ -64,7 +64,7 @@ class OffsetStore:
         return iter(self._groups)
 
     def in_batches(self, size: int) -> Iterator[list[tuple[OffsetKey, Packed]]]:
-        """Everything, so many at once; it may be changed between two batches."""
+        """All offsets, in batches; they may change between two batches."""
         batch: list[tuple[OffsetKey, Packed]] = []
         for group_id in list(self._groups):
             for topic, partitions in list(self.topics_of(group_id).items()):

@@ -1,7 +1,7 @@
-"""Entries, which are what the machines decide and keep, to and from record batches.
+"""Entries, the units that the machines decide and keep, to and from record batches.
 
 `encode` makes one batch for the log, `decode_batches` reads what any broker wrote: ours or Kafka's,
-compressed or compacted, with the batches of transactions and the markers that end them.
+compressed or compacted, with transactional batches and transaction markers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ __all__ = [
     "decode_batches",
     "decode_entry",
     "encode",
-    "ends_in",
+    "transaction_ends",
 ]
 
 _MARKER_KEY: Final = Struct(">hh")  # version, type
@@ -39,14 +39,14 @@ _COMMIT: Final = 1
 
 
 class Entry(NamedTuple):
-    """A record of the offsets topic: the new state of what the key names, or None: it is gone."""
+    """A record of the offsets topic: the new value of the key, or None: a tombstone."""
 
     key: Key
     value: Message | None
 
 
 class TransactionEnd(NamedTuple):
-    """The marker that ends a transaction; its offsets count now, or are dropped."""
+    """A transaction marker: its offsets are committed now, or dropped."""
 
     is_commit: bool
 
@@ -61,9 +61,9 @@ class Decoded(NamedTuple):
 
 
 class UnreadableEntry(OperatingError):
-    """A record of the offsets topic that we should know but cannot read.
+    """A record of the offsets topic of a known type that cannot be read.
 
-    To go on without it could answer with an offset that was not the last one committed.
+    Without it a response could have an offset that was not the last one committed.
     """
 
     def __init__(self, offset: int, what: object) -> None:
@@ -72,7 +72,7 @@ class UnreadableEntry(OperatingError):
 
 
 class Skipped:
-    """How many records were passed over because their kind is not known here."""
+    """How many records were skipped because their type is unknown."""
 
     __slots__ = ("count",)
 
@@ -106,14 +106,14 @@ def encode(
 
 
 def decode_batches(records: Buffer, *, skipped: Skipped | None = None) -> Iterator[Decoded]:
-    """What whole batches hold, in the order of the log; a batch cut off at the end is left out.
+    """The records of whole batches, in the order of the log; a truncated last batch is ignored.
 
-    Byte strings in the values are views of the value alone: they do not keep `records`. Raises
-    MalformedRecords for damaged batches, UnreadableEntry for what is inside of them.
+    Byte strings in the values are views of the value only: they do not keep `records`. Raises
+    MalformedRecords for corrupt batches, UnreadableEntry for their records.
     """
     for block in read_blocks(records):
         if block.is_control:
-            for offset, producer, is_commit in ends_in(block):
+            for offset, producer, is_commit in transaction_ends(block):
                 yield Decoded(Offset(offset), TransactionEnd(is_commit), producer)
             continue
         for at, key, value in zip(block.offsets, block.keys, block.values, strict=True):
@@ -125,7 +125,7 @@ def decode_batches(records: Buffer, *, skipped: Skipped | None = None) -> Iterat
 
 
 def decode_entry(offset: int, key: bytes | None, value: bytes | None) -> Entry | None:
-    """The entry of one record, or None where its kind is not known here."""
+    """The entry of one record, or None if its type is unknown."""
     if key is None:
         raise UnreadableEntry(offset, "it has no key")
     try:
@@ -137,10 +137,10 @@ def decode_entry(offset: int, key: bytes | None, value: bytes | None) -> Entry |
         raise UnreadableEntry(offset, error) from error
 
 
-def ends_in(block: Block) -> Iterator[tuple[int, Producer, bool]]:
-    """Offset, producer and whether it commits, of the ends of transactions in a control batch.
+def transaction_ends(block: Block) -> Iterator[tuple[int, Producer, bool]]:
+    """Offset, producer and whether it commits, of the transaction markers in a control batch.
 
-    Other control records say nothing to us.
+    Other control records are ignored.
     """
     for offset, key in zip(block.offsets, block.keys, strict=True):
         if key is None or len(key) < _MARKER_KEY.size:
@@ -149,5 +149,5 @@ def ends_in(block: Block) -> Iterator[tuple[int, Producer, bool]]:
         if kind not in (_ABORT, _COMMIT):
             continue
         if block.producer is None:
-            raise UnreadableEntry(offset, "the end of a transaction of nobody")
+            raise UnreadableEntry(offset, "a transaction marker without a producer")
         yield offset, block.producer, kind == _COMMIT

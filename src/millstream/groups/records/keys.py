@@ -1,9 +1,8 @@
-"""Keys of the offsets topic: two bytes that say what kind of record it is, then the fields.
+"""Keys of the offsets topic: two bytes for the type of the record, then the fields.
 
-What Kafka once called the version of the key is the kind of the record; no kind ever had a second
-layout but offsets, whose first one (0) has the same fields as today's (1) and means the same.
-Kinds that are not here (share groups, streams groups, whatever comes later) are not ours to judge:
-`decode_key` gives None for them.
+What Kafka once called the version of the key is the type of the record; only offsets have two
+types, the first (0) with the same fields and meaning as today's (1). For types that are unknown
+here (share groups, streams groups, later ones) `decode_key` returns None.
 """
 
 from collections.abc import Callable
@@ -25,7 +24,7 @@ T = TypeVar("T", bound=tuple[object, ...])
 
 
 def _distinct(made: type[T]) -> type[T]:
-    """Tuples of different classes can be equal, but a group of either protocol is its own key."""
+    """Tuples of different classes can be equal, but groups of the two protocols must differ."""
 
     def is_same(self: T, other: object) -> bool:
         return type(other) is type(self) and tuple.__eq__(self, other)
@@ -39,7 +38,7 @@ def _distinct(made: type[T]) -> type[T]:
 
 
 class OffsetKey(NamedTuple):
-    """How far a group has read in one partition."""
+    """The committed offset of a group in one partition."""
 
     group_id: GroupId
     topic: str
@@ -55,21 +54,21 @@ class ClassicGroupKey(NamedTuple):
 
 @_distinct
 class ConsumerGroupKey(NamedTuple):
-    """The epoch of a group of the next-generation protocol."""
+    """The epoch of a group of the consumer protocol."""
 
     group_id: GroupId
 
 
 @_distinct
 class ConsumerPartitionMetadataKey(NamedTuple):
-    """What such a group knew of its topics. Kafka has written none since 4.1, only tombstones."""
+    """Topic metadata of such a group. Kafka has written none since 4.1, only tombstones."""
 
     group_id: GroupId
 
 
 @_distinct
 class ConsumerMemberKey(NamedTuple):
-    """A member of such a group, and what it subscribes to."""
+    """A member of such a group, and its subscription."""
 
     group_id: GroupId
     member_id: MemberId
@@ -77,14 +76,14 @@ class ConsumerMemberKey(NamedTuple):
 
 @_distinct
 class TargetAssignmentKey(NamedTuple):
-    """The epoch of the group that the target assignment was made for."""
+    """The group epoch that the target assignment was computed for."""
 
     group_id: GroupId
 
 
 @_distinct
 class TargetMemberKey(NamedTuple):
-    """The partitions that a member shall have."""
+    """The target assignment of a member."""
 
     group_id: GroupId
     member_id: MemberId
@@ -92,7 +91,7 @@ class TargetMemberKey(NamedTuple):
 
 @_distinct
 class CurrentAssignmentKey(NamedTuple):
-    """The partitions that a member has, and has still to give back."""
+    """The partitions that a member owns, and those it has yet to revoke."""
 
     group_id: GroupId
     member_id: MemberId
@@ -100,7 +99,7 @@ class CurrentAssignmentKey(NamedTuple):
 
 @_distinct
 class RegularExpressionKey(NamedTuple):
-    """The topics that a pattern of the group stood for."""
+    """The topics that a pattern of the group matches."""
 
     group_id: GroupId
     expression: str
@@ -123,25 +122,25 @@ KINDS: Final[dict[type[Key], int]] = {
     CurrentAssignmentKey: 8,
     RegularExpressionKey: 16,
 }
-"""What each is written as."""
+"""The type number of each."""
 
 K = TypeVar("K", bound=Key)
 _Read = Callable[[memoryview, int], tuple[Key, int]]
 
 
 def encode_key(key: Key) -> bytes:
-    """The bytes that compaction goes by. ValueError for a string that Kafka's form cannot hold."""
+    """The bytes that compaction compares. ValueError for a string too long for Kafka's format."""
     if not isinstance(key, OffsetKey):
         return _prefix(KINDS[type(key)], *key)
     try:
         return _prefix(OFFSET_KIND, key.group_id, key.topic) + INT32.pack(key.partition)
     except StructError:
-        raise ValueError(f"{key.partition} is no number of a partition") from None
+        raise ValueError(f"{key.partition} is not a partition number") from None
 
 
 @lru_cache(maxsize=4096)
 def _prefix(kind: int, *texts: str) -> bytes:
-    """Remembered, because the same groups commit in the same topics all the time."""
+    """Cached, because the same groups commit in the same topics all the time."""
     out = bytearray(INT16.pack(kind))
     for text in texts:
         write_string(out, text)
@@ -149,21 +148,21 @@ def _prefix(kind: int, *texts: str) -> bytes:
 
 
 def decode_key(raw: bytes | bytearray | memoryview) -> Key | None:
-    """The key, or None for a kind that we do not know. Raises MalformedFrame."""
+    """The key, or None for an unknown type. Raises MalformedFrame."""
     view = memoryview(raw)
     if len(view) < INT16.size:
         raise MalformedFrame(f"a key of {len(view)} bytes")
     (kind,) = INT16.unpack_from(view)
     read = _READERS.get(kind)
-    return None if read is None else _whole(view, read)
+    return None if read is None else _decode_whole(view, read)
 
 
 def decode_offset_key(raw: bytes) -> OffsetKey:
-    """The key of an offset, where the caller has seen that it is of that kind."""
-    return _whole(memoryview(raw), _offset)
+    """The key of an offset; the caller has checked the type."""
+    return _decode_whole(memoryview(raw), _offset)
 
 
-def _whole(view: memoryview, read: Callable[[memoryview, int], tuple[K, int]]) -> K:
+def _decode_whole(view: memoryview, read: Callable[[memoryview, int], tuple[K, int]]) -> K:
     try:
         key, at = read(view, INT16.size)
     except StructError:
@@ -181,7 +180,7 @@ def _offset(view: memoryview, at: int) -> tuple[OffsetKey, int]:
 
 
 def _strings(made: Callable[..., Key], count: int) -> _Read:
-    """Every kind but offsets consists of nothing else."""
+    """Keys of all types but offsets have only strings."""
 
     def read(view: memoryview, at: int) -> tuple[Key, int]:
         texts = []

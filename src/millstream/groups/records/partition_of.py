@@ -1,4 +1,4 @@
-"""Which partition of the offsets topic a group is in: Kafka's rule, so that both agree."""
+"""The partition of the offsets topic for a group: Kafka's rule, so that both agree."""
 
 from functools import lru_cache
 
@@ -14,10 +14,10 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def partition_of(name: str, partition_count: int) -> int:
-    """The partition for a group id (or a transactional id, which Kafka places the same way).
+    """The partition for a group id (or a transactional id, which Kafka maps the same way).
 
-    Remembered, because the same groups ask all the time.
+    Cached, because the same groups send requests all the time.
     """
     hashed = java_hash(name)
-    # Java cannot negate the smallest number, and Kafka takes 0 instead.
+    # Java cannot negate the smallest number, and Kafka uses 0 instead.
     return (0 if hashed == -(2**31) else abs(hashed)) % partition_count

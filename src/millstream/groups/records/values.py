@@ -21,7 +21,7 @@ M = TypeVar("M", bound=Message)
 
 
 class OffsetCommitValue(Message, versions="0-4", flexible_from=4):
-    """A committed offset. Version 0 is also the form that goes with the oldest key."""
+    """A committed offset. Version 0 is also used with the oldest key."""
 
     offset: int = int64()
     leader_epoch: int = int32("3+", default=-1, ignorable=True)
@@ -56,7 +56,7 @@ class GroupMetadataValue(Message, versions="0-4", flexible_from=4):
 
 
 class ConsumerGroupMetadataValue(Message, versions="0", flexible_from=0):
-    """The epoch of a group; the hash is of what the group knew of its topics (KIP-1101)."""
+    """The epoch of a group; the hash is of the metadata of its topics (KIP-1101)."""
 
     epoch: int = int32()
     metadata_hash: int = int64(tag=0)
@@ -70,7 +70,7 @@ class PartitionMetadata(Struct):
 
 
 class TopicMetadata(Struct):
-    """A topic as a group knew it."""
+    """Topic metadata of a group."""
 
     topic_id: UUID = uuid()
     topic_name: str = string()
@@ -79,20 +79,20 @@ class TopicMetadata(Struct):
 
 
 class ConsumerGroupPartitionMetadataValue(Message, versions="0", flexible_from=0):
-    """What a group knew of its topics, until 4.1 had a hash instead."""
+    """Topic metadata of a group, replaced by a hash in 4.1."""
 
     topics: list[TopicMetadata] = array(TopicMetadata)
 
 
 class ClassicProtocol(Struct):
-    """An assignor of a member that speaks the classic protocol."""
+    """An assignor of a member that uses the classic protocol."""
 
     name: str = string()
     metadata: Bytes = blob()
 
 
 class ClassicMemberMetadata(Struct):
-    """What a member that speaks the classic protocol said when it joined."""
+    """What a member that uses the classic protocol sent when it joined."""
 
     session_timeout_ms: int = int32()
     supported_protocols: list[ClassicProtocol] = array(ClassicProtocol)
@@ -101,9 +101,9 @@ class ClassicMemberMetadata(Struct):
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
     """A member and its subscription.
 
-    Beware: a member of the new protocol has `classic_member_metadata=None`, said out loud. Left
-    out, it is an empty one and not null: Kafka's definition says null, but its generator does not
-    hear it, and a broker of Kafka's would take the member for one of the classic protocol.
+    Beware: a member of the consumer protocol must have an explicit `classic_member_metadata=None`.
+    If left out, it is an empty struct and not null: Kafka's definition says null, but its generator
+    ignores that, and a Kafka broker would take the member for one of the classic protocol.
     """
 
     instance_id: str | None = string(nullable="0+")
@@ -120,7 +120,7 @@ class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible_from=0):
 
 
 class ConsumerGroupTargetAssignmentMetadataValue(Message, versions="0", flexible_from=0):
-    """The epoch of the target assignment, and when it was made (KIP-1263)."""
+    """The epoch of the target assignment, and when it was computed (KIP-1263)."""
 
     assignment_epoch: int = int32()
     assignment_timestamp: int = int64(tag=0, ignorable=True)
@@ -134,15 +134,15 @@ class TargetTopicPartitions(Struct):
 
 
 class ConsumerGroupTargetAssignmentMemberValue(Message, versions="0", flexible_from=0):
-    """The partitions that a member shall have."""
+    """The target assignment of a member."""
 
     topic_partitions: list[TargetTopicPartitions] = array(TargetTopicPartitions)
 
 
 class CurrentTopicPartitions(Struct):
-    """Partitions of one topic; the epochs say when each was given to the member.
+    """Partitions of one topic; the epochs in which each was assigned to the member.
 
-    There are none (an empty list, or null) in what Kafka before 4.3 wrote.
+    Kafka before 4.3 wrote no epochs (an empty list, or null).
     """
 
     topic_id: UUID = uuid()
@@ -151,7 +151,7 @@ class CurrentTopicPartitions(Struct):
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_from=0):
-    """Where a member is on its way to its target."""
+    """A member's epoch, state and current assignment."""
 
     member_epoch: int = int32()
     previous_member_epoch: int = int32()
@@ -161,7 +161,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, versions="0", flexible_
 
 
 class ConsumerGroupRegularExpressionValue(Message, versions="0", flexible_from=0):
-    """The topics that a pattern stood for, in which version of the cluster's metadata, and when."""
+    """The topics that a pattern matched, in which version of the cluster's metadata, and when."""
 
     topics: list[str] = array(string)
     version: int = int64()
@@ -184,58 +184,58 @@ VALUES: Final[Mapping[type[Key], type[Message]]] = MappingProxyType(
 """The value that belongs to each key."""
 
 GROUP_METADATA_VERSION: Final = 3
-"""The last one before the flexible one, so that a broker of Kafka before 3.5 could read it."""
+"""The last version before the flexible one, which Kafka brokers before 3.5 can read."""
 OFFSET_VERSION: Final = 4
-"""The first that has room for the topic's id."""
+"""The first version that has the topic id."""
 EXPIRING_OFFSET_VERSION: Final = 1
-"""The only one with an expiry of the offset's own; it has no leader epoch and no topic id."""
+"""The only version with an expiry of the offset; it has no leader epoch and no topic id."""
 
 
-PLAIN_OFFSET: Final = FixedStruct(">hqiBqB")
-"""An offset of version 4 without text: the B are the empty string and the number of tags."""
+FIXED_OFFSET: Final = FixedStruct(">hqiBqB")
+"""An offset of version 4 without metadata: the B are the empty string and the number of tags."""
 TOPIC_ID_TAG: Final = b"\0\x10"
-"""Tag 0 of sixteen bytes, behind it."""
+"""Tag 0 of sixteen bytes, which follows it."""
 
 
 def write_version(value: Message) -> int:
-    """The version that Kafka 4.3 writes such a value in."""
+    """The version in which Kafka 4.3 writes the value."""
     if isinstance(value, OffsetCommitValue):
         return OFFSET_VERSION if value.expire_timestamp == -1 else EXPIRING_OFFSET_VERSION
     return GROUP_METADATA_VERSION if isinstance(value, GroupMetadataValue) else 0
 
 
 def encode_value(value: Message, *, version: int | None = None) -> bytes:
-    """With its version in front. ValueError for what that version cannot carry."""
+    """Encode with the version first. ValueError for fields that the version does not have."""
     if version is None:
         if isinstance(value, OffsetCommitValue) and not (
             value.metadata or value.expire_timestamp != -1 or value.unknown_tags
         ):
-            return _plain(value)
+            return _encode_fixed(value)
         version = write_version(value)
     return INT16.pack(version) + value.encode(version)
 
 
-def _plain(value: OffsetCommitValue) -> bytes:
-    """What nearly all offsets look like, written at once: commits are most of what is written."""
-    has_id = value.topic_id.int != 0  # several times faster than to compare with NO_UUID
+def _encode_fixed(value: OffsetCommitValue) -> bytes:
+    """Fast path for offsets without metadata and expiry, which are most of what is written."""
+    has_id = value.topic_id.int != 0  # several times faster than comparing with NO_UUID
     fields = (value.offset, value.leader_epoch, 1, value.commit_timestamp, has_id)
     try:
-        raw = PLAIN_OFFSET.pack(OFFSET_VERSION, *fields)
+        raw = FIXED_OFFSET.pack(OFFSET_VERSION, *fields)
     except StructError as error:
         raise ValueError(f"an offset that cannot be written: {error}") from None
     return raw + TOPIC_ID_TAG + value.topic_id.bytes if has_id else raw
 
 
 def decode_value(key: Key, raw: bytes | bytearray | memoryview) -> Message:
-    """The value that goes with `key`. Raises MalformedFrame, also for a version still to come."""
+    """Decode the value of `key`. Raises MalformedFrame, also for an unknown newer version."""
     return decode_as(VALUES[type(key)], raw)
 
 
 def decode_as(made: type[M], raw: bytes | bytearray | memoryview) -> M:
-    """A value of that class."""
+    """Decode a value of that class."""
     if len(raw) < INT16.size:
         raise MalformedFrame(f"a {made.__name__} of {len(raw)} bytes")
     (version,) = INT16.unpack_from(raw)
     if version not in made.VERSIONS:
-        raise MalformedFrame(f"{made.__name__} v{version}, which is not known here")
+        raise MalformedFrame(f"{made.__name__} v{version} is not supported")
     return made.decode(memoryview(raw)[INT16.size :], version)

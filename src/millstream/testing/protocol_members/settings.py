@@ -9,7 +9,7 @@ WEEK_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(slots=True, kw_only=True)
-class PlainGroupSettings:
+class FixedGroupSettings:
     """A `GroupSettings` that is changed by assignment, as a dynamic change would."""
 
     session_timeout_min_ms: int = 6_000

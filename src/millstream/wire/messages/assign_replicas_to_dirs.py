@@ -1,4 +1,4 @@
-"""AssignReplicasToDirs (key 73): a broker tells the controller in which directory each log is."""
+"""AssignReplicasToDirs (key 73): a broker reports to the controller the directory of each log."""
 
 from uuid import UUID
 

@@ -1,4 +1,4 @@
-"""BrokerHeartbeat (key 63): a broker tells the controller that it lives, and how it is."""
+"""BrokerHeartbeat (key 63): a broker reports to the controller that it is alive, and its state."""
 
 from uuid import UUID
 

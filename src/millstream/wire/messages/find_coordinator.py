@@ -1,4 +1,4 @@
-"""FindCoordinator (key 10): which broker looks after a group or a transactional id."""
+"""FindCoordinator (key 10): the coordinator of a group or a transactional id."""
 
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.fields import array, int8, int16, int32, string

@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a member of a classic group says that it is alive."""
+"""Heartbeat (key 12): a member of a classic group reports that it is alive."""
 
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.fields import int16, int32, string

@@ -1,4 +1,4 @@
-"""Metadata (key 3): the brokers, the topics, and who leads each partition."""
+"""Metadata (key 3): the brokers, the topics, and the leader of each partition."""
 
 from uuid import UUID
 

@@ -1,8 +1,8 @@
-"""PullMetadata (key 31000): a broker asks the controller what is new. Our own, not Kafka's.
+"""PullMetadata (key 31000): a broker pulls metadata from the controller. Ours, not Kafka's.
 
-The answer is everything, or what changed since the position in the request. It comes in pieces, so
-that neither side is busy for long with one of them: the first answer tells how many there are, the
-others are asked for by their number.
+The response is a snapshot, or the delta since the position in the request. It is split into chunks,
+so that neither side is busy for long with one of them: the first response has their number, the
+others are requested by their index.
 """
 
 from uuid import UUID
@@ -15,11 +15,11 @@ from millstream.wire.schema import Message, Struct
 class PullMetadataRequest(Message, key=ApiKey.PULL_METADATA):
     broker_id: int = int32()
     controller_epoch: int = int32(default=-1)
-    """With `version`: how much the broker has."""
+    """With `version`: the broker's position."""
     version: int = int64(default=-1)
     max_wait_ms: int = int32()
     transfer_id: int = int64()
-    """Of an answer whose other pieces are asked for; 0 for a new one."""
+    """Of a response whose further chunks are requested; 0 for a new one."""
     piece: int = int32()
 
 
@@ -70,7 +70,7 @@ class PulledTopic(Struct):
     partition_count: int = int32()
     settings: list[PulledSetting] = array(PulledSetting)
     partitions: list[PulledPartition] = array(PulledPartition)
-    """Those that are new or changed, as far as they are in this piece."""
+    """New or changed ones in this chunk."""
 
 
 class PullMetadataResponse(Message, key=ApiKey.PULL_METADATA):
@@ -83,13 +83,13 @@ class PullMetadataResponse(Message, key=ApiKey.PULL_METADATA):
     transfer_id: int = int64()
     piece: int = int32()
     piece_count: int = int32()
-    """0: nothing is new."""
+    """0: nothing has changed."""
     deleted_topics: list[UUID] = array(uuid)
     brokers: list[PulledBroker] | None = array(PulledBroker, nullable="0+", default=None)
-    """Null where they are as they were; else all of them, in the first piece."""
+    """Null if they have not changed; otherwise all of them, in the first chunk."""
     broker_settings: list[PulledBrokerSettings] | None = array(
         PulledBrokerSettings, nullable="0+", default=None
     )
     topics: list[PulledTopic] = array(PulledTopic)
     controller_endpoints: list[PulledEndpoint] = array(PulledEndpoint, tag=0)
-    """Beside NOT_CONTROLLER: where `controller_id` is, from a broker that knows it."""
+    """With NOT_CONTROLLER: the endpoints of `controller_id`, from a broker that knows them."""

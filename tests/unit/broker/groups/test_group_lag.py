@@ -36,9 +36,9 @@ class Held:
         value = None
         if offset is not None:
             value = OffsetCommitValue(offset=offset, metadata="", commit_timestamp=1)
-        self.offsets.appended(OffsetKey(GroupId(group), topic, partition), value, Offset(self._at))
+        self.offsets.append(OffsetKey(GroupId(group), topic, partition), value, Offset(self._at))
         self._at += 1
-        self.offsets.committed(Offset(self._at))
+        self.offsets.on_high_watermark(Offset(self._at))
 
     @property
     def offset_count(self) -> int:

@@ -62,10 +62,10 @@ class Shard:
         for key, value in entries:
             assert isinstance(key, OffsetKey)
             assert value is None or isinstance(value, OffsetCommitValue)
-            self.offsets.appended(key, value, Offset(self.end), producer_id=ProducerId(producer))
+            self.offsets.append(key, value, Offset(self.end), producer_id=ProducerId(producer))
             self.end += 1
         if is_seen:
-            self.offsets.committed(Offset(self.end))
+            self.offsets.on_high_watermark(Offset(self.end))
 
     def fetch(
         self, *partitions: int, require_stable: bool = False, topic_id: UUID = NO_UUID
@@ -228,7 +228,7 @@ def test_a_stable_offset_is_asked_for(shard: Shard) -> None:
     shard.write(Entry(KEY, offset(20)), producer=7, is_seen=False)
     assert shard.fetch(0, 1, require_stable=True) == [UNSTABLE, (11, -1, "", 0)]
     assert shard.fetch(0, 1) == [(10, -1, "", 0), (11, -1, "", 0)]
-    shard.offsets.committed(Offset(shard.end))
+    shard.offsets.on_high_watermark(Offset(shard.end))
     assert shard.fetch(0, 1, require_stable=True) == [UNSTABLE, (11, -1, "", 0)]
 
 
@@ -294,8 +294,8 @@ def test_a_deleted_group_leaves_nothing(shard: Shard) -> None:
     tombstones = delete_all(shard.offsets, GROUP)
     assert [entry.key for entry in tombstones] == [KEY, OTHER, OffsetKey(GROUP, "u", 0)]
     shard.write(*tombstones)
-    shard.offsets.ended(ProducerId(7), Offset(shard.end), is_commit=True)
-    shard.offsets.committed(Offset(shard.end + 1))
+    shard.offsets.end_transaction(ProducerId(7), Offset(shard.end), is_commit=True)
+    shard.offsets.on_high_watermark(Offset(shard.end + 1))
     assert shard.offsets.group_ids() == {"h"}
 
 

@@ -104,7 +104,7 @@ def test_a_refused_commit_does_not_keep_a_member_alive() -> None:
 
 def test_a_removed_group() -> None:
     world = World()
-    world.group.removed()
+    world.group.on_removed()
     assert world.commit() is CoordinatorNotAvailable
     checks = (world.group.check_fetch, world.group.check_delete, world.group.check_offset_delete)
     assert {refusal(check) for check in checks} == {GroupNotFound}

@@ -354,6 +354,6 @@ def test_the_reason_is_kept_for_people_and_cut() -> None:
 
 def test_a_removed_group_sends_members_to_look_for_the_coordinator() -> None:
     world = World()
-    world.group.removed()
+    world.group.on_removed()
     assert world.code(world.join()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert world.code(world.join("m")) is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -173,5 +173,5 @@ def test_sessions_of_those_who_left_do_not_end_again() -> None:
 
 def test_a_removed_group_sends_them_to_look_for_the_coordinator() -> None:
     world = World()
-    world.group.removed()
+    world.group.on_removed()
     assert world.code(world.leave("m")) is CoordinatorNotAvailable

@@ -142,7 +142,7 @@ def test_a_group_that_is_converted_away_tells_those_who_wait() -> None:
     world = World()
     leader, _other = world.gather(2)
     token = world.join(leader)
-    world.group.removed(RebalanceInProgress())
+    world.group.on_removed(RebalanceInProgress())
     world.drain()
     assert world.code(token) is RebalanceInProgress
     assert world.group.state is GroupState.DEAD
@@ -173,13 +173,13 @@ def test_who_waits_in_a_converted_group_is_told_to_join_again() -> None:
     world = World()
     leader, other = world.gather(2)
     joining = world.join(leader)
-    world.group.tell_to_join_again()
+    world.group.request_rejoin()
     world.drain()
     assert world.code(joining) is ErrorCode.REBALANCE_IN_PROGRESS
     world.join(leader)
     world.join(other)
     syncing = world.sync(leader, 2)
-    world.group.tell_to_join_again()
+    world.group.request_rejoin()
     world.drain()
     assert world.code(syncing) is ErrorCode.REBALANCE_IN_PROGRESS
 
@@ -190,7 +190,7 @@ def test_outcomes_of_writes_do_not_disturb_a_removed_group() -> None:
     world.pass_ms(DELAY_MS)
     member_id = world.joined(token).member_id
     world.sync(member_id, 1, {member_id: b"x"})
-    world.group.removed()
+    world.group.on_removed()
     world.drain()
     world.acknowledge()
     assert world.group.state is GroupState.DEAD

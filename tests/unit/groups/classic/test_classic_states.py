@@ -8,7 +8,7 @@ import pytest
 from kits.paths import DOCS
 from millstream.groups.classic.deadlines import Deadlines
 from millstream.groups.classic.states import (
-    HEARTBEAT_ANSWERS,
+    HEARTBEAT_ERRORS,
     TRANSITIONS,
     Event,
     GroupState,
@@ -28,7 +28,7 @@ KAFKA_PREVIOUS = {
     GroupState.DEAD: set(GroupState),
 }
 """Which states may come before which, in Kafka's group coordinator."""
-LOADING = {Event.LOADED_MEMBERS, Event.LOADED_NOBODY}
+LOADING = {Event.LOADED_MEMBERS, Event.LOADED_EMPTY}
 
 
 def test_the_steps_are_those_of_kafka() -> None:
@@ -41,7 +41,7 @@ def test_the_steps_are_those_of_kafka() -> None:
 
 def test_every_state_is_reached_and_every_event_is_used() -> None:
     assert {event for _, event in TRANSITIONS} == set(Event)
-    assert set(HEARTBEAT_ANSWERS) == set(GroupState)
+    assert set(HEARTBEAT_ERRORS) == set(GroupState)
     reached = {GroupState.EMPTY}
     for _ in GroupState:
         reached |= {to for (state, _), to in TRANSITIONS.items() if state in reached}

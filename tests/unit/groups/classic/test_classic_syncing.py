@@ -152,7 +152,7 @@ def test_sync_while_the_group_gathers_is_told_to_join() -> None:
 def test_sync_with_an_empty_and_with_a_removed_group() -> None:
     world = World()
     assert world.code(world.sync("m", 0)) is UnknownMember
-    world.group.removed()
+    world.group.on_removed()
     assert world.code(world.sync("m", 0)) is CoordinatorNotAvailable
 
 
@@ -213,7 +213,7 @@ def test_heartbeats_are_refused_to_all_who_are_not_of_the_generation() -> None:
     assert world.heartbeat(leader, 0) is IllegalGeneration
     assert world.heartbeat(leader, 1, instance="unknown") is UnknownMember
     assert world.heartbeat(leader, 1, instance="i") is FencedInstance
-    world.group.removed()
+    world.group.on_removed()
     assert world.heartbeat(leader, 1) is CoordinatorNotAvailable
 
 

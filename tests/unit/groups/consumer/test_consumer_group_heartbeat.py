@@ -56,7 +56,7 @@ def test_the_first_member_has_all_partitions_in_epoch_two() -> None:
     answer = world.join("a", "orders")
     assert (answer.member_id, answer.member_epoch) == ("a", 2)
     assert answer.heartbeat_interval_ms == 5_000
-    assert world.told(answer) == {"orders": [0, 1, 2, 3]}
+    assert world.assignment_in(answer) == {"orders": [0, 1, 2, 3]}
 
 
 def test_the_records_of_a_join_are_in_kafkas_order() -> None:
@@ -76,11 +76,15 @@ def test_a_member_that_subscribes_to_nothing_raises_no_epoch() -> None:
     world = a_world()
     assert world.join("a").member_epoch == 1
     assert kinds(world.log) == ["ConsumerMemberKey", "CurrentAssignmentKey"]
-    told = world.group.describe()
-    assert (told.group_epoch, told.assignment_epoch, told.group_state) == (1, 1, "Stable")
+    group = world.group.describe()
+    assert (group.group_epoch, group.assignment_epoch, group.group_state) == (
+        1,
+        1,
+        "Stable",
+    )
     world.group = world.reload()
     answer = world.heartbeat("a", 1, owned={}, subscribed_topic_names=["orders"])
-    assert (answer.member_epoch, world.told(answer)) == (2, {"orders": [0, 1, 2, 3]})
+    assert (answer.member_epoch, world.assignment_in(answer)) == (2, {"orders": [0, 1, 2, 3]})
     world.heartbeat("a", -1)
     assert world.group.epoch == 3
 
@@ -156,13 +160,13 @@ def test_a_partition_changes_hands_only_when_its_owner_reports_without_it() -> N
     world = a_world()
     world.join("a", "orders")
     joined = world.join("b", "orders")
-    assert (joined.member_epoch, world.told(joined)) == (3, {})
-    told = world.heartbeat("a", 2, owned={"orders": [0, 1, 2, 3]})
-    assert (told.member_epoch, world.told(told)) == (2, {"orders": [0, 1]})
-    assert world.told(world.heartbeat("b", 3)) is None
+    assert (joined.member_epoch, world.assignment_in(joined)) == (3, {})
+    response = world.heartbeat("a", 2, owned={"orders": [0, 1, 2, 3]})
+    assert (response.member_epoch, world.assignment_in(response)) == (2, {"orders": [0, 1]})
+    assert world.assignment_in(world.heartbeat("b", 3)) is None
     assert world.heartbeat("a", 2).member_epoch == 2  # silence is no release
     assert world.heartbeat("a", 2, owned={"orders": [0, 1]}).member_epoch == 3
-    assert world.told(world.heartbeat("b", 3)) == {"orders": [2, 3]}
+    assert world.assignment_in(world.heartbeat("b", 3)) == {"orders": [2, 3]}
     assert world.group.state is ConsumerGroupState.STABLE
 
 
@@ -196,7 +200,7 @@ def test_who_says_everything_is_told_everything() -> None:
     two_members(world)
     full: dict[str, Any] = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": ["orders"]}
     answer = world.heartbeat("a", 3, owned={"orders": [0, 1]}, **full)
-    assert world.told(answer) == {"orders": [0, 1]}
+    assert world.assignment_in(answer) == {"orders": [0, 1]}
 
 
 def test_the_epoch_before_is_accepted_from_a_member_that_has_nothing_else() -> None:
@@ -234,7 +238,7 @@ def test_a_fenced_member_joins_again_and_keeps_its_place() -> None:
     world = a_world()
     two_members(world)
     answer = world.join("b", "orders")
-    assert (answer.member_epoch, world.told(answer)) == (3, {"orders": [2, 3]})
+    assert (answer.member_epoch, world.assignment_in(answer)) == (3, {"orders": [2, 3]})
 
 
 def test_assignments_are_not_made_more_often_than_the_interval() -> None:
@@ -255,9 +259,12 @@ def test_more_partitions_and_new_topics_are_noticed_by_the_next_heartbeat() -> N
     world = a_world()
     world.join("a", "orders", "payments")
     world.topics.grow("orders", 6)
-    assert world.told(world.heartbeat("a", 2)) == {"orders": [0, 1, 2, 3, 4, 5]}
+    assert world.assignment_in(world.heartbeat("a", 2)) == {"orders": [0, 1, 2, 3, 4, 5]}
     world.topics.create("payments", 1)
-    assert world.told(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3, 4, 5], "payments": [0]}
+    assert world.assignment_in(world.heartbeat("a", 3)) == {
+        "orders": [0, 1, 2, 3, 4, 5],
+        "payments": [0],
+    }
     world.topics.create("other", 1)
     assert world.heartbeat("a", 4).member_epoch == 4
 
@@ -269,8 +276,8 @@ def test_a_topic_that_is_not_subscribed_any_more_is_taken_at_once() -> None:
     )
     world.join("a", "orders", "payments")
     owned = {"orders": [0, 1], "payments": [0, 1]}
-    told = world.heartbeat("a", 2, owned=owned, subscribed_topic_names=["orders"])
-    assert world.told(told) == {"orders": [0, 1]}
+    response = world.heartbeat("a", 2, owned=owned, subscribed_topic_names=["orders"])
+    assert world.assignment_in(response) == {"orders": [0, 1]}
     assert world.group._core.state.members[MemberId("a")].state is MemberState.UNREVOKED_PARTITIONS
 
 
@@ -304,8 +311,8 @@ def test_a_log_in_which_two_members_have_a_partition_is_set_right() -> None:
     world.join("c", "orders")
     with pytest.raises(FencedMemberEpoch):
         world.heartbeat("a", 2, owned={"orders": [0, 1, 2]})
-    assert world.told(world.heartbeat("b", 3, owned={"orders": [2, 3]})) == {"orders": [2]}
-    assert world.told(world.join("a", "orders")) == {"orders": [0, 1]}
+    assert world.assignment_in(world.heartbeat("b", 3, owned={"orders": [2, 3]})) == {"orders": [2]}
+    assert world.assignment_in(world.join("a", "orders")) == {"orders": [0, 1]}
 
 
 def test_the_record_that_kafka_wrote_before_4_1_is_deleted() -> None:
@@ -335,7 +342,7 @@ def test_a_member_that_leaves_frees_its_partitions() -> None:
         "-ConsumerMemberKey",
         "ConsumerGroupKey",
     ]
-    assert world.told(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3]}
+    assert world.assignment_in(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_a_silent_member_is_fenced_after_its_session_and_not_before() -> None:
@@ -349,7 +356,7 @@ def test_a_silent_member_is_fenced_after_its_session_and_not_before() -> None:
     assert world.group.member_count == 1
     with pytest.raises(UnknownMember):
         world.heartbeat("b", 3)
-    assert world.told(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3]}
+    assert world.assignment_in(world.heartbeat("a", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_a_member_that_does_not_give_back_in_time_is_fenced() -> None:
@@ -364,7 +371,7 @@ def test_a_member_that_does_not_give_back_in_time_is_fenced() -> None:
     world.pass_ms(1)
     with pytest.raises(UnknownMember):
         world.heartbeat("a", 2, owned=owned)
-    assert world.told(world.heartbeat("b", 3)) == {"orders": [0, 1, 2, 3]}
+    assert world.assignment_in(world.heartbeat("b", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_several_silent_members_are_fenced_in_one_write() -> None:
@@ -428,7 +435,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance() -> N
     assert answer.member_epoch == -2
     before = len(world.log)
     back = world.join("a2", "orders", instance_id="i")
-    assert (back.member_epoch, world.told(back)) == (2, {"orders": [0, 1, 2, 3]})
+    assert (back.member_epoch, world.assignment_in(back)) == (2, {"orders": [0, 1, 2, 3]})
     assert world.group.epoch == epoch
     assert kinds(world.log[before:]) == [
         "-CurrentAssignmentKey",
@@ -448,11 +455,11 @@ def test_the_partitions_of_a_static_member_are_kept_until_its_session_ends() -> 
     world.join("a", "orders", instance_id="i")
     world.heartbeat("a", -2, instance_id="i")
     joined = world.join("b", "orders")
-    assert world.told(joined) == {}
+    assert world.assignment_in(joined) == {}
     world.pass_ms(44_000)
     world.heartbeat("b", 3)
     world.pass_ms(1_000)
-    assert world.told(world.heartbeat("b", 3)) == {"orders": [0, 1, 2, 3]}
+    assert world.assignment_in(world.heartbeat("b", 3)) == {"orders": [0, 1, 2, 3]}
 
 
 def test_the_place_of_a_static_member_that_has_not_left_is_not_given_away() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from kits.groups.consumer_group_kit import GROUP, FakeSettings, FakeTopics, GroupWorld, facts_of
 from millstream.groups.consumer.commits import Committer
-from millstream.groups.consumer.conversion import upgraded
+from millstream.groups.consumer.conversion import upgrade_entries
 from millstream.groups.consumer.embedded import (
     EmbeddedAssignment,
     EmbeddedPartitions,
@@ -42,13 +42,13 @@ from millstream.wire.messages.sync_group import SyncGroupRequest
 
 def subscription(*topics: str, **owned: list[int]) -> bytes:
     parts = [EmbeddedPartitions(topic=one, partitions=parts) for one, parts in owned.items()]
-    told = EmbeddedSubscription(topics=list(topics), owned_partitions=parts)
-    return b"\0\3" + told.encode(3)
+    subscription = EmbeddedSubscription(topics=list(topics), owned_partitions=parts)
+    return b"\0\3" + subscription.encode(3)
 
 
 def assignment(user_data: bytes | None = None, **parts: list[int]) -> bytes:
-    told = [EmbeddedPartitions(topic=one, partitions=numbers) for one, numbers in parts.items()]
-    return b"\0\3" + EmbeddedAssignment(assigned_partitions=told, user_data=user_data).encode(3)
+    assigned = [EmbeddedPartitions(topic=one, partitions=numbers) for one, numbers in parts.items()]
+    return b"\0\3" + EmbeddedAssignment(assigned_partitions=assigned, user_data=user_data).encode(3)
 
 
 def a_world(policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL, **more: Any) -> GroupWorld:
@@ -70,7 +70,7 @@ def join(
         protocols=protocols,
         **(defaults | said),
     )
-    answer = world.ask(world.group.join, request, world.caller(version))
+    answer = world.submit(world.group.join, request, world.caller(version))
     assert isinstance(answer, JoinGroupResponse)
     if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
         return join(world, answer.member_id, names=names, metadata=metadata, **said)
@@ -85,14 +85,14 @@ def sync(world: GroupWorld, member_id: str, generation: int) -> dict[str, list[i
         protocol_type="consumer",
         protocol_name="range",
     )
-    answer = world.ask(world.group.sync, request, world.caller(5))
-    told = decode_assignment(answer.assignment).assigned_partitions
-    return {one.topic: one.partitions for one in told}
+    answer = world.submit(world.group.sync, request, world.caller(5))
+    assigned = decode_assignment(answer.assignment).assigned_partitions
+    return {one.topic: one.partitions for one in assigned}
 
 
 def beat(world: GroupWorld, member_id: str, generation: int) -> int:
     request = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
-    code = world.ask(world.group.classic_heartbeat, request, world.caller(4)).error_code
+    code = world.submit(world.group.classic_heartbeat, request, world.caller(4)).error_code
     assert isinstance(code, int)
     return code
 
@@ -126,7 +126,7 @@ def upgrade(
     topics: Sequence[str] = ("orders",),
 ) -> Any:
     """What a shard does when the first member of the new protocol comes."""
-    entries = upgraded(GROUP, value, world.topics, world.settings)
+    entries = upgrade_entries(GROUP, value, world.topics, world.settings)
     world.group.adopt(entries, world.now_ms)
     request = ConsumerGroupHeartbeatRequest(
         group_id=GROUP,
@@ -176,10 +176,10 @@ def test_a_classic_member_gives_back_by_joining_without_the_partitions() -> None
     assert beat(world, "c1", 7) == ErrorCode.REBALANCE_IN_PROGRESS
     assert join(world, "c1", owned={"orders": [0, 1, 2, 3]}).generation_id == 7
     assert sync(world, "c1", 7) == {"orders": [0, 1]}
-    assert world.told(world.heartbeat("a", 8)) is None
+    assert world.assignment_in(world.heartbeat("a", 8)) is None
     assert beat(world, "c1", 7) == ErrorCode.REBALANCE_IN_PROGRESS
     assert join(world, "c1", owned={"orders": [0, 1]}).generation_id == 8
-    assert world.told(world.heartbeat("a", 8)) == {"orders": [2, 3]}
+    assert world.assignment_in(world.heartbeat("a", 8)) == {"orders": [2, 3]}
     assert facts_of(world.group) == facts_of(world.reload())
 
 
@@ -257,7 +257,7 @@ def test_a_nameless_member_is_given_its_id_before_its_metadata_is_read(
         protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
         session_timeout_ms=10_000,
     )
-    answer = world.ask(world.group.join, request, world.caller(version))
+    answer = world.submit(world.group.join, request, world.caller(version))
     assert (answer.error_code, answer.protocol_name) == (ErrorCode.MEMBER_ID_REQUIRED, name)
     assert answer.member_id
 
@@ -306,7 +306,7 @@ def test_members_of_both_kinds_are_removed_by_leave_group() -> None:
         MemberIdentity(member_id="", group_instance_id="i"),
     ]
     request = LeaveGroupRequest(group_id=GROUP, members=members)
-    answer = world.ask(world.group.leave, request, world.caller(5))
+    answer = world.submit(world.group.leave, request, world.caller(5))
     assert [one.error_code for one in answer.members] == [
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -321,8 +321,8 @@ def test_a_single_member_leaves_in_old_versions() -> None:
     world.join("a", "orders")
     c = join(world).member_id
     request = LeaveGroupRequest(group_id=GROUP, member_id=c)
-    assert world.ask(world.group.leave, request, world.caller(2)).error_code == ErrorCode.NONE
-    again = world.ask(world.group.leave, request, world.caller(2))
+    assert world.submit(world.group.leave, request, world.caller(2)).error_code == ErrorCode.NONE
+    again = world.submit(world.group.leave, request, world.caller(2))
     assert again.error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -332,7 +332,7 @@ def test_a_single_member_leaves_in_old_versions() -> None:
 def test_a_classic_group_goes_on_with_what_its_members_have() -> None:
     world = a_world()
     answer = upgrade(world, a_classic_group(c1=[0, 1], c2=[2, 3]))
-    assert (answer.member_epoch, world.told(answer)) == (8, {})
+    assert (answer.member_epoch, world.assignment_in(answer)) == (8, {})
     assert isinstance(world.log[0].key, ClassicGroupKey)
     assert world.log[0].value is None
     members = {one.member_id: one for one in world.group.describe().members}
@@ -391,8 +391,8 @@ def test_a_group_that_can_not_be_upgraded_stays_what_it_is(
 ) -> None:
     world = GroupWorld(FakeTopics(orders=4), FakeSettings(**settings))
     value = a_classic_group(c1=[0])
-    for name, told in changed.items():
-        setattr(value, name, told)
+    for name, field_value in changed.items():
+        setattr(value, name, field_value)
     with pytest.raises(GroupNotFound, match=why):
         upgrade(world, value)
 
@@ -433,8 +433,8 @@ def test_the_group_becomes_classic_when_its_last_new_member_leaves() -> None:
     assert world.group.downgrade_rebalances
     assert world.group.is_empty
     assert world.group.epoch == 1  # as of a group that nothing was written of
-    told = decode_assignment(value.members[0].assignment).assigned_partitions
-    target = {one.topic: one.partitions for one in told}
+    assigned = decode_assignment(value.members[0].assignment).assigned_partitions
+    target = {one.topic: one.partitions for one in assigned}
     assert set(target) == {"orders"}
 
 
@@ -469,8 +469,8 @@ def test_it_becomes_classic_when_its_last_new_member_is_replaced_by_a_classic_on
     assert [(one.member_id, one.group_instance_id) for one in value.members] == [
         (answer.member_id, "i")
     ]
-    told = decode_assignment(value.members[0].assignment).assigned_partitions
-    assert [(one.topic, one.partitions) for one in told] == [("orders", [0, 1, 2, 3])]
+    assigned = decode_assignment(value.members[0].assignment).assigned_partitions
+    assert [(one.topic, one.partitions) for one in assigned] == [("orders", [0, 1, 2, 3])]
     assert not world.group.downgrade_rebalances
     assert world.group.is_empty
 

@@ -28,11 +28,11 @@ def resolutions(world: GroupWorld) -> list[tuple[str, list[str] | None]]:
 def test_a_pattern_is_resolved_after_the_join_and_brings_a_new_epoch() -> None:
     world = a_world()
     joined = world.join("a", subscribed_topic_regex="or.*")
-    assert (joined.member_epoch, world.told(joined)) == (1, {})
+    assert (joined.member_epoch, world.assignment_in(joined)) == (1, {})
     world.tick()
     assert resolutions(world) == [("or.*", ["orders"])]
     answer = world.heartbeat("a", 1)
-    assert (answer.member_epoch, world.told(answer)) == (2, {"orders": [0, 1]})
+    assert (answer.member_epoch, world.assignment_in(answer)) == (2, {"orders": [0, 1]})
     assert world.group.subscribed_topics() == {"orders"}
 
 
@@ -57,18 +57,18 @@ def test_new_topics_are_found_but_not_more_often_than_every_ten_seconds() -> Non
     assert len(resolutions(world)) == 1
     world.pass_ms(1)
     assert resolutions(world)[1:] == [(".*s", ["orders", "payments", "refunds"])]
-    assert "refunds" in (world.told(world.heartbeat("a", 2)) or {})
+    assert "refunds" in (world.assignment_in(world.heartbeat("a", 2)) or {})
 
 
 def test_topics_that_are_gone_are_dropped_in_the_end() -> None:
     world = a_world()
     world.join("a", subscribed_topic_regex=".*s")
     world.tick()
-    owned = world.told(world.heartbeat("a", 1))
+    owned = world.assignment_in(world.heartbeat("a", 1))
     assert owned == {"orders": [0, 1], "payments": [0]}
     world.topics.delete("payments")
-    told = world.heartbeat("a", 2, owned={"orders": [0, 1]})
-    assert world.told(told) == {"orders": [0, 1]}
+    response = world.heartbeat("a", 2, owned={"orders": [0, 1]})
+    assert world.assignment_in(response) == {"orders": [0, 1]}
     for _ in range(31):
         world.pass_ms(20_000)
         world.heartbeat("a", world.group.epoch, owned={"orders": [0, 1]})
@@ -106,7 +106,7 @@ def test_names_and_a_pattern_together() -> None:
     world = a_world()
     world.join("a", "payments", subscribed_topic_regex="or.*")
     world.tick()
-    assert world.told(world.heartbeat("a", 2)) == {"payments": [0], "orders": [0, 1]}
+    assert world.assignment_in(world.heartbeat("a", 2)) == {"payments": [0], "orders": [0, 1]}
 
 
 def test_a_refused_resolution_is_tried_again() -> None:

@@ -80,7 +80,7 @@ def test_the_end_of_a_name_is_known_the_second_time_as_all_of_it_is() -> None:
     work = regex.work
     assert work > 400 * 4
     assert [regex.matches(name) for name in ("aaa", "aa", "ax")] == [False, False, True]
-    assert regex.work - work <= 2 * regex.place_count
+    assert regex.work - work <= 2 * regex.state_count
 
 
 def test_many_patterns_are_made_and_run_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_many_patterns_are_made_and_run_in_small_steps(monkeypatch: pytest.Monke
     before, found = 0, None
     while found is None:
         found = job.step()
-        work = sum(one.work + one.place_count for one in made)
-        one_name = 101 * made[-1].place_count
+        work = sum(one.work + one.state_count for one in made)
+        one_name = 101 * made[-1].state_count
         assert work - before <= WORK_MAX + one_name
         before = work
     assert found == {one: {"ax3"} if one.endswith("x3") else set() for one in patterns}

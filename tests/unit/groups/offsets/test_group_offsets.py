@@ -6,7 +6,7 @@ import pytest
 
 from millstream.groups.offsets.loader import LogReader
 from millstream.groups.offsets.machine import Offsets
-from millstream.groups.offsets.packed import Packed, pack, pack_plain, unpack
+from millstream.groups.offsets.packed import Packed, pack, pack_fixed, unpack
 from millstream.groups.records.entries import Entry, UnreadableEntry, encode
 from millstream.groups.records.keys import ClassicGroupKey, OffsetKey, encode_key
 from millstream.groups.records.values import (
@@ -46,7 +46,7 @@ def write(
 ) -> None:
     """An offset, or its tombstone."""
     what = None if offset is None else value(offset)
-    offsets.appended(key, what, Offset(at), producer_id=ProducerId(producer))
+    offsets.append(key, what, Offset(at), producer_id=ProducerId(producer))
 
 
 # -- what fits into few bytes ------------------------------------------------------------------
@@ -86,14 +86,14 @@ def test_a_plain_offset_is_small() -> None:
 @pytest.mark.parametrize("one", VALUES, ids=repr)
 def test_the_short_way_gives_what_the_long_one_does(one: OffsetCommitValue, version: int) -> None:
     raw = encode_value(one, version=version)
-    short = pack_plain(3, raw)
+    short = pack_fixed(3, raw)
     if short is not None:
         assert short == pack(3, decode_as(OffsetCommitValue, raw))
 
 
 def test_the_usual_forms_take_the_short_way() -> None:
-    assert pack_plain(3, encode_value(value(5, leader_epoch=2))) is not None
-    assert pack_plain(3, encode_value(value(5, topic_id=TOPIC_ID))) is not None
+    assert pack_fixed(3, encode_value(value(5, leader_epoch=2))) is not None
+    assert pack_fixed(3, encode_value(value(5, topic_id=TOPIC_ID))) is not None
 
 
 BAD_VALUES = [
@@ -113,13 +113,13 @@ LOOK_USUAL = {
 @pytest.mark.parametrize("raw", LOOK_USUAL.values(), ids=LOOK_USUAL.keys())
 def test_what_only_looks_usual_is_read_the_long_way(raw: bytes) -> None:
     assert len(raw) in (24, 42)
-    assert pack_plain(3, raw) is None
+    assert pack_fixed(3, raw) is None
     assert unpack(pack(3, decode_as(OffsetCommitValue, raw))).topic_id == NO_UUID
 
 
 @pytest.mark.parametrize("raw", BAD_VALUES)
 def test_the_short_way_takes_nothing_malformed(raw: bytes) -> None:
-    assert pack_plain(3, raw) is None
+    assert pack_fixed(3, raw) is None
 
 
 # -- the high watermark (I-29) -----------------------------------------------------------------
@@ -128,11 +128,11 @@ def test_the_short_way_takes_nothing_malformed(raw: bytes) -> None:
 def test_an_offset_counts_when_the_high_watermark_has_passed_it() -> None:
     offsets = Offsets()
     write(offsets, 0, 10)
-    assert (offset_of(offsets), offsets.count, offsets.unseen_count) == (None, 0, 1)
-    offsets.committed(Offset(0))
+    assert (offset_of(offsets), offsets.count, offsets.uncommitted_count) == (None, 0, 1)
+    offsets.on_high_watermark(Offset(0))
     assert offset_of(offsets) is None
-    offsets.committed(Offset(1))
-    assert (offset_of(offsets), offsets.count, offsets.unseen_count) == (10, 1, 0)
+    offsets.on_high_watermark(Offset(1))
+    assert (offset_of(offsets), offsets.count, offsets.uncommitted_count) == (10, 1, 0)
 
 
 def test_offsets_count_one_after_the_other() -> None:
@@ -141,28 +141,28 @@ def test_offsets_count_one_after_the_other() -> None:
         write(offsets, at, offset)
     seen = []
     for high_watermark in range(1, 5):
-        offsets.committed(Offset(high_watermark))
+        offsets.on_high_watermark(Offset(high_watermark))
         seen.append(offset_of(offsets))
     assert seen == [10, 20, None, 40]
 
 
 def test_the_high_watermark_may_be_ahead_of_what_we_were_told() -> None:
     offsets = Offsets()
-    offsets.committed(Offset(5))
+    offsets.on_high_watermark(Offset(5))
     write(offsets, 4, 10)
     assert offset_of(offsets) == 10
-    offsets.ended(PRODUCER, Offset(5), is_commit=True)
+    offsets.end_transaction(PRODUCER, Offset(5), is_commit=True)
     write(offsets, 6, 11)
     assert offset_of(offsets) == 10
-    offsets.committed(Offset(7))
+    offsets.on_high_watermark(Offset(7))
     assert offset_of(offsets) == 11
 
 
 def test_a_high_watermark_that_comes_late_takes_nothing_back() -> None:
     offsets = Offsets()
     write(offsets, 0, 10)
-    offsets.committed(Offset(1))
-    offsets.committed(Offset(0))
+    offsets.on_high_watermark(Offset(1))
+    offsets.on_high_watermark(Offset(0))
     assert offset_of(offsets) == 10
 
 
@@ -172,7 +172,7 @@ def test_records_must_come_in_the_order_of_the_log() -> None:
     with pytest.raises(InvariantViolated):
         write(offsets, 5, 11)
     with pytest.raises(InvariantViolated):
-        offsets.ended(PRODUCER, Offset(4), is_commit=True)
+        offsets.end_transaction(PRODUCER, Offset(4), is_commit=True)
 
 
 def test_who_deletes_sees_what_is_still_on_its_way() -> None:
@@ -181,10 +181,10 @@ def test_who_deletes_sees_what_is_still_on_its_way() -> None:
     assert offsets.known([KEY]) == {KEY}
     assert offsets.keys_of(GROUP) == {KEY}
     assert offsets.group_ids() == {GROUP}
-    offsets.committed(Offset(1))
+    offsets.on_high_watermark(Offset(1))
     assert offsets.keys_of(GROUP) == {KEY}
     write(offsets, 1, None)
-    offsets.committed(Offset(2))
+    offsets.on_high_watermark(Offset(2))
     assert not offsets.known([KEY])
     assert offsets.keys_of(GROUP) == set()
     assert offsets.group_ids() == set()
@@ -199,12 +199,12 @@ def test_an_offset_of_a_transaction_waits_for_the_marker(is_commit: bool, seen: 
     offsets = Offsets()
     write(offsets, 0, 10)
     write(offsets, 1, 20, producer=PRODUCER)
-    offsets.committed(Offset(2))
+    offsets.on_high_watermark(Offset(2))
     assert offset_of(offsets) == 10
     assert offsets.is_unstable(KEY)
-    offsets.ended(PRODUCER, Offset(2), is_commit=is_commit)
+    offsets.end_transaction(PRODUCER, Offset(2), is_commit=is_commit)
     assert (offset_of(offsets), offsets.is_unstable(KEY)) == (10, True), "the marker may be lost"
-    offsets.committed(Offset(3))
+    offsets.on_high_watermark(Offset(3))
     assert (offset_of(offsets), offsets.is_unstable(KEY)) == (seen, False)
     assert not offsets.has_open_transaction(GROUP)
 
@@ -223,8 +223,8 @@ def test_the_later_record_counts_not_the_later_marker() -> None:
     offsets = Offsets()
     write(offsets, 0, 20, producer=PRODUCER)
     write(offsets, 1, 10)
-    offsets.ended(PRODUCER, Offset(2), is_commit=True)
-    offsets.committed(Offset(3))
+    offsets.end_transaction(PRODUCER, Offset(2), is_commit=True)
+    offsets.on_high_watermark(Offset(3))
     assert offset_of(offsets) == 10
 
 
@@ -232,8 +232,8 @@ def test_a_commit_inside_of_an_open_transaction_gives_way_to_it() -> None:
     offsets = Offsets()
     write(offsets, 0, 10)
     write(offsets, 1, 20, producer=PRODUCER)
-    offsets.ended(PRODUCER, Offset(2), is_commit=True)
-    offsets.committed(Offset(3))
+    offsets.end_transaction(PRODUCER, Offset(2), is_commit=True)
+    offsets.on_high_watermark(Offset(3))
     assert offset_of(offsets) == 20
 
 
@@ -241,12 +241,12 @@ def test_the_last_offset_of_a_transaction_counts() -> None:
     offsets = Offsets()
     write(offsets, 0, 20, producer=PRODUCER)
     write(offsets, 1, 30, producer=PRODUCER)
-    offsets.ended(PRODUCER, Offset(2), is_commit=True)
+    offsets.end_transaction(PRODUCER, Offset(2), is_commit=True)
     write(offsets, 3, 40, producer=PRODUCER)
-    offsets.committed(Offset(4))
+    offsets.on_high_watermark(Offset(4))
     assert (offset_of(offsets), offsets.is_unstable(KEY)) == (30, True)
-    offsets.ended(PRODUCER, Offset(4), is_commit=False)
-    offsets.committed(Offset(5))
+    offsets.end_transaction(PRODUCER, Offset(4), is_commit=False)
+    offsets.on_high_watermark(Offset(5))
     assert (offset_of(offsets), offsets.is_unstable(KEY)) == (30, False)
 
 
@@ -254,11 +254,11 @@ def test_a_marker_ends_the_transaction_of_its_producer_alone() -> None:
     offsets = Offsets()
     write(offsets, 0, 20, producer=7)
     write(offsets, 1, 30, producer=8)
-    offsets.ended(ProducerId(7), Offset(2), is_commit=True)
-    offsets.committed(Offset(3))
+    offsets.end_transaction(ProducerId(7), Offset(2), is_commit=True)
+    offsets.on_high_watermark(Offset(3))
     assert (offset_of(offsets), offsets.is_unstable(KEY)) == (20, True)
-    offsets.ended(ProducerId(9), Offset(3), is_commit=True)
-    offsets.committed(Offset(4))
+    offsets.end_transaction(ProducerId(9), Offset(3), is_commit=True)
+    offsets.on_high_watermark(Offset(4))
     assert offsets.is_unstable(KEY)
 
 
@@ -268,10 +268,10 @@ def test_what_was_deleted_does_not_come_back_with_the_marker() -> None:
     write(offsets, 1, 30, key=OTHER, producer=PRODUCER)
     assert offsets.keys_of(GROUP) == {KEY, OTHER}
     write(offsets, 2, None)
-    offsets.committed(Offset(3))
+    offsets.on_high_watermark(Offset(3))
     assert not offsets.is_unstable(KEY)
-    offsets.ended(PRODUCER, Offset(3), is_commit=True)
-    offsets.committed(Offset(4))
+    offsets.end_transaction(PRODUCER, Offset(3), is_commit=True)
+    offsets.on_high_watermark(Offset(4))
     assert (offset_of(offsets), offset_of(offsets, OTHER)) == (None, 30)
 
 
@@ -294,13 +294,13 @@ def test_a_log_is_read_into_its_place() -> None:
     )
     log += at(6, encode([Entry(OTHER, None)], now_ms=1))
     offsets = Offsets()
-    offsets.committed(Offset(6))
+    offsets.on_high_watermark(Offset(6))
     reader = LogReader(offsets)
     assert [one.what for one in reader.read(log)] == [group]
     assert reader.skipped_count == 1
     assert (offset_of(offsets), offset_of(offsets, OTHER)) == (20, 11)
-    assert offsets.unseen_count == 1, "the tombstone is behind the high watermark"
-    offsets.committed(Offset(7))
+    assert offsets.uncommitted_count == 1, "the tombstone is behind the high watermark"
+    offsets.on_high_watermark(Offset(7))
     assert (offset_of(offsets, OTHER), offsets.count) == (None, 1)
 
 
@@ -311,8 +311,8 @@ def test_a_batch_that_comes_twice_is_read_once() -> None:
     reader = LogReader(offsets)
     assert list(reader.read(batch)) == []
     assert list(reader.read(batch + at(2, encode([Entry(KEY, value(12))], now_ms=1)))) == []
-    assert offsets.unseen_count == 3
-    offsets.committed(Offset(3))
+    assert offsets.uncommitted_count == 3
+    offsets.on_high_watermark(Offset(3))
     assert offset_of(offsets) == 12
 
 
@@ -322,7 +322,7 @@ def test_the_oldest_records_are_read() -> None:
     pairs = [(old_key, encode_value(value(version), version=version)) for version in range(5)]
     for pair in pairs:
         offsets = Offsets()
-        offsets.committed(Offset(1))
+        offsets.on_high_watermark(Offset(1))
         assert list(LogReader(offsets).read(build_batch([pair]))) == []
         assert offset_of(offsets) == pairs.index(pair)
 

@@ -1,7 +1,7 @@
-"""Server-side assignors, by the names that `group.consumer.assignors` has them under.
+"""Server-side assignors, by their names in `group.consumer.assignors`.
 
-None of them looks at racks: Kafka took that out before 4.0, and so the rack of a member changes
-nothing (KAFKA-17747 brings a hash of racks only to notice that they changed).
+None of them is rack-aware: Kafka removed that before 4.0, so the rack of a member has no effect
+(KAFKA-17747 adds racks to the hash only to detect that they changed).
 """
 
 from collections.abc import Mapping

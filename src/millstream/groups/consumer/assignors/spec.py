@@ -1,4 +1,4 @@
-"""What an assignor is told and what it answers."""
+"""Input and output of an assignor."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from millstream.model.ids import InstanceId, MemberId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpec:
-    """A member: what it may have, and what the last target gave it."""
+    """A member: the topics it subscribes to, and its last target."""
 
     instance_id: InstanceId | None
     topic_ids: frozenset[UUID]
-    """Topics that exist. Members that subscribe alike share one set, the very same object."""
+    """Topics that exist. Members with the same subscription share one set object."""
     assignment: Assignment
 
 

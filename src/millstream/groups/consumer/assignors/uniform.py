@@ -1,8 +1,8 @@
-"""`uniform`: all members have equally many partitions, and keep what they have where they can.
+"""`uniform`: all members get equally many partitions, and keep theirs where possible.
 
-Members that all subscribe to the same topics are the common case and the easy one: everyone has a
-share of floor(partitions / members), the first so many one more, and gives up only what is beyond
-that. Otherwise see `uniform_mixed`.
+Members that all subscribe to the same topics are the common and simple case: each gets
+floor(partitions / members), some one more, and gives up only what exceeds that. Otherwise see
+`uniform_mixed`.
 """
 
 from uuid import UUID
@@ -16,16 +16,16 @@ Partition = tuple[UUID, int]
 
 
 def assign_uniform(group: GroupSpec) -> Targets:
-    """A share of all partitions for each member."""
+    """Assign each member an equal share of all partitions."""
     if not group.members:
         return {}
     if not group.is_homogeneous:
         return assign_mixed(group)
     topic_ids = next(iter(group.members.values())).topic_ids
-    return _assign_alike(group, sorted(topic_ids)) if topic_ids else {}
+    return _assign_homogeneous(group, sorted(topic_ids)) if topic_ids else {}
 
 
-def _assign_alike(group: GroupSpec, topic_ids: list[UUID]) -> Targets:
+def _assign_homogeneous(group: GroupSpec, topic_ids: list[UUID]) -> Targets:
     counts = {topic_id: group.partition_counts[topic_id] for topic_id in topic_ids}
     share, more = divmod(sum(counts.values()), len(group.members))
     kept: dict[MemberId, dict[UUID, set[int]]] = {}
@@ -49,7 +49,7 @@ def _assign_alike(group: GroupSpec, topic_ids: list[UUID]) -> Targets:
 
 
 def _extra_shares(group: GroupSpec, more: int) -> list[tuple[MemberId, bool]]:
-    """Who has one more: those that have most already, so that the fewest partitions move."""
+    """Members with most partitions get one more, so that the fewest partitions move."""
     by_size = sorted(
         group.members,
         key=lambda one: -sum(map(len, group.members[one].assignment.values())),
@@ -61,7 +61,7 @@ def _extra_shares(group: GroupSpec, more: int) -> list[tuple[MemberId, bool]]:
 def _kept(
     member: MemberSpec, counts: dict[UUID, int], taken: dict[UUID, set[int]], room: int
 ) -> dict[UUID, set[int]]:
-    """What it has and may keep; it is taken then."""
+    """The partitions that it may keep; adds them to `taken`."""
     kept: dict[UUID, set[int]] = {}
     for topic_id, partitions in member.assignment.items():
         if topic_id not in counts or not room:
@@ -90,7 +90,7 @@ def _fill(
 
 
 def _frozen(before: Assignment, after: dict[UUID, set[int]]) -> Assignment:
-    """The very same assignment where nothing changed."""
+    """The same object if nothing changed."""
     if before == after:
         return before
     return {topic_id: frozenset(partitions) for topic_id, partitions in after.items()}

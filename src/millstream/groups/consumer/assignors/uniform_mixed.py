@@ -1,12 +1,12 @@
 """`uniform` for members that subscribe to different topics.
 
-First everybody keeps what it has and may have. What is left goes, topic by topic, to the subscriber
-with the fewest partitions; topics with the most partitions per subscriber come first, because they
-leave the least choice. Then, topic by topic, partitions move from the subscriber with the most to
-the one with the fewest until these differ by one at most, again and again until nothing moves. Per
-topic that is the best there is. Over several topics that share only some subscribers it comes close
-to it: chains of moves through a third member are not looked for, and the rounds are limited, as in
-Kafka.
+First every member keeps those of its partitions that it still subscribes to. The rest goes, topic
+by topic, to the subscriber with the fewest partitions; topics with the most partitions per
+subscriber come first, because they leave the least choice. Then, topic by topic, partitions move
+from the subscriber with the most to the one with the fewest until these differ by at most one,
+repeated until nothing moves. For one topic that is optimal. For several topics that share only some
+subscribers it is close to optimal: chains of moves through a third member are not searched, and the
+rounds are limited, as in Kafka.
 """
 
 import heapq
@@ -17,9 +17,9 @@ from millstream.groups.consumer.assignors.spec import GroupSpec, Targets
 from millstream.groups.consumer.member import Assignment
 
 ROUNDS_MAX: Final = 16
-"""Each about halves what is left of the imbalance; Kafka has the same limit."""
+"""Each round about halves the remaining imbalance; Kafka has the same limit."""
 
-NOBODY: Final = -1
+UNASSIGNED: Final = -1
 
 
 def assign_mixed(group: GroupSpec) -> Targets:
@@ -28,7 +28,7 @@ def assign_mixed(group: GroupSpec) -> Targets:
 
 
 class _Builder:
-    """Members are numbers here: their place in the group."""
+    """Members are represented by their index in the group."""
 
     def __init__(self, group: GroupSpec) -> None:
         self.group = group
@@ -39,7 +39,8 @@ class _Builder:
             for topic_id in member.topic_ids:
                 self.subscribers.setdefault(topic_id, []).append(index)
         self.owners = {
-            topic_id: [NOBODY] * group.partition_counts[topic_id] for topic_id in self.subscribers
+            topic_id: [UNASSIGNED] * group.partition_counts[topic_id]
+            for topic_id in self.subscribers
         }
         self.topic_ids = sorted(self.subscribers, key=self._rank)
 
@@ -62,13 +63,13 @@ class _Builder:
                     continue
                 owners = self.owners[topic_id]
                 for partition in partitions:
-                    if partition < len(owners) and owners[partition] == NOBODY:
+                    if partition < len(owners) and owners[partition] == UNASSIGNED:
                         owners[partition] = index
                         self.sizes[index] += 1
 
     def _hand_out(self, topic_id: UUID) -> None:
         owners = self.owners[topic_id]
-        left = [partition for partition, owner in enumerate(owners) if owner == NOBODY]
+        left = [partition for partition, owner in enumerate(owners) if owner == UNASSIGNED]
         if not left:
             return
         fewest = [(self.sizes[index], index) for index in self.subscribers[topic_id]]
