@@ -13,7 +13,7 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import system_randomness
 from millstream.storage.config import LogConfig
-from millstream.storage.manager.log_manager import LogManager, NewPartition, Seams
+from millstream.storage.manager.log_manager import LogManager, NewPartition, StorageDependencies
 from millstream.testing.sim.background import InlineBackground
 
 CONFIG = LogConfig()
@@ -25,8 +25,10 @@ def resident_kib() -> int:
 
 
 def manager_of(root: str) -> LogManager:
-    seams = Seams(OsDisk(), SystemClock(), system_randomness(), InlineBackground())
-    return LogManager(seams, [root])
+    dependencies = StorageDependencies(
+        OsDisk(), SystemClock(), system_randomness(), InlineBackground()
+    )
+    return LogManager(dependencies, [root])
 
 
 def create(root: str, count: int) -> dict[str, float]:

@@ -41,7 +41,7 @@ from millstream.runtime.randomness import system_randomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log.log import Log
 from millstream.storage.log.reader import Isolation
-from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
+from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
 from millstream.storage.scan.partition_scan import scan_partition
 from millstream.testing.sim.background import InlineBackground
 
@@ -99,8 +99,10 @@ def batch(partition: TopicPartition, first: int) -> bytearray:
 
 def open_logs(directory: str) -> tuple[LogManager, StartReport]:
     """Open the log directory as a broker does, creating the partitions where they are missing."""
-    seams = Seams(OsDisk(), SystemClock(), system_randomness(), InlineBackground())
-    manager = LogManager(seams, [directory])
+    dependencies = StorageDependencies(
+        OsDisk(), SystemClock(), system_randomness(), InlineBackground()
+    )
+    manager = LogManager(dependencies, [directory])
     report = manager.start(lambda partition, _topic_id: CONFIGS[partition])
     for number, (partition, config) in enumerate(CONFIGS.items()):
         manager.create(partition, TopicId(UUID(int=number + 1)), config)

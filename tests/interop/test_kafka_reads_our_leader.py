@@ -15,7 +15,7 @@ from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.producers.machine import Origin
 from millstream.testing.record_batches import BatchSpec, build_batch, build_marker
 from millstream.testing.sim.background import InlineBackground
@@ -37,8 +37,10 @@ EPOCH = LeaderEpoch(1)
 
 @contextmanager
 def our_manager(directory: Path) -> Iterator[LogManager]:
-    seams = Seams(OsDisk(), ManualClock(), SeededRandomness(1), InlineBackground())
-    manager = LogManager(seams, [str(directory)])
+    dependencies = StorageDependencies(
+        OsDisk(), ManualClock(), SeededRandomness(1), InlineBackground()
+    )
+    manager = LogManager(dependencies, [str(directory)])
     manager.start(lambda _partition, _topic_id: SEGMENTED)
     yield manager
     manager.close()

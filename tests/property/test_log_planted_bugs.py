@@ -12,7 +12,7 @@ from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.log.log import Log
 from millstream.storage.producers.machine import ProducerStates
 from millstream.storage.producers.producer_log import ProducerLog
-from millstream.storage.recovery.loader import _Loading
+from millstream.storage.recovery.loader import _Loader
 from millstream.storage.segments.segment import Segment
 from millstream.storage.segments.sparse_index import SparseIndex
 from millstream.storage.segments.txn_index import TransactionIndex
@@ -38,7 +38,7 @@ def flush_without_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def holes_are_taken_for_compaction(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Loading, "_is_after_hole", lambda self, segment, end: False)
+    patch.setattr(_Loader, "_is_after_hole", lambda self, segment, end: False)
 
 
 def recovery_trusts_crcs(patch: pytest.MonkeyPatch) -> None:

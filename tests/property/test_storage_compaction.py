@@ -117,7 +117,7 @@ class CompactionMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         bench = self.bench
         bench.opened.owner.store(
-            names.CLEANER_OFFSETS, {bench.log.partition: bench.log.first_dirty}
+            names.CLEANER_OFFSETS, {bench.log.partition: bench.log.first_dirty_offset}
         )
         bench.opened.close()
         self.bench = Bench(

@@ -15,7 +15,7 @@ from millstream.storage.producers import producer_log
 from millstream.storage.producers.machine import ProducerStates
 from millstream.storage.producers.snapshot import CorruptSnapshot, decode
 from millstream.storage.recovery import crash_recovery as recovery
-from millstream.storage.recovery.loader import _Loading
+from millstream.storage.recovery.loader import _Loader
 from millstream.storage.scan.partition_scan import scan_partition
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS, open_log, read_all
 from millstream.testing.record_batches import (
@@ -262,7 +262,7 @@ def test_sweep_covers_a_log_worth_sweeping(written: WrittenLog) -> None:
 
 def trust_the_tail(patch: pytest.MonkeyPatch) -> None:
     """A clean-shutdown marker exempts the end of the log from any look."""
-    patch.setattr(_Loading, "_is_tail_sound", lambda self, segment: True)
+    patch.setattr(_Loader, "_is_tail_sound", lambda self, segment: True)
 
 
 def leave_the_torn_bytes(patch: pytest.MonkeyPatch) -> None:
@@ -272,8 +272,8 @@ def leave_the_torn_bytes(patch: pytest.MonkeyPatch) -> None:
 
 def keep_what_follows_a_cut(patch: pytest.MonkeyPatch) -> None:
     """Segments behind the first bad byte stay, and so does a hole."""
-    patch.setattr(_Loading, "_drop_newest_first", lambda self, segments: None)
-    patch.setattr(_Loading, "_is_after_hole", lambda self, segment, end: False)
+    patch.setattr(_Loader, "_drop_newest_first", lambda self, segments: None)
+    patch.setattr(_Loader, "_is_after_hole", lambda self, segment, end: False)
 
 
 def believe_a_torn_snapshot(patch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ from millstream.kernels.slots import SlotTable
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.model.invariant import InvariantViolated, invariant
-from millstream.model.limits import OPEN_FILES_MAX, REQUESTS_ELSEWHERE_MAX
+from millstream.model.limits import OPEN_FILES_MAX, WORKER_REQUESTS_MAX
 from millstream.observe.broker_metrics import BrokerMetrics
 from millstream.observe.logs import Repeated, get_logger
 from millstream.observe.process import ProcessFacts
@@ -56,9 +56,9 @@ from millstream.runtime.disk import Disk
 from millstream.runtime.network import LoopNetwork, Network
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import Randomness, system_randomness
-from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, in_parts
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, chunked
 from millstream.storage.config import LogConfig
-from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
+from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
 
 if TYPE_CHECKING:
     from millstream.broker.cluster.runtime import ClusterRuntime
@@ -121,12 +121,12 @@ class Broker:
         self._tasks = TaskScope()
         self._scheduler = CooperativeScheduler(self._background, self._tasks.spawn)
         self._computing = dependencies.background or ThreadBackground(
-            loop, workers=REQUESTS_ELSEWHERE_MAX
+            loop, workers=WORKER_REQUESTS_MAX
         )
         self._requests = requests = CooperativeScheduler(
             self._background,
             self._tasks.spawn,
-            worker_jobs_max=REQUESTS_ELSEWHERE_MAX,
+            worker_jobs_max=WORKER_REQUESTS_MAX,
             computing=self._computing,
         )
         self._garbage = Garbage(lambda: self._scheduler.is_busy or requests.is_busy)
@@ -144,7 +144,7 @@ class Broker:
             background=self._background,
             network=dependencies.network,
             hooks=ExchangeHooks(
-                after_commit=self._wake_readers, reading_failed=self.logs.reading_failed
+                after_commit=self._wake_readers, reading_failed=self.logs.on_read_error
             ),
         )
         self.cluster = self._make_cluster(dispatch) if self._is_in_cluster else None
@@ -173,7 +173,9 @@ class Broker:
     def _make_logs(self) -> LogManager:
         dependencies, configs = self._dependencies, self._configs
         return LogManager(
-            Seams(dependencies.disk, dependencies.clock, dependencies.randomness, self._background),
+            StorageDependencies(
+                dependencies.disk, dependencies.clock, dependencies.randomness, self._background
+            ),
             configs.get_list("log.dirs"),
             open_files_max=dependencies.open_files_max,
             cleaner_limits=configs.cleaner_limits(),
@@ -552,11 +554,11 @@ def _protocol_map(configs: BrokerConfigs) -> dict[str, str]:
 
 
 def _log_changes_steps(change: ImageChange) -> StepGenerator[None]:
-    for part in in_parts(change.created):
+    for part in chunked(change.created):
         for topic in part:
             log.info("topic created", topic=topic.name, partitions=len(topic.partitions))
         yield None
-    for part in in_parts(change.deleted):
+    for part in chunked(change.deleted):
         for topic in part:
             log.info("topic deleted", topic=topic.name)
         yield None

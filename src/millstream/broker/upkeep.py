@@ -225,7 +225,7 @@ class Upkeep:
     def _expire_waiting(self) -> None:
         """Requests of the connection core whose own time limit has passed."""
         now_ms = self._clock.wall_ms()
-        for one in self._logs.with_waiting():
+        for one in self._logs.logs_with_waiting_requests():
             if one.slot.expire_waiting(now_ms, ErrorCode.REQUEST_TIMED_OUT):
                 self._flush_ready()
 

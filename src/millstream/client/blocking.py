@@ -32,7 +32,7 @@ from millstream.runtime.loop_thread import (
     ForkSafeLock,
     LoopEnded,
     LoopThread,
-    keep_for_ever,
+    keep_forever,
 )
 
 if TYPE_CHECKING:  # they load pyarrow, or much that a process which only reads does not need
@@ -165,7 +165,7 @@ class BlockingClient:
                 raise ClientClosed
             running = self._running
             if running is not None and not running.thread.is_ours:
-                keep_for_ever(running)
+                keep_forever(running)
                 running = None
                 self._call_count = 0  # those were calls of the parent's threads
             if running is None or not running.thread.is_alive:
@@ -217,7 +217,7 @@ class BlockingClient:
         if running is None:
             return
         if not running.thread.is_ours:
-            keep_for_ever(running)
+            keep_forever(running)
             return
         with suppress(TimeoutError, LoopEnded):
             running.thread.run(running.cluster.close(), CLOSE_TIMEOUT_S)

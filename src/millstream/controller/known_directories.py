@@ -20,7 +20,7 @@ from millstream.controller.image import ClusterImage
 from millstream.model.ids import TopicId, TopicPartition
 from millstream.runtime.disk import Disk
 from millstream.storage import names
-from millstream.storage.directories.log_directory import Withheld
+from millstream.storage.directories.log_directory import MissingDirectory
 from millstream.storage.directories.partition_metadata import format_topic_id
 
 
@@ -28,7 +28,7 @@ from millstream.storage.directories.partition_metadata import format_topic_id
 class DirectoryPlan:
     """What the start makes of the directories."""
 
-    withheld: list[Withheld] = field(default_factory=list)
+    withheld: list[MissingDirectory] = field(default_factory=list)
     """Absent, and partitions are missing; not all of them are in `log.dirs`."""
     forgotten: list[KnownDirectory] = field(default_factory=list)
     """Absent, and nothing is missing."""
@@ -64,7 +64,7 @@ def plan_directories(known: Iterable[KnownDirectory], around: Surroundings) -> D
         plan.forgotten = absent
         return plan
     plan.withheld = [
-        Withheld(_told_as(one, around), one.path, _reason(one, missing_count, around))
+        MissingDirectory(_told_as(one, around), one.path, _reason(one, missing_count, around))
         for one in absent
     ]
     return plan

@@ -36,7 +36,7 @@ from millstream.model.limits import (
     TOPIC_NAME_LENGTH_MAX,
 )
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
 
 TOPICS_PER_TURN: Final = 50
 """Topics checked and placed between two turns of others: a few milliseconds."""
@@ -134,7 +134,7 @@ def plan_creation(
 
     Raises TooManyPartitions when the request as a whole asks for too much.
     """
-    return run_whole(plan_creation_steps(image, wanted, rules))
+    return run_blocking(plan_creation_steps(image, wanted, rules))
 
 
 def plan_creation_steps(
@@ -145,7 +145,7 @@ def plan_creation_steps(
     taken = {colliding_name(name): name for name in image.topics}
     twice = _repeated(topic.name for topic in wanted)
     planned: list[TopicImage | OperatingError] = []
-    for part in in_parts(wanted, TOPICS_PER_TURN):
+    for part in chunked(wanted, TOPICS_PER_TURN):
         for topic in part:
             try:
                 if topic.name in twice:
@@ -280,7 +280,7 @@ def plan_growth(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules
 ) -> list[GrownTopic | OperatingError]:
     """The topics with their new partitions, or why not; raises TooManyPartitions."""
-    return run_whole(plan_growth_steps(image, wanted, rules))
+    return run_blocking(plan_growth_steps(image, wanted, rules))
 
 
 def plan_growth_steps(
@@ -290,7 +290,7 @@ def plan_growth_steps(
     _check_growth_size(image, wanted)
     twice = _repeated(more.name for more in wanted)
     planned: list[GrownTopic | OperatingError] = []
-    for part in in_parts(wanted, TOPICS_PER_TURN):
+    for part in chunked(wanted, TOPICS_PER_TURN):
         for more in part:
             try:
                 if more.name in twice:

@@ -17,15 +17,15 @@ from millstream.model.ids import (
 
 
 class OperatingError(Exception):
-    """Base of every error that the outside world, not our code, is the cause of."""
+    """Base of every error that is caused by the outside world, not by our code."""
 
 
 class OffsetOutOfRange(OperatingError):
-    """A read below the log's start or above its end."""
+    """An offset below the log's start or above its end."""
 
-    def __init__(self, *, asked: Offset, start: Offset, end: Offset) -> None:
-        self.asked, self.start, self.end = asked, start, end
-        super().__init__(f"offset {asked} is outside [{start}, {end}]")
+    def __init__(self, *, requested: Offset, start: Offset, end: Offset) -> None:
+        self.requested, self.start, self.end = requested, start, end
+        super().__init__(f"offset {requested} is outside [{start}, {end}]")
 
 
 class CorruptRecords(OperatingError):
@@ -92,8 +92,8 @@ class AllDirectoriesFailed(OperatingError):
     def __init__(self, causes: Mapping[str, str]) -> None:
         """`causes` by directory."""
         self.causes = causes
-        told = "; ".join(f"{path}: {cause}" for path, cause in causes.items())
-        super().__init__(f"every log directory failed: {told}")
+        text = "; ".join(f"{path}: {cause}" for path, cause in causes.items())
+        super().__init__(f"every log directory failed: {text}")
 
 
 class UnknownPartition(OperatingError):
@@ -105,7 +105,7 @@ class UnknownPartition(OperatingError):
 
 
 class UnknownTopicId(OperatingError):
-    """No topic has this id: it was deleted, or this broker has not heard of it yet."""
+    """No topic has this id: it was deleted, or this broker has no metadata of it yet."""
 
     def __init__(self, topic_id: TopicId) -> None:
         self.topic_id = topic_id
@@ -129,7 +129,7 @@ class TooManyOpenFiles(OperatingError):
 
 
 class DiskFull(OperatingError):
-    """No room for the append. Nothing was changed; it works again once space is there."""
+    """No room for the append. Nothing was changed; it works again once there is space."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory

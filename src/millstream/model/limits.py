@@ -21,8 +21,8 @@ DECOMPRESSED_BATCH_BYTES_MAX: Final = 64 * MIB
 """Output bound for one batch, against decompression bombs; producers cap requests far below."""
 
 ROOM_PROBE_BYTES: Final = MIB
-"""What must fit into a log directory that was full before it counts as usable again: about the
-largest batch that a topic takes by default. Twice that must be free."""
+"""What must fit into a full log directory before it is usable again: about the largest batch that
+a topic takes by default. Twice that must be free."""
 
 OPEN_FILES_MAX: Final = 512
 """Segment files held open at once by one process, whatever the number of segments."""
@@ -51,15 +51,15 @@ PARTITIONS_PER_TOPIC_MAX: Final = 100_000
 
 ADOPTED_HOLES_MAX: Final = 1_000
 """Partitions missing between those found of a foreign topic: one stray directory named
-`topic-2000000000` must not make two thousand million partitions."""
+`topic-2000000000` must not create two billion partitions."""
 
 CONFIG_KEYS_PER_RESOURCE_MAX: Final = 1_000
 """Keys that one change of a topic's or broker's settings may name: several times those there are,
-and checked without giving others their turn."""
+and checked in one step, while no other request is served."""
 
 METRIC_SERIES_MAX: Final = 100_000
 """Of one metric with a label per partition or group: clients choose how many groups there are, and
-whoever scrapes must be able to take the answer."""
+the scraper must be able to take the response."""
 
 PRODUCER_ID_BLOCK: Final = 1_000
 """Kafka's size of a block of producer ids: a kill wastes at most as many, and a write serves as
@@ -73,11 +73,12 @@ BUFFERED_REQUEST_BYTES_MAX: Final = 512 * MIB
 and a thousand clients that send half of one each must not fill the memory."""
 
 IN_FLIGHT_REQUESTS_MAX: Final = 256
-"""Requests of one connection that wait for answers; more are left in its buffer until some went."""
+"""Requests of one connection that wait for responses; more stay in its buffer until some were sent.
+"""
 
-REQUESTS_ELSEWHERE_MAX: Final = 2
-"""Jobs of large requests in other threads at once. What is computed has threads of its own, the
-rest takes them of four: flushes and metadata need some too."""
+WORKER_REQUESTS_MAX: Final = 2
+"""Jobs of large requests in worker threads at once. Computations have threads of their own; the
+rest shares a pool of four, in which flushes and metadata need threads too."""
 
 MESSAGE_ITEMS_MAX: Final = 500_000
 """Structs and strings in the arrays of one message, however large its frame: more than twice the

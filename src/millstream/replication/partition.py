@@ -34,7 +34,7 @@ from millstream.storage.flush import FlushDone
 from millstream.storage.log.log import Log
 from millstream.storage.ports import AppendDone, AppendOutcome, LeadershipListener
 from millstream.storage.producers.machine import Origin
-from millstream.storage.validation import Allowance, Checked
+from millstream.storage.validation import Allowance, CheckedRecords
 from millstream.wire.errors import ErrorCode
 
 ACKS_ALL: Final = -1
@@ -196,7 +196,7 @@ class Partition(ReadableReplica):
 
     def append(
         self,
-        records: bytes | bytearray | memoryview | Checked,
+        records: bytes | bytearray | memoryview | CheckedRecords,
         *,
         acks: int,
         done: AppendDone,

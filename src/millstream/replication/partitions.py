@@ -25,7 +25,7 @@ from millstream.replication.throttle import (
     listed_partitions,
 )
 from millstream.replication.waiters import NetworkIterations
-from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager.log_manager import LogManager, NewPartition
@@ -69,7 +69,7 @@ class Partitions(Roles):
         """Lead and follow what the metadata says, with the logs that are there; make those that
         are not.
         """
-        run_whole(self.apply_image_steps(image))
+        run_blocking(self.apply_image_steps(image))
 
     def apply_image_steps(self, image: ImageFacts) -> StepGenerator[None]:
         """`attach` in steps, and whenever the whole image comes instead of what changed."""
@@ -86,8 +86,8 @@ class Partitions(Roles):
 
     def apply(self, change: ChangeFacts) -> None:
         """Create and delete logs and leaders; take over changed settings."""
-        run_whole(self.prepare_steps(change))
-        run_whole(self.follow_up_steps(change))
+        run_blocking(self.prepare_steps(change))
+        run_blocking(self.follow_up_steps(change))
 
     def prepare_steps(self, change: ChangeFacts) -> StepGenerator[None]:
         """The part of `apply` that must be done before others see the change, in steps."""
@@ -140,7 +140,7 @@ class Partitions(Roles):
 
     def try_again(self) -> None:
         """Make the logs that could not be made before: there may be room by now."""
-        run_whole(self.retry_missing_steps())
+        run_blocking(self.retry_missing_steps())
 
     def retry_missing_steps(self) -> StepGenerator[None]:
         """`try_again` in steps; not while a change goes on."""
@@ -186,7 +186,7 @@ class Partitions(Roles):
             if len(planned) - noted >= LOGS_PER_TURN:
                 noted = len(planned)
                 yield None
-        for group in in_parts(planned, LOGS_PER_SYNC_MAX):
+        for group in chunked(planned, LOGS_PER_SYNC_MAX):
             try:
                 logs = yield from self._logs.create_steps(
                     [one.wanted for one in group], is_new=is_new
@@ -196,7 +196,7 @@ class Partitions(Roles):
                 for one in group:
                     yield from self._hold_one_steps(one, is_new=is_new)
                 continue
-            for part in in_parts(list(zip(group, logs, strict=True)), LOGS_PER_TURN):
+            for part in chunked(list(zip(group, logs, strict=True)), LOGS_PER_TURN):
                 for one, log in part:
                     self._take(one, log)
                     self._throttle(one)
@@ -222,7 +222,7 @@ class Partitions(Roles):
                 continue  # it was dropped when one of the same name was made
             self._topics.pop(topic.name, None)
             self._names.pop(topic.topic_id.bytes, None)
-            for part in in_parts(topic.partitions, LOGS_PER_TURN):
+            for part in chunked(topic.partitions, LOGS_PER_TURN):
                 names += [name for one in part if (name := self._dropped(topic.name, one.index))]
                 if len(names) > LOGS_PER_TURN:
                     yield None

@@ -30,7 +30,7 @@ from millstream.replication.metadata import PartitionFacts, TopicFacts
 from millstream.replication.partition import LeaderContext, LeaderFacts, Partition
 from millstream.replication.readable import ReadableReplica
 from millstream.replication.waiters import NetworkIterations, Waking
-from millstream.runtime.scheduler import StepGenerator, in_parts
+from millstream.runtime.scheduler import StepGenerator, chunked
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
 from millstream.storage.manager.log_manager import LogManager, NewPartition
@@ -364,7 +364,7 @@ class Roles(Waking):
         """
         found: list[tuple[TopicId, int]] = []
         held = [*self._leaders.values(), *self._followers.values()]
-        for part in in_parts(held, LOGS_PER_TURN):
+        for part in chunked(held, LOGS_PER_TURN):
             found += [
                 (one.topic_id, one.partition.partition)
                 for one in part
@@ -384,7 +384,7 @@ class Roles(Waking):
 
         At least twice in `replica.lag.time.max.ms`: what was caught up then counts until the next.
         """
-        for part in in_parts(list(self._leaders.values()), LOGS_PER_TURN):
+        for part in chunked(list(self._leaders.values()), LOGS_PER_TURN):
             for leader in part:
                 leader.check_lag()
             yield None

@@ -18,7 +18,7 @@ from millstream.runtime.fatal import end_process, is_violation
 T = TypeVar("T")
 
 WORKERS_DEFAULT: Final = 4
-"""Threads of one process: blocking disk calls overlap, and the interpreter runs one at a time."""
+"""Worker threads of a process: blocking disk calls overlap, Python code runs one at a time."""
 
 QUEUED_WORK_MAX: Final = 4096
 """Work waiting or running; more means that the disk cannot follow and callers must slow down."""
@@ -30,7 +30,7 @@ class BackgroundFullError(OperatingError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T]):
-    """What background work gave: a value, or the error it raised."""
+    """The result of background work: a value, or the error it raised."""
 
     value: T | None
     error: BaseException | None = None
@@ -43,18 +43,18 @@ class Outcome(Generic[T]):
 
 
 class Background(Protocol):
-    """Runs blocking functions elsewhere."""
+    """Runs blocking functions in worker threads."""
 
     def submit(
         self, work: Callable[[], T], on_done: Callable[[Outcome[T]], None], *, name: str
     ) -> None:
         """Run `work` off the loop, then `on_done` on the loop; raises BackgroundFullError.
 
-        Works start in the order of submission and may finish in any.
+        Jobs start in the order of submission and may finish in any order.
         """
 
     async def close(self, *, timeout_s: float) -> list[str]:
-        """Take no more work, wait for what is there; the names of what did not finish in time."""
+        """Accept no more work, wait for the rest; the names of jobs that did not finish in time."""
 
 
 async def run_in_background(background: Background, work: Callable[[], T], *, name: str) -> T:
@@ -136,7 +136,7 @@ class ThreadBackground:
         thread.start()
 
     def _serve(self) -> None:
-        """One thread's life."""
+        """The main function of a worker thread."""
         thread = threading.current_thread()
         idle_name = thread.name
         while (job := self._jobs.get()) is not None:
@@ -160,7 +160,7 @@ class ThreadBackground:
 def _run(work: Callable[[], T]) -> Outcome[T]:
     try:
         return Outcome(work())
-    except BaseException as error:  # noqa: BLE001 - handed to on_done, or the end
+    except BaseException as error:  # noqa: BLE001 - passed to on_done, or fatal
         if is_violation(error):
             end_process(error)
         return Outcome(None, error)

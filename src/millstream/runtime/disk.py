@@ -1,4 +1,4 @@
-"""The disk seam: everything storage asks of a file system, and nothing else.
+"""The disk seam: everything that storage needs from a file system, and nothing else.
 
 Rules both implementations keep (the simulated one checks that they suffice):
 - Writes are positional; a file has no cursor.
@@ -17,11 +17,11 @@ ReadableBuffer = bytes | bytearray | memoryview
 
 
 class NotAFile(OSError):
-    """A name that should be a file's belongs to a pipe or a device: no word about the disk."""
+    """A name that should be a file's belongs to a pipe or a device: the disk did not fail."""
 
 
 class ShortFile(OSError):
-    """A file ends before what was written to it: somebody cut it, or the file system lost it."""
+    """A file is shorter than what was written to it: it was cut, or the file system lost data."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EIO, "the file is shorter than what was written to it", path)
@@ -40,7 +40,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def is_removed(self) -> bool:
-        """Whether no name leads to it any more: what is written goes with the last close."""
+        """Whether it has no name any more: what is written is lost with the last close."""
 
     def write_at(self, position: int, data: ReadableBuffer) -> None:
         """Write all of `data`, or raise; after an error the range's content is undefined."""
@@ -52,7 +52,7 @@ class File(Protocol):
         """At most `size_max` bytes; fewer only at the end of the file."""
 
     def read_into(self, position: int, buffer: memoryview) -> int:
-        """Fill `buffer`, return the bytes read; fewer than asked only at the end of the file."""
+        """Fill `buffer`, return the bytes read; fewer than its size only at the end of the file."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -105,11 +105,11 @@ class Disk(Protocol):
 
     def modified_ms(self, path: str) -> int | None:
         """When the file was last changed, in milliseconds of the wall clock, or what was set;
-        None where nobody knows. No more than a hint: a crash may leave a later time.
+        None if unknown. Only a hint: a crash may leave a later time.
         """
 
     def set_modified_ms(self, path: str, time_ms: int) -> None:
-        """Let the file pass for one that was last changed then."""
+        """Set the file's modification time."""
 
     def list_directory(self, path: str) -> list[str]:
         """Names in the directory, sorted."""
@@ -172,7 +172,7 @@ def write_all_atomically(disk: Disk, contents: Mapping[str, ReadableBuffer]) -> 
 
 
 def remove_tree(disk: Disk, path: str) -> None:
-    """Remove a directory and everything in it; of a link the link alone, never what it leads to."""
+    """Remove a directory and everything in it; of a symbolic link only the link itself."""
     if disk.is_link(path) or not disk.is_directory(path):
         disk.remove(path)
         return

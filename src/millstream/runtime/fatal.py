@@ -1,7 +1,7 @@
 """The end of the process when an invariant is broken.
 
-asyncio logs an exception of a callback or a forgotten task and goes on; a thread dies alone. For
-our own bugs that is the worst answer, as whatever comes next may be written to disk. Everything
+asyncio logs an exception of a callback or a forgotten task and goes on; a thread just ends. For
+our own bugs that is the worst reaction, as whatever comes next may be written to disk. Everything
 outermost (the loop, its tasks, every thread) is therefore guarded from here.
 """
 
@@ -24,7 +24,7 @@ OnViolation = Callable[[BaseException], None]
 
 
 def end_process(error: BaseException) -> NoReturn:
-    """Tell what happened and stop without any cleanup: cleanup is code that may write."""
+    """Print what happened and exit without any cleanup: cleanup is code that may write."""
     lines = "".join(traceback.format_exception(error))
     sys.stderr.write(f"{lines}invariant violated: the process ends\n")
     sys.stderr.flush()
@@ -50,7 +50,7 @@ def install(loop: asyncio.AbstractEventLoop, *, on_violation: OnViolation = end_
 
     def finished(task: asyncio.Future[Any]) -> None:
         # Not task.exception(): that marks the error as seen, and asyncio would no longer report
-        # an ordinary one that nobody awaits.
+        # an ordinary one that is never awaited.
         error = task._exception  # noqa: SLF001
         if error is not None and is_violation(error):
             on_violation(error)
@@ -59,7 +59,7 @@ def install(loop: asyncio.AbstractEventLoop, *, on_violation: OnViolation = end_
         task_loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T], **options: Any
     ) -> asyncio.Task[T]:
         task = asyncio.Task(work, loop=task_loop, **options)
-        # The first callback of a task runs before anyone who waits for it goes on.
+        # The first callback of a task runs before any code that awaits the task goes on.
         task.add_done_callback(finished)
         return task
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 FREEZES_MAX: Final = 4
-"""Of one process. Each keeps what was garbage at the time for ever, however little it is."""
+"""Of one process. Each keeps what was garbage at the time forever, however little it is."""
 
 _frozen_modules: list[int] = []
 """How many were loaded at each freeze."""
@@ -15,7 +15,7 @@ _frozen_modules: list[int] = []
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Loading modules makes many objects and no garbage, and looking for it is a tenth of it."""
+    """Imports make many objects and no garbage, and collections would take a tenth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -25,12 +25,12 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def spare_modules() -> None:
+def freeze_modules() -> None:
     """Let the collector skip what is loaded: modules live as long as the process.
 
     For processes that collect by themselves very often: Spark's Python workers do it after every
     task, and what they walk through each time (some ten milliseconds' worth) is modules. Call it
-    when a piece of work is done; it does something only when modules were loaded since.
+    when a task is done; it has an effect only when modules were loaded since.
     """
     count = len(sys.modules)
     if len(_frozen_modules) < FREEZES_MAX and (not _frozen_modules or _frozen_modules[-1] < count):

@@ -1,11 +1,11 @@
-"""An event loop that serves one carrier of connections where it waits, without a turn for it.
+"""An event loop that waits in the poller of its connections, without an iteration for each event.
 
-asyncio pays for every event with a turn of its loop: timers are looked through, a key becomes a
+asyncio pays for every event with an iteration of its loop: timers are checked, a key becomes a
 handle, the handle goes through a queue, and then the same way back. For a client that sends one
-request at a time that costs more than the request. Here the loop waits in the carrier's own epoll,
-in which asyncio's is one descriptor among others; what comes for the carrier is handled at once,
-and the wait goes on unless there is something for the loop as well: another descriptor, a timer,
-or a callback that was scheduled meanwhile. Nothing of the loop's own is later than before.
+request at a time that costs more than the request. Here the loop waits in the poller's own epoll,
+in which asyncio's is one descriptor among others; the poller's events are handled at once, and the
+wait goes on unless there is something for the loop as well: another descriptor, a timer, or a
+callback that was scheduled meanwhile. Nothing of the loop's own is later than before.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ Ready = list[tuple[selectors.SelectorKey, int]]
 _FOREVER_MS: Final = -1
 
 
-class Carrier(Protocol):
-    """What waits in the loop's place: `kernels.epoll_shell.EpollShell`."""
+class Poller(Protocol):
+    """Waits for events in place of the loop: `kernels.epoll_shell.EpollShell`."""
 
     def watch_loop(self, descriptor: int) -> None:
         """Wait for the loop's own epoll, too."""
@@ -35,7 +35,7 @@ class Carrier(Protocol):
 
 
 class DirectSelector(selectors.EpollSelector):
-    """Tells what is ready as any selector, after the carrier had what is its."""
+    """Returns what is ready as any selector does, after the poller's own events were handled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,16 +49,16 @@ class DirectSelector(selectors.EpollSelector):
     def is_taken(self) -> bool:
         return self._wait is not None
 
-    def serve(self, carrier: Carrier, handle: Callable[[], None]) -> None:
-        carrier.watch_loop(self.fileno())
+    def serve(self, poller: Poller, handle: Callable[[], None]) -> None:
+        poller.watch_loop(self.fileno())
         self._handle = handle
-        self._wait = carrier.wait
+        self._wait = poller.wait
 
     def stop_serving(self) -> None:
         self._wait = None
 
     def select(self, timeout: float | None = None) -> Ready:
-        """All but what is the carrier's. It may return early and empty, as after a signal."""
+        """All but the poller's events. It may return early and empty, as after a signal."""
         wait = self._wait
         if wait is None:
             return super().select(timeout)
@@ -74,7 +74,7 @@ class DirectSelector(selectors.EpollSelector):
             if timeout is not None:
                 timeout_ms = ceil((deadline_s - now_s()) * 1000)
                 if timeout_ms <= 0:
-                    break  # a carrier that is never idle must not keep timers waiting
+                    break  # a poller that is never idle must not delay timers
         return super().select(0)
 
     def _handle_now(self) -> None:
@@ -87,22 +87,22 @@ class DirectSelector(selectors.EpollSelector):
 
 
 class DirectLoop(asyncio.SelectorEventLoop):
-    """asyncio's loop with a place for one carrier."""
+    """asyncio's loop with one poller."""
 
     def __init__(self) -> None:
         self._direct = DirectSelector()
         super().__init__(self._direct)
         self._direct.on_error = self._failed
 
-    def serve(self, carrier: Carrier, handle: Callable[[], None]) -> bool:
-        """Call `handle` when something came for the carrier; False when there is one already."""
+    def serve(self, poller: Poller, handle: Callable[[], None]) -> bool:
+        """Call `handle` when the poller has events; False when the loop already has a poller."""
         if self._direct.is_taken:
             return False
-        self._direct.serve(carrier, handle)
+        self._direct.serve(poller, handle)
         return True
 
     def stop_serving(self) -> None:
-        """Before the carrier is closed."""
+        """To be called before the poller is closed."""
         self._direct.stop_serving()
 
     # The loop found nothing to do and waits; these give it something.
@@ -131,7 +131,7 @@ class DirectLoop(asyncio.SelectorEventLoop):
         super().stop()
 
     def _failed(self, error: BaseException) -> None:
-        message = "handling what came for the carrier failed"
+        message = "handling the poller's events failed"
         self.call_exception_handler({"message": message, "exception": error})
 
 

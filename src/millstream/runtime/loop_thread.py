@@ -27,7 +27,7 @@ _kept: list[object] = []
 the child shares with its parent, and the parent's loop would never wake up again."""
 
 
-def keep_for_ever(inherited: object) -> None:
+def keep_forever(inherited: object) -> None:
     """Never destroy it."""
     _kept.append(inherited)
 
@@ -37,7 +37,7 @@ class LoopEnded(OperatingError):
 
 
 class ForkSafeLock:
-    """A lock that a forked child finds free, whoever held it in the parent."""
+    """A lock that is free in a forked child, whichever thread held it in the parent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,26 +71,26 @@ class _Loop(asyncio.SelectorEventLoop):
         port: str | int | None,
         **options: int,
     ) -> Any:
-        found: asyncio.Future[Any] = self.create_future()
+        result: asyncio.Future[Any] = self.create_future()
 
-        def tell(outcome: Any) -> None:
-            if found.done():
+        def deliver(outcome: Any) -> None:
+            if result.done():
                 return
             if isinstance(outcome, Exception):
-                found.set_exception(outcome)
+                result.set_exception(outcome)
             else:
-                found.set_result(outcome)
+                result.set_result(outcome)
 
         def work() -> None:
             try:
                 outcome: Any = socket.getaddrinfo(host, port, **options)
-            except Exception as error:  # noqa: BLE001 - raised by who asked
+            except Exception as error:  # noqa: BLE001 - raised by the caller
                 outcome = error
             with suppress(RuntimeError):  # the loop was closed meanwhile
-                self.call_soon_threadsafe(tell, outcome)
+                self.call_soon_threadsafe(deliver, outcome)
 
         threading.Thread(target=work, name=f"resolve {host!r}", daemon=True).start()
-        return await found
+        return await result
 
 
 class LoopThread:
@@ -140,7 +140,7 @@ class LoopThread:
         coroutine is cancelled. LoopEnded when the loop is stopped meanwhile.
         """
         is_inside = threading.current_thread() is self._thread
-        invariant(not is_inside, "a loop was asked to wait for itself")
+        invariant(not is_inside, "a loop would wait for itself")
         future = self._submit(work)
         try:
             return future.result(timeout_s)
@@ -177,7 +177,7 @@ class LoopThread:
         return future
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End the loop and wait for its thread, but not for ever."""
+        """End the loop and wait for its thread, but not forever."""
         if not self.is_alive:
             return
         with suppress(RuntimeError):  # it has just ended

@@ -15,8 +15,8 @@ def return_large_blocks() -> None:
     """Let every large block be a mapping of its own, which is gone when it is freed.
 
     glibc raises the size from which that is so to that of the largest block it has seen freed, up
-    to 32 MB. After one large request the buffers of all others come from the heap, and what clients
-    that broke off had sent stays there behind whatever lies above it, for ever.
+    to 32 MB. After one large request the buffers of all others come from the heap, and what
+    disconnected clients had sent stays allocated below whatever lies above it, forever.
     """
-    with suppress(OSError, AttributeError):  # another C library, which has ways of its own
+    with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, OWN_MAPPING_BYTES_MIN)

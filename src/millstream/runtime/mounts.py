@@ -1,8 +1,8 @@
-"""Which file systems the machine should have mounted, and has not.
+"""Which file systems should be mounted on this machine and are not.
 
 A directory on a disk that is not mounted looks like an empty one. Where nothing else remembers what
-was in it, the table of file systems does: a mount point that it names and that nothing is mounted
-on is no place to begin anew.
+was in it, `/etc/fstab` does: an empty log must not be created in a mount point that it names and
+that nothing is mounted on.
 """
 
 import os
@@ -22,7 +22,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 def unmounted_point(path: str, *, fstab: Path = FSTAB, mounted: Path = MOUNTED) -> str | None:
     """The mount point at or above the path that should have a file system and has none."""
     declared, present = "", ""
-    with suppress(OSError, UnicodeDecodeError):  # where nobody says anything nothing is missing
+    with suppress(OSError, UnicodeDecodeError):  # without the tables nothing is known to be missing
         declared, present = fstab.read_text(), mounted.read_text()
     return find_unmounted(os.path.realpath(path), declared=declared, present=present)
 

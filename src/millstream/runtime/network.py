@@ -21,7 +21,7 @@ class Listener(Protocol):
 
     @property
     def port(self) -> int:
-        """The port that clients reach; chosen by the system when 0 was asked for."""
+        """The port that clients reach; chosen by the system when 0 was requested."""
 
     def close(self) -> None:
         """Accept no more; connections that were made stay."""

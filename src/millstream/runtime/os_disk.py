@@ -18,7 +18,7 @@ from typing import Final, Self
 from millstream.runtime.disk import File, NotAFile, ReadableBuffer
 
 _CLOSED: Final = 2**31 - 1
-"""No kernel gives this number out, so every call on it answers EBADF (-1 is a ValueError)."""
+"""No kernel gives this number out, so every call on it fails with EBADF (-1 is a ValueError)."""
 
 _BUFFERS_PER_CALL_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
 """More buffers than this in one vectored call is EINVAL."""
@@ -61,7 +61,7 @@ class OsFile:
             raise
 
     def write_all_at(self, position: int, buffers: Sequence[ReadableBuffer]) -> None:
-        # To the vectored calls -1 is not an error but "at the cursor", which nobody moves here.
+        # The vectored calls take -1 not as an error but as "at the cursor", which is never moved.
         if position < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
         try:
@@ -96,7 +96,7 @@ class OsFile:
         while view:
             written = os.pwrite(self._descriptor, view, position)
             if not written:
-                raise OSError(errno.EIO, "the disk takes no more bytes and gives no reason")
+                raise OSError(errno.EIO, "the disk accepts no more bytes and gives no reason")
             position += written
             view = view[written:]
 
@@ -104,7 +104,7 @@ class OsFile:
         data = os.pread(self._descriptor, size_max, position)
         while len(data) < size_max:
             # A short read is the end of the file or a transfer above the kernel's limit; only an
-            # empty read tells the two apart.
+            # empty read distinguishes the two.
             more = os.pread(self._descriptor, size_max - len(data), position + len(data))
             if not more:
                 break
@@ -180,10 +180,10 @@ class OsDisk:
     __slots__ = ()
 
     def open_read(self, path: str) -> File:
-        return _opened(path, os.O_RDONLY)
+        return _open_regular(path, os.O_RDONLY)
 
     def open_write(self, path: str) -> File:
-        return _opened(path, os.O_RDWR | os.O_CREAT)
+        return _open_regular(path, os.O_RDWR | os.O_CREAT)
 
     def exists(self, path: str) -> bool:
         return _status(path) is not None
@@ -252,9 +252,9 @@ class OsDisk:
         return status.f_blocks * status.f_frsize
 
 
-def _opened(path: str, flags: int) -> OsFile:
-    """A regular file. Without O_NONBLOCK a pipe of that name would keep the caller for ever; a
-    file does not know the flag.
+def _open_regular(path: str, flags: int) -> OsFile:
+    """Open a regular file. Without O_NONBLOCK a pipe of that name would block the caller forever;
+    the flag has no effect on a file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK, _FILE_MODE)
     try:
@@ -273,17 +273,17 @@ def _check_regular(path: str, mode: int) -> None:
 
 
 def _run_all(calls: Sequence[Callable[[], None]]) -> None:
-    """Run blocking calls side by side. The threads live for this call only: it is rare and long.
+    """Run blocking calls in parallel. The threads live for this call only: it is rare and long.
 
-    All of them come to an end. Of several errors one that tells of a failed sync is raised first:
-    lack of descriptors may be tried again, a failed sync must not be.
+    All of them run to their end. Of several errors a failed sync is raised first: a shortage of
+    descriptors may be retried, a failed sync must not be.
     """
     if len(calls) <= 1:
         for call in calls:
             call()
         return
     count = min(_SYNC_THREADS_MAX, len(calls))
-    # A share for each: a future for every call would cost more than most of the calls.
+    # A share for each thread: a future for every call would cost more than most of the calls.
     shares = [calls[number::count] for number in range(count)]
     with ThreadPoolExecutor(count, "sync") as threads:
         errors = [error for found in threads.map(_errors_of, shares) for error in found]
@@ -308,8 +308,8 @@ def _is_harmless(error: BaseException) -> bool:
 def _status(path: str) -> os.stat_result | None:
     """None when there is no such name.
 
-    Any other failure is raised: a broken disk that answers "no such file" would make recovery
-    start an empty log.
+    Any other failure is raised: a broken disk that was taken for "no such file" would make
+    recovery start an empty log.
     """
     try:
         return os.stat(path)

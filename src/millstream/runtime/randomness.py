@@ -12,10 +12,10 @@ class Randomness(Protocol):
     """A source of random decisions; not for secrets."""
 
     def between(self, low: float, high: float) -> float:
-        """A number in [low, high]; the jitter of time-outs."""
+        """A number in [low, high]; the jitter of timeouts."""
 
     def integer(self, low: int, high: int) -> int:
-        """A whole number in [low, high)."""
+        """An integer in [low, high)."""
 
     def chance(self, probability: float) -> bool:
         """True with the given probability."""
@@ -28,7 +28,7 @@ class Randomness(Protocol):
 
 
 class SeededRandomness:
-    """A stream that depends on its seed alone, also across processes and hash seeds."""
+    """A stream that depends only on its seed, also across processes and hash seeds."""
 
     __slots__ = ("_source", "seed")
 

@@ -1,9 +1,9 @@
-"""Long work, cut into steps so that one client's large request does not hold up all the others.
+"""Long work, cut into steps so that one client's large request does not delay all the others.
 
-Such work is a generator. It yields None where others may have their turn, and a function where it
-must wait for the disk or compute for long: the function runs in another thread, its result is
-sent back in, its error is raised at the yield. The same generator runs as a whole where nobody
-else is to be served: at a start, and in tests.
+Such work is a generator. It yields None where other work may run, and a function where it must wait
+for the disk or compute for long: the function runs in a worker thread, its result is sent back in,
+its error is raised at the yield. The same generator is run without interruption where nothing else
+is to be served: at a start, and in tests.
 
 How much is done between two yields is counted in items, not measured: a clock would make every run
 of the simulator, where no time passes inside a step, one single step.
@@ -27,27 +27,27 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 StepGenerator = Generator[Work | None, Any, T]
 
 ITEMS_PER_TURN: Final = 200
-"""Of what takes about ten microseconds each: two milliseconds, which nobody notices."""
+"""Items of about ten microseconds each: two milliseconds, which no client notices."""
 
 ROOM_WAIT_S: Final = 0.02
-"""Until work is offered again that the background had no room for."""
+"""Pause before work is submitted again that the background had no room for."""
 
 
 class Computation(partial[T]):
-    """Work for another thread that touches nothing but its own memory.
+    """Work for a worker thread that touches nothing but its own memory.
 
-    A stop neither begins nor waits for it: nothing comes of it that the next start could miss.
+    A stop neither begins nor waits for it: it leaves nothing that the next start would need.
     """
 
 
-def in_parts(items: Sequence[I], size: int = ITEMS_PER_TURN) -> Iterator[Sequence[I]]:
-    """The items in groups; a yield belongs between them."""
+def chunked(items: Sequence[I], size: int = ITEMS_PER_TURN) -> Iterator[Sequence[I]]:
+    """The items in chunks; the caller yields between two of them."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
-class Pace:
-    """Counts items, and says when it is time to give others their turn."""
+class YieldCounter:
+    """Counts items, and says when it is time to yield to other work."""
 
     __slots__ = ("_done", "_size")
 
@@ -56,7 +56,7 @@ class Pace:
         self._done = 0
 
     def is_due(self, count: int = 1) -> bool:
-        """To be asked after each item, or several: yield when it says so."""
+        """Count items that were handled; the caller yields when this returns True."""
         self._done += count
         if self._done < self._size:
             return False
@@ -64,61 +64,61 @@ class Pace:
         return True
 
 
-async def on_the_loop(steps: StepGenerator[T]) -> T:
-    """For coroutines: all steps of work that never asks for another thread."""
+async def run_on_loop(steps: StepGenerator[T]) -> T:
+    """For coroutines: run all steps of work that never needs a worker thread."""
     try:
         while True:
-            asked = next(steps)
-            invariant(asked is None, "steps on the loop asked for another thread")
+            yielded = next(steps)
+            invariant(yielded is None, "steps on the loop yielded a job for a worker thread")
             await asyncio.sleep(0)
     except StopIteration as end:
         value: T = end.value
         return value
 
 
-def run_whole(steps: StepGenerator[T]) -> T:
-    """All steps at once, blocking work on the spot."""
+def run_blocking(steps: StepGenerator[T]) -> T:
+    """Run all steps without interruption, blocking work in this thread."""
     try:
-        asked = next(steps)
+        yielded = next(steps)
         while True:
-            if asked is None:
-                asked = steps.send(None)
+            if yielded is None:
+                yielded = steps.send(None)
                 continue
             try:
-                result = asked()
+                result = yielded()
             except Exception as error:  # noqa: BLE001 - the steps decide what it means
-                asked = steps.throw(error)
+                yielded = steps.throw(error)
             else:
-                asked = steps.send(result)
+                yielded = steps.send(result)
     except StopIteration as end:
         value: T = end.value
         return value
 
 
-class Begun:
-    """Steps that did not end in their first turn, with what they asked for."""
+class UnfinishedSteps:
+    """Steps that were not finished by their first step, with what that yielded."""
 
-    __slots__ = ("asked", "steps")
+    __slots__ = ("steps", "yielded")
 
-    def __init__(self, steps: StepGenerator[Any], asked: Work | None) -> None:
+    def __init__(self, steps: StepGenerator[Any], yielded: Work | None) -> None:
         self.steps = steps
-        self.asked = asked
+        self.yielded = yielded
 
 
-def begin(steps: StepGenerator[T]) -> T | Begun:
-    """The first turn at once, which is all that most work needs; the result, or what is left."""
+def run_first_step(steps: StepGenerator[T]) -> T | UnfinishedSteps:
+    """Run the first step at once, which is all that most work needs; the result, or the rest."""
     try:
-        asked = next(steps)
+        yielded = next(steps)
     except StopIteration as end:
         value: T = end.value
         return value
-    return Begun(steps, asked)
+    return UnfinishedSteps(steps, yielded)
 
 
 class CooperativeScheduler:
-    """Lets long works take their turns: one of them in each round of the event loop.
+    """Runs long work cooperatively: one step in each iteration of the event loop.
 
-    However many there are, whoever else has something to do waits for one step at most.
+    However many works there are, everything else on the loop waits for one step at most.
     """
 
     def __init__(
@@ -129,16 +129,16 @@ class CooperativeScheduler:
         worker_jobs_max: int | None = None,
         computing: Background | None = None,
     ) -> None:
-        """`spawn` starts a task that ends with its scope; None: the tasks are kept here.
+        """`spawn` starts a task that ends with its scope; None: the scheduler keeps the tasks.
 
-        `worker_jobs_max` is how many jobs may be in other threads at once, so that some are left.
+        `worker_jobs_max` limits the jobs in worker threads at once, so that some threads stay free.
         `computing` has the threads for computations, if they have their own.
         """
         self.background = background
         self._computing = computing or background
         self._computing_tasks: set[asyncio.Task[Any]] = set()
         self._is_stopped = False
-        self.spawn = spawn or self._spawn_here
+        self.spawn = spawn or self._spawn_task
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
@@ -149,34 +149,34 @@ class CooperativeScheduler:
 
     @property
     def is_busy(self) -> bool:
-        """Whether some work is going on."""
+        """Whether any work is unfinished."""
         return bool(self._running)
 
     async def run(self, steps: StepGenerator[T], *, name: str) -> T:
-        """Take the steps to their end. A cancelled task leaves a job that began to itself."""
-        await self.next()
-        begun = begin(steps)
-        if not isinstance(begun, Begun):
-            return begun
-        value: T = await self.go_on(begun, name=name)
+        """Run the steps to their end. A job that has begun goes on after a cancellation."""
+        await self.next_turn()
+        unfinished = run_first_step(steps)
+        if not isinstance(unfinished, UnfinishedSteps):
+            return unfinished
+        value: T = await self.resume(unfinished, name=name)
         return value
 
-    async def go_on(self, begun: Begun, *, name: str) -> Any:
-        """The same for steps that have begun."""
-        steps, asked = begun.steps, begun.asked
+    async def resume(self, unfinished: UnfinishedSteps, *, name: str) -> Any:
+        """Run the rest of steps that have begun."""
+        steps, yielded = unfinished.steps, unfinished.yielded
         self._running += 1
         try:
             while True:
-                if asked is None:
-                    await self.next()
-                    asked = steps.send(None)
+                if yielded is None:
+                    await self.next_turn()
+                    yielded = steps.send(None)
                     continue
                 try:
-                    result = await self.in_worker_thread(asked, name=name)
+                    result = await self.in_worker_thread(yielded, name=name)
                 except Exception as error:  # noqa: BLE001 - the steps decide what it means
-                    asked = steps.throw(error)
+                    yielded = steps.throw(error)
                 else:
-                    asked = steps.send(result)
+                    yielded = steps.send(result)
         except StopIteration as end:
             return end.value
         finally:
@@ -184,13 +184,13 @@ class CooperativeScheduler:
             steps.close()
 
     def stop(self) -> None:
-        """End every work that waits for a computation, and each that asks for one from now on."""
+        """Cancel all work that waits for a computation, and all that yields one from now on."""
         self._is_stopped = True
         for task in list(self._computing_tasks):
             task.cancel()
 
     async def in_worker_thread(self, work: Callable[[], T], *, name: str) -> T:
-        """Run it in another thread, as soon as there is room for it."""
+        """Run it in a worker thread, as soon as there is room for it."""
         if isinstance(work, Computation):
             return await self._compute(work, name=name)
         return await self._submit(self.background, work, name=name)
@@ -217,22 +217,22 @@ class CooperativeScheduler:
         finally:
             self._running -= 1
 
-    def next(self) -> Awaitable[None]:
-        """The turn after those that wait already."""
+    def next_turn(self) -> Awaitable[None]:
+        """Wait for the next turn, after those that wait already."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
         if not self._is_due:
             self._is_due = True
-            loop.call_soon(self._let_one_go)
+            loop.call_soon(self._start_next_turn)
         return turn
 
-    def _spawn_here(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _spawn_task(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _let_one_go(self) -> None:
+    def _start_next_turn(self) -> None:
         self._is_due = False
         while self._waiting:
             turn = self._waiting.popleft()
@@ -241,4 +241,4 @@ class CooperativeScheduler:
                 break
         if self._waiting:
             self._is_due = True
-            asyncio.get_running_loop().call_soon(self._let_one_go)
+            asyncio.get_running_loop().call_soon(self._start_next_turn)

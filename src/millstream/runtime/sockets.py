@@ -1,4 +1,4 @@
-"""Listening for plain sockets, for carriers that do without asyncio's transports."""
+"""Listening sockets whose connections are handed over without asyncio's transports."""
 
 import asyncio
 import errno
@@ -13,7 +13,7 @@ ACCEPTED_PER_EVENT_MAX: Final = 64
 """A storm of connections must leave the loop some time for those that are there."""
 
 SHORTAGE_PAUSE_S: Final = 0.25
-"""Without descriptors the listening socket would fire for ever: look again a little later."""
+"""Without descriptors the listening socket stays readable: it is polled again after this."""
 
 _SHORTAGES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -80,7 +80,7 @@ class SocketListener:
                 self._on_shortage(error)
                 return
             accepted.setblocking(False)
-            with suppress(OSError):  # gone already: the first read will tell
+            with suppress(OSError):  # closed already: the first read will notice
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self._on_accept(accepted, address)

@@ -1,4 +1,4 @@
-"""Works of which the first to end ends the others; nothing is left running behind them."""
+"""Coroutines of which the first to end ends the others; none is left running."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,7 +18,7 @@ async def run_until_first(*works: Coroutine[Any, Any, Any]) -> int:
         ended = [number for number, task in enumerate(tasks) if task.done()]
         for task in tasks:
             task.cancel()
-        # A work that takes long to give up has a reason for it, such as a write under way.
+        # One that takes long to be cancelled has a reason for it, such as a write under way.
         await asyncio.gather(*tasks, return_exceptions=True)
         over = [task for task in tasks if task.done() and not task.cancelled()]
         errors = [task.exception() for task in over]
@@ -32,12 +32,12 @@ async def run_until_first(*works: Coroutine[Any, Any, Any]) -> int:
 
 
 async def until(stop: asyncio.Event, work: Coroutine[Any, Any, Any]) -> bool:
-    """Do the work, or give it up when `stop` is set: whether it came to its end."""
+    """Do the work, or cancel it when `stop` is set; whether it was finished."""
     return await run_until_first(work, stop.wait()) == 0
 
 
 class Wake(asyncio.Event):
-    """An event that is a watch: whatever happened, look again."""
+    """An event that can be passed as a watch: any notification sets it."""
 
     def __call__(self, _event: object) -> None:
         self.set()

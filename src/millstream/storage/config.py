@@ -13,7 +13,7 @@ FOREVER: Final = 2**63 - 1
 
 
 class TimestampType(Enum):
-    """Who stamps records: the producer or the broker."""
+    """Which clock stamps records: the producer's or the broker's."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -31,7 +31,7 @@ class LogConfig:
     flush_messages: int = FOREVER
     flush_ms: int = FOREVER
     retention_ms: int = 7 * DAY_MS
-    """-1 keeps for ever."""
+    """-1 keeps records forever."""
     retention_bytes: int = -1
     """-1 has no limit."""
     max_message_bytes: int = MIB + 12
@@ -52,11 +52,11 @@ class LogConfig:
     producer_expiration_ms: int = DAY_MS
 
     def __post_init__(self) -> None:
-        """Refuse settings that could only fail later, on somebody's append."""
+        """Refuse settings that would otherwise fail later, on a client's append."""
         for name, lowest in _LOWEST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
-                raise ValueError(f"{name} is {value!r}; it must be a whole number >= {lowest}")
+                raise ValueError(f"{name} is {value!r}; it must be an integer >= {lowest}")
         if not 0 <= self.min_cleanable_dirty_ratio <= 1:
             raise ValueError(f"min_cleanable_dirty_ratio is {self.min_cleanable_dirty_ratio!r}")
         codec, level = self.compression, self.compression_level

@@ -42,8 +42,8 @@ UNDEFINED_EPOCH_END: Final = EpochEnd(NO_LEADER_EPOCH, NO_OFFSET)
 class LeaderEpochs:
     """Epochs and their start offsets, both strictly increasing (I-10).
 
-    `dirty` says that the file is behind. A new epoch must be saved before its first batch counts
-    as flushed, or a restart could not answer for it. Truncations may be saved later: the loader
+    `dirty` says that the file is outdated. A new epoch must be saved before its first batch is
+    flushed, or a restart would not know it. Truncations may be saved later: the loader
     cuts a stale file from both ends again.
     """
 
@@ -148,7 +148,7 @@ class LeaderEpochs:
         self._check_monotonic()
 
     def clear(self) -> None:
-        """Forget every entry: the log starts anew."""
+        """Forget every entry: the log starts again."""
         self._keep_first(0)
 
     def _keep_first(self, count: int) -> None:
@@ -171,8 +171,7 @@ class EpochFile:
 
     Flush jobs write it in another thread while the owner may truncate and write it too. One of
     them at a time, never an older state over a newer one, and nothing once the log is gone: its
-    directory may belong to a new partition by then. Whoever holds `lock` can be sure that the
-    directory is there.
+    directory may belong to a new partition by then. While `lock` is held the directory exists.
     """
 
     __slots__ = ("_images", "_is_retired", "lock", "path", "written")
@@ -186,7 +185,7 @@ class EpochFile:
         self._is_retired = False
 
     def image(self, epochs: LeaderEpochs) -> "EpochImage":
-        """What the file shall hold; `epochs` counts as saved from now on."""
+        """What the file must contain; `epochs` is taken as saved from now on."""
         self._images += 1
         epochs.dirty = False
         return EpochImage(self, self._images, epochs.encode())

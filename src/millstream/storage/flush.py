@@ -18,7 +18,7 @@ SEGMENTS_PER_FLUSH_MAX: Final = 64
 """Segments of one log in one job: after a lost checkpoint there may be thousands to sync."""
 
 SMALL_FILES_AT_ONCE_MAX: Final = 64
-"""Indexes, snapshots and epoch files that one step of a flush holds open."""
+"""Indexes, snapshots and epoch files that one round of a flush holds open."""
 
 
 class FlushJob:
@@ -69,14 +69,14 @@ class FlushJob:
         run_jobs([self])
 
     def release(self) -> None:
-        """Let the files go; called by the owner whether the job worked or not."""
+        """Unpin the files; called by the owner whether the job succeeded or not."""
         for log in self.logs:
             log.unpin()
         self.synced, self.logs = self.logs, []
 
 
 def run_jobs(jobs: Sequence[FlushJob]) -> None:
-    """Run jobs of one disk together: their syncs wait side by side.
+    """Run jobs of one disk together: their syncs run in parallel.
 
     Raises OSError, or DiskFull when data was synced but there was no room for leader epochs.
     """
@@ -131,7 +131,7 @@ class Flushable(Protocol):
     @property
     def failure(self) -> str | None: ...
 
-    def look(self) -> None: ...
+    def check_health(self) -> None: ...
 
     def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None: ...
 
@@ -160,16 +160,16 @@ def begin_together(
             job = log.begin_flush(is_closing=is_closing)
         except (OSError, OperatingError) as error:
             if held_count and isinstance(error, OSError) and is_descriptor_shortage(error):
-                break  # those that were begun give theirs back when they are through
-            let_go(begun)
+                break  # those that were begun give theirs back when they are done
+            abandon_together(begun)
             raise
         begun.append((log, job))
         held_count += len(job.logs) if job is not None else 0
     return begun
 
 
-def let_go(begun: Sequence[tuple[Flushable, FlushJob | None]]) -> None:
-    """The jobs did not work, or were not run."""
+def abandon_together(begun: Sequence[tuple[Flushable, FlushJob | None]]) -> None:
+    """The jobs failed, or were not run."""
     for log, job in begun:
         if job is not None:
             job.release()
@@ -177,7 +177,7 @@ def let_go(begun: Sequence[tuple[Flushable, FlushJob | None]]) -> None:
 
 
 def finish_together(begun: Sequence[tuple[L, FlushJob | None]]) -> list[L]:
-    """The jobs worked; the logs of which there is more to flush."""
+    """The jobs succeeded; the logs of which there is more to flush."""
     for log, job in begun:
         if job is not None:
             job.release()
@@ -191,11 +191,11 @@ class _Waiter(NamedTuple):
 
 
 class GroupCommit:
-    """One flush at a time per directory; whoever asks meanwhile shares the next one.
+    """One flush at a time per directory; requests that come meanwhile share the next one.
 
     An fsync costs about the same for one record as for a thousand, so waiting for the running one
-    and going together makes a busy broker faster, not slower. What would need too many open files
-    goes in several rounds.
+    and sharing the next makes a busy broker faster, not slower. What would need too many open files
+    is done in several rounds.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class GroupCommit:
         *,
         reroute: Callable[[Flushable, FlushDone], None] | None = None,
     ) -> None:
-        """`reroute`: where to ask for the flush of a log that moved to another directory."""
+        """`reroute` requests the flush of a log that moved to another directory."""
         self._directory = directory
         self._background = background
         self._waiting: list[_Waiter] = []
@@ -219,14 +219,14 @@ class GroupCommit:
         self.resume()
 
     def resume(self) -> None:
-        """Start what waits, if anything does: after the background had no room for it."""
+        """Start what is waiting, if anything is: after the background had no room for it."""
         if self._waiting and not self._is_running and not self._is_stopped:
             self._start()
 
     def stop(self) -> None:
         """Start no more: the background is about to close, and a clean stop flushes everything.
 
-        Who still waits is not told; nobody is left to answer by then.
+        Pending callbacks are not called; no client is left to answer by then.
         """
         self._is_stopped = True
 
@@ -237,7 +237,7 @@ class GroupCommit:
             for waiter in moved:  # an error must be the other directory's
                 self._reroute(waiter.log, waiter.done)
         self._refuse_broken()
-        if not self._waiting or self._is_running:  # who was told may have asked for the next
+        if not self._waiting or self._is_running:  # a callback may have requested the next
             return
         # A dict keeps each log once, in order: many waiters, one sync.
         logs = list({id(waiter.log): waiter.log for waiter in self._waiting}.values())
@@ -245,7 +245,7 @@ class GroupCommit:
             begun = begin_together(logs)
         except (OSError, OperatingError) as error:
             refused, self._waiting = self._waiting, []
-            self._tell(refused, self._reason(error))
+            self._notify(refused, self._reason(error))
             return
         chosen = {id(log) for log, _ in begun}
         waiters = [waiter for waiter in self._waiting if id(waiter.log) in chosen]
@@ -258,19 +258,19 @@ class GroupCommit:
         def completed(outcome: Outcome[None]) -> None:
             self._is_running = False
             self._finish(waiters, begun, outcome.error)
-            self.resume()  # not while one runs again: who was told may have asked for the next
+            self.resume()  # unless one is running: a callback may have requested the next
 
         try:
             self._background.submit(run, completed, name="flush")
         except BackgroundFullError:
             self._is_running = False
-            let_go(begun)
+            abandon_together(begun)
             self._waiting = waiters + self._waiting
 
     def _refuse_broken(self) -> None:
-        """A log that failed alone must not cost the others their flush; a sync would not tell."""
+        """A single failed log must not cost the others their flush; a sync would not notice it."""
         for log in {id(waiter.log): waiter.log for waiter in self._waiting}.values():
-            log.look()
+            log.check_health()
         broken = [one for one in self._waiting if one.log.failure is not None]
         if broken and self._directory.failure is None:
             self._waiting = [one for one in self._waiting if one.log.failure is None]
@@ -285,24 +285,24 @@ class GroupCommit:
     ) -> None:
         if error is not None:
             reason = self._reason(error)
-            let_go(begun)
-            self._tell(waiters, reason)
+            abandon_together(begun)
+            self._notify(waiters, reason)
             return
         unfinished = {id(log) for log in finish_together(begun)}
         # Behind the others, or a log with thousands of segments would keep them waiting.
         self._waiting += [waiter for waiter in waiters if id(waiter.log) in unfinished]
-        self._tell([waiter for waiter in waiters if id(waiter.log) not in unfinished], None)
+        self._notify([waiter for waiter in waiters if id(waiter.log) not in unfinished], None)
 
     def _reason(self, error: BaseException) -> OperatingError:
         if isinstance(error, OSError):
             return self._directory.flush_failed(error)
-        if isinstance(error, DiskFull):  # for the leader epochs; the job does not know whose it was
+        if isinstance(error, DiskFull):  # for the leader epochs; the job does not know which log's
             return self._directory.full()
         if isinstance(error, OperatingError):
             return error
         raise error
 
     @staticmethod
-    def _tell(waiters: Sequence[_Waiter], reason: OperatingError | None) -> None:
+    def _notify(waiters: Sequence[_Waiter], reason: OperatingError | None) -> None:
         for waiter in waiters:
             waiter.done(reason)

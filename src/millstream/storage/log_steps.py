@@ -1,4 +1,4 @@
-"""What works on many logs have in common: how much at a time, and what counts when they go on."""
+"""What work on many logs has in common: how much per step, and what is still valid later."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -8,14 +8,14 @@ from millstream.runtime.scheduler import StepGenerator
 from millstream.storage.log.log import Log
 
 LOGS_PER_TURN: Final = 64
-"""Logs made, deleted or shortened between two turns of others: about two milliseconds."""
+"""Logs created, deleted or shortened in one step: about two milliseconds."""
 
 SEGMENTS_PER_TURN: Final = 50
-"""Segments of one log that are taken away between two turns of others."""
+"""Segments of one log that are removed in one step."""
 
 
 def remove_segments_steps(log: Log) -> StepGenerator[int]:
-    """Of a log whose new start is stored; how many. Each is a few renames."""
+    """Remove segments of a log whose new start is stored; how many. Each is a few renames."""
     removed = count = 0
     while not log.is_released:
         count = log.remove_segments_below_start(SEGMENTS_PER_TURN)
@@ -26,11 +26,11 @@ def remove_segments_steps(log: Log) -> StepGenerator[int]:
     return removed
 
 
-def as_now(logs: Sequence[Log]) -> Callable[[TopicPartition], bool]:
-    """Whether what is noted of a log still counts, asked by a job that runs later.
+def make_current_check(logs: Sequence[Log]) -> Callable[[TopicPartition], bool]:
+    """A function with which a later job checks whether what was noted of a log is still valid.
 
-    A log that was truncated, moved, closed or deleted since is another one. The job looks at
-    numbers that the owner changes before it stores anything of its own.
+    It is not once the log was truncated, moved, closed or deleted. The check reads numbers that
+    the owner changes before it stores anything itself.
     """
     noted = {log.partition: (log, log.truncations) for log in logs}
 

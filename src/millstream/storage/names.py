@@ -33,16 +33,16 @@ DELETED_DIRECTORY: Final = "-delete"
 """Suffix of a partition directory whose topic is gone."""
 
 FUTURE_DIRECTORY: Final = "-future"
-"""Suffix of the copy that will take the place of a partition's directory elsewhere."""
+"""Suffix of a copy that will replace a partition's directory in another log directory."""
 
 MOVED_HERE: Final = "moved-here"
 """In a moved partition's directory until the one it came from is gone; ours, Kafka ignores it."""
 MOVING_AWAY: Final = "moving-away"
-"""In the directory a partition moves out of: a finished copy elsewhere counts instead of it."""
+"""In the directory a partition moves out of: a finished copy in the target replaces it."""
 MOVE_MARKS: Final = (MOVED_HERE, MOVING_AWAY)
 
 ROOM_PROBE: Final = ".room-probe"
-"""In a log directory for a moment, to find out whether a full disk takes writes again."""
+"""Written to a log directory briefly, to find out whether a full disk accepts writes again."""
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 """Kafka's own Raft log: found in its directories, never ours to serve."""
@@ -108,14 +108,14 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 def deleted_directory(partition: TopicPartition, unique: str) -> str:
     """Kafka's form, `unique` being 32 hexadecimal digits.
 
-    A long topic name gives way: the whole must stay within the 255 bytes of a file name.
+    A long topic name is cut: the whole must stay within the 255 bytes of a file name.
     """
     room = FILE_NAME_BYTES_MAX - len(unique) - len(DELETED_DIRECTORY) - 1
     return f"{partition_directory(partition)[:room]}.{unique}{DELETED_DIRECTORY}"
 
 
 def is_deleted_directory(name: str) -> bool:
-    """Whether the directory is a deleted partition's, and not somebody's `do-not-delete`."""
+    """Whether the directory is a deleted partition's, and not a user's `do-not-delete`."""
     return _DELETED_DIRECTORY.fullmatch(name) is not None
 
 

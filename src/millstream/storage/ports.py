@@ -1,4 +1,4 @@
-"""What a partition's log promises to those who keep their own state in it.
+"""What a partition's log offers to services that keep their state in it.
 
 Groups and transactions write to and read from partitions without knowing how they are replicated:
 replication implements `PartitionLog`, the broker hands it to the coordinators.
@@ -22,12 +22,12 @@ from millstream.storage.producers.machine import Origin
 
 
 class AppendOutcome(NamedTuple):
-    """What became of an append; with an error nothing else counts but `log_start`."""
+    """The result of an append; with an error only `log_start` is valid besides it."""
 
     base_offset: Offset = NO_OFFSET
     last_offset: Offset = NO_OFFSET
     append_time_ms: TimestampMs | None = None
-    """The broker's timestamp where the topic asks for it, else None."""
+    """The broker's timestamp if the topic uses LogAppendTime, else None."""
     log_start: Offset = NO_OFFSET
     is_duplicate: bool = False
     error: OperatingError | None = None
@@ -37,16 +37,16 @@ AppendDone = Callable[[AppendOutcome], None]
 
 
 class LeadershipListener(Protocol):
-    """Told when this broker begins and ends to lead a partition, and what counts meanwhile."""
+    """Notified when this broker gains or loses leadership, and when records are committed."""
 
     def leadership_gained(self, log: "PartitionLog", leader_epoch: LeaderEpoch) -> None:
-        """Everything below the log's end at this moment must be read before serving from it."""
+        """Everything below the log's current end must be read before serving from it."""
 
     def leadership_lost(self, log: "PartitionLog") -> None:
-        """Nothing may be answered from what was read: another broker may write by now."""
+        """Nothing may be served from what was read: another broker may write by now."""
 
     def high_watermark_moved(self, log: "PartitionLog") -> None:
-        """More of the log counts. It may be that `append_now` has not returned yet."""
+        """More of the log is committed. It may be that `append_now` has not returned yet."""
 
 
 class PartitionLog(Protocol):
@@ -84,20 +84,20 @@ class PartitionLog(Protocol):
         """Write batches; `done` is called once, now or later, with the outcome.
 
         With acks=-1 that is when the high watermark has passed them, otherwise when they are
-        written as durably as the topic asks. Errors come through `done` too.
+        written as durably as the topic requires. Errors are passed to `done` too.
         """
 
     def append_now(
         self, records: bytes | bytearray | memoryview, *, origin: Origin = Origin.COORDINATOR
     ) -> AppendOutcome:
-        """Write batches as with acks=-1, and return as soon as the log has taken them.
+        """Write batches as with acks=-1, and return as soon as they are in the log.
 
-        They count when the high watermark has passed them, which whoever watches hears of. Raises
-        OperatingError where the log does not take them: then nothing was written.
+        They are committed when the high watermark has passed them, of which listeners are
+        notified. Raises OperatingError where the log refuses them: then nothing was written.
         """
 
     def read(self, offset: Offset, *, size_max: int, isolation: Isolation) -> ReadResult:
         """Batches from the one that holds `offset` on; raises OperatingError."""
 
     def watch_leadership(self, listener: LeadershipListener) -> None:
-        """Tell the listener of every change; of the current leadership at once."""
+        """Notify the listener of every change; of the current leadership at once."""

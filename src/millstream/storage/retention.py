@@ -1,4 +1,4 @@
-"""Which of a log's oldest segments may go, decided without touching them.
+"""Which of a log's oldest segments may be deleted, decided without touching them.
 
 Kafka's rules, in its order: first what lies wholly below the log start, then what exceeds
 `retention.bytes`, then what is older than `retention.ms`. Only a prefix of the log is ever
@@ -15,7 +15,7 @@ from millstream.model.invariant import invariant
 
 
 class DeletionReason(Enum):
-    """Why a segment may go."""
+    """Why a segment may be deleted."""
 
     LOG_START = "below the log start offset"
     SIZE = "log larger than retention.bytes"
@@ -32,15 +32,15 @@ class SegmentFacts(NamedTuple):
 
 
 ModifiedMs = Callable[[Offset], int | None]
-"""When the file of the segment at that offset was last changed; None where nobody knows."""
+"""When the file of the segment at that offset was last changed; None if unknown."""
 
 
 class SegmentAges:
     """Stands in for timestamps in segments whose records have none, or that have no records left.
 
     As in Kafka such a segment ages from its file's modification time, which compaction passes on;
-    where nobody knows that, from when it was last seen to have grown, or first seen at all.
-    Without either the records would go at once.
+    where that is unknown, from when it was last seen to have grown, or first seen at all.
+    Without either the records would be deleted at once.
     """
 
     __slots__ = ("_seen",)
@@ -49,10 +49,10 @@ class SegmentAges:
         self._seen: dict[Offset, tuple[int, TimestampMs]] = {}
         """Size and time by base offset."""
 
-    def stamped(
+    def with_timestamps(
         self, segments: Sequence[SegmentFacts], now_ms: TimestampMs, modified_ms: ModifiedMs
     ) -> list[SegmentFacts]:
-        """The same segments, each with a time from which its age counts."""
+        """The same segments, each with the time from which its age is measured."""
         seen: dict[Offset, tuple[int, TimestampMs]] = {}
         facts = []
         for one in segments:
@@ -155,7 +155,7 @@ def _is_older(now_ms: TimestampMs, retention_ms: int) -> _Condition:
 
 
 class _Surplus:
-    """Gives segments away while what is too much covers them whole."""
+    """Deletes segments while the surplus covers whole ones."""
 
     def __init__(self, surplus_bytes: int) -> None:
         self._surplus_bytes = surplus_bytes

@@ -1,4 +1,4 @@
-"""How a cleaning is slowed down and stopped from outside."""
+"""How a cleaning or a move is throttled and cancelled."""
 
 import math
 import threading
@@ -9,7 +9,7 @@ from millstream.runtime.clock import Clock
 
 
 class CleaningCancelled(Exception):
-    """The log went away under the cleaning, or the broker stops; nothing is wrong."""
+    """The log was closed or changed during the work, or the broker stops; not a failure."""
 
 
 class CancelFlag:
@@ -38,7 +38,7 @@ Pause = Callable[[CancelFlag, float], None]
 
 
 PAUSE_MAX_S: Final = 0.25
-"""A pause is thought over after this: the rate may have been changed meanwhile."""
+"""A longer pause is divided: the rate may have been changed meanwhile."""
 
 
 class Throttle:
@@ -68,7 +68,7 @@ class Throttle:
             self._pay()
 
     def note(self, size_bytes: int) -> None:
-        """Account for bytes that could not wait: whoever is next waits for them too."""
+        """Account for bytes that could not wait: the next `spend` waits for them too."""
         self._pay()
         self._owed_bytes += size_bytes
 

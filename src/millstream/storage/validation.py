@@ -1,8 +1,8 @@
 """What a leader checks and changes in a producer's batches before they enter the log.
 
-The bytes are kept as sent unless the topic asks for something else: LogAppendTime is stamped in
-place, another `compression.type` means that the payload is compressed anew. Every record is looked
-at, because a batch that claims three records and holds two would break every consumer.
+The bytes are kept as sent unless the topic is configured otherwise: LogAppendTime is stamped in
+place, another `compression.type` means that the payload is compressed again. Every record is
+checked, because a batch that claims three records and holds two would break every consumer.
 """
 
 from array import array
@@ -49,7 +49,7 @@ from millstream.storage.segments.batch_attributes import (
 )
 
 _RARE_BITS: Final = LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
-# A look-up in an enumeration's class costs as much as four comparisons.
+# A lookup in an enum class costs as much as four comparisons.
 _CLIENT: Final = Origin.CLIENT
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
 
@@ -64,11 +64,11 @@ _INT64: Final = Struct(">q")
 
 
 class TooLargeForNow(Exception):
-    """The batches decompress to more than the caller had time for; nothing was done."""
+    """The batches decompress to more than the caller's allowance; nothing was done."""
 
 
 class Allowance:
-    """How much of records may be looked at, decompressed, before others have their turn."""
+    """How many decompressed bytes may be checked before other requests are served."""
 
     __slots__ = ("left_bytes",)
 
@@ -76,12 +76,12 @@ class Allowance:
         self.left_bytes = left_bytes
 
 
-class Checked(NamedTuple):
-    """What was found out about a producer's batches before they go to the log's owner."""
+class CheckedRecords(NamedTuple):
+    """The result of checking a producer's batches before they go to the log's owner."""
 
     records: bytes | bytearray | memoryview
     config: LogConfig
-    """They were checked for; if the log has another by now they have to be checked again."""
+    """What they were checked against; if the log's has changed they are checked again."""
     now_ms: int
     prepared: "tuple[bytearray | memoryview, array[int]] | None"
     error: OperatingError | None
@@ -95,13 +95,13 @@ class Checked(NamedTuple):
 
 def check(
     buffer: bytes | bytearray | memoryview, config: LogConfig, *, now_ms: int, origin: Origin
-) -> Checked:
+) -> CheckedRecords:
     """`prepare` for any thread: the error is part of the outcome."""
     try:
         prepared = prepare(buffer, config, now_ms=now_ms, origin=origin)
     except OperatingError as error:
-        return Checked(buffer, config, now_ms, None, error)
-    return Checked(buffer, config, now_ms, prepared, None)
+        return CheckedRecords(buffer, config, now_ms, None, error)
+    return CheckedRecords(buffer, config, now_ms, prepared, None)
 
 
 def walk_whole(buffer: bytearray | bytes | memoryview, *, check_crc: bool = True) -> "array[int]":
@@ -127,15 +127,15 @@ def walk_uncut(
 
 
 def _walk_produced(buffer: bytes | bytearray | memoryview) -> "array[int]":
-    """As `walk_whole`; what verifies and cannot be all the same is the producer's fault."""
+    """As `walk_whole`; a batch whose CRC is right and whose fields are wrong is InvalidRecords."""
     rows, end, reason = batches.walk(
         buffer, 0, len(buffer), check_crc=True, size_max=BATCH_BYTES_MAX
     )
     if reason or not rows:
-        told = f"{Reason(reason).text} at byte {end} of {len(buffer)}"
+        reason_text = f"{Reason(reason).text} at byte {end} of {len(buffer)}"
         if reason in (Reason.OFFSETS, Reason.COUNT):
-            raise InvalidRecords(told)
-        raise CorruptRecords(told)
+            raise InvalidRecords(reason_text)
+        raise CorruptRecords(reason_text)
     return rows
 
 
@@ -147,7 +147,7 @@ def prepare(
     origin: Origin,
     allowance: Allowance | None = None,
 ) -> tuple[bytearray | memoryview, "array[int]"]:
-    """Check everything a leader must check; stamp and recompress as the topic asks.
+    """Check everything a leader must check; stamp and recompress as the topic is configured.
 
     Returns the batches, which may be appended once offsets are assigned, and their rows. Works in
     the caller's buffer, or in a copy where that cannot be written to. Raises TooLargeForNow where
@@ -165,7 +165,7 @@ def prepare(
         if config.compression is not None:
             payloads.append(payload)
     if payloads:
-        renewed = _in_codec(view, rows, payloads, config)
+        renewed = _recompress_all(view, rows, payloads, config)
         if renewed is not None:
             buffer, rows = renewed, walk_whole(renewed, check_crc=False)
     if config.timestamp_type is not _CREATE_TIME:
@@ -173,7 +173,7 @@ def prepare(
     return buffer, rows
 
 
-def _in_codec(
+def _recompress_all(
     view: memoryview, rows: "array[int]", payloads: list[bytes | None], config: LogConfig
 ) -> bytearray | None:
     """All batches in the topic's codec; None when they are in it already."""
@@ -181,10 +181,10 @@ def _in_codec(
     is_rebuilt = False
     for row, payload in zip(range(0, len(rows), ROW_FIELDS), payloads, strict=True):
         attributes, batch = rows[row + ATTRIBUTES], _batch(view, rows, row)
-        # Markers are read by everybody who follows transactions: they stay as they are.
+        # Markers are read by all that follow transactions: they stay as they are.
         is_same = config.compression == attributes & CODEC_MASK or bool(attributes & CONTROL_BIT)
-        plain = batch[HEADER_BYTES:] if payload is None else payload
-        parts.append(batch if is_same else _recompressed(batch, plain, config))
+        uncompressed = batch[HEADER_BYTES:] if payload is None else payload
+        parts.append(batch if is_same else _recompress(batch, uncompressed, config))
         is_rebuilt |= not is_same
     return bytearray(b"".join(parts)) if is_rebuilt else None
 
@@ -217,13 +217,13 @@ def _check_attributes(attributes: int, producer_id: int, origin: Origin) -> None
 def _check_records(
     view: memoryview, rows: "array[int]", row: int, limits: tuple[LogConfig, int, Allowance | None]
 ) -> bytes | None:
-    """Look at every record of the batch; returns the payload if it had to be decompressed."""
+    """Check every record of the batch; returns the payload if it had to be decompressed."""
     config, now_ms, allowance = limits
     start, stop = rows[row + POSITION] + HEADER_BYTES, rows[row + POSITION] + rows[row + SIZE]
     codec = rows[row + ATTRIBUTES] & CODEC_MASK
     payload: bytes | None = None
     if codec:
-        payload = _decompressed(codec, view[start:stop], config, allowance)
+        payload = _decompress(codec, view[start:stop], config, allowance)
         start, stop = 0, len(payload)
     if allowance is not None:
         allowance.left_bytes -= stop - start
@@ -239,17 +239,17 @@ def _check_records(
     if null_keys and config.cleanup_compact:
         raise InvalidRecords(f"{null_keys} records without a key in a compacted topic")
     base = rows[row + BASE_TIMESTAMP]
-    is_plain = (
+    is_in_range = (
         rows[row + MAX_TIMESTAMP] == base + highest
         and base + highest - now_ms <= config.timestamp_after_max_ms
         and now_ms - base - lowest <= config.timestamp_before_max_ms
     )
-    if not is_plain and config.timestamp_type is _CREATE_TIME:
+    if not is_in_range and config.timestamp_type is _CREATE_TIME:
         _check_timestamps(view, rows, row, (lowest, highest), (config, now_ms))
     return payload
 
 
-def _decompressed(
+def _decompress(
     codec: int, compressed: memoryview, config: LogConfig, allowance: Allowance | None
 ) -> bytes:
     limit = config.decompressed_batch_bytes_max
@@ -282,14 +282,14 @@ def _check_timestamps(
     if not INT64_MIN <= lowest <= highest <= INT64_MAX:
         raise InvalidTimestamp(f"timestamps from {lowest} to {highest} are no 64-bit numbers")
     if rows[row + MAX_TIMESTAMP] != highest:
-        # Look-ups by time trust the header, so the header must tell what the records say.
+        # Searches by time trust the header, so the header must agree with the records.
         batch = _batch(view, rows, row)
         rows[row + MAX_TIMESTAMP] = highest
         _INT64.pack_into(batch, _MAX_TIMESTAMP_AT, highest)
         _renew_crc(batch)
 
 
-def _recompressed(batch: memoryview, payload: memoryview | bytes, config: LogConfig) -> bytes:
+def _recompress(batch: memoryview, payload: memoryview | bytes, config: LogConfig) -> bytes:
     codec = config.compression or Codec.NONE
     body = payload if codec is Codec.NONE else compress(codec, payload, config.compression_level)
     renewed = bytearray(batch[:HEADER_BYTES])

@@ -19,7 +19,7 @@ from millstream.model.config.resources import ResourceType
 from millstream.observe.logs import Repeated, get_logger
 from millstream.runtime.background import Background
 from millstream.runtime.randomness import SeededRandomness
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 from millstream.testing.sim.background import InlineBackground
 from millstream.testing.sim.disk import SimDisk
 from millstream.wire.errors import ErrorCode
@@ -174,7 +174,7 @@ class ConfigWorld:
             include_synonyms=synonyms,
             include_documentation=documentation,
         )
-        response = run_whole(describe_configs.handle(self.context(request, version), request))
+        response = run_blocking(describe_configs.handle(self.context(request, version), request))
         encoded = memoryview(response.encode(version))
         return DescribeConfigsResponse.decode(encoded, version).results
 
@@ -191,6 +191,8 @@ class ConfigWorld:
 
     def list_resources(self, *types: int, version: int = 1) -> ListConfigResourcesResponse:
         request = ListConfigResourcesRequest(resource_types=list(types))
-        response = run_whole(list_config_resources.handle(self.context(request, version), request))
+        response = run_blocking(
+            list_config_resources.handle(self.context(request, version), request)
+        )
         encoded = memoryview(response.encode(version))
         return ListConfigResourcesResponse.decode(encoded, version)

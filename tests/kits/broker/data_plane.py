@@ -37,7 +37,7 @@ from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log.reader import ReadSlice
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.ports import LeadershipListener
 from millstream.testing.log_kit import SMALL_SEGMENTS
 from millstream.testing.record_batches import PlainRecord, read_records
@@ -278,8 +278,8 @@ class DataPlane:
 
     def start(self) -> None:
         disk, root = self.disk if self._directory is None else OsDisk(), self._directory or ROOT
-        seams = Seams(disk, self.clock, SeededRandomness(5), self.background)
-        self.logs = LogManager(seams, [str(root)])
+        dependencies = StorageDependencies(disk, self.clock, SeededRandomness(5), self.background)
+        self.logs = LogManager(dependencies, [str(root)])
         self.logs.start(lambda _partition, _topic_id: self.settings.config)
         self.partitions = Partitions(
             self.logs,

@@ -23,8 +23,8 @@ from millstream.observe.logs import Repeated, get_logger
 from millstream.replication.partitions import Partitions
 from millstream.runtime.background import Outcome
 from millstream.runtime.randomness import SeededRandomness
-from millstream.runtime.scheduler import run_whole
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.runtime.scheduler import run_blocking
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.ports import LeadershipListener
 from millstream.testing.sim import virtual_loop
 from millstream.testing.sim.background import InlineBackground
@@ -64,7 +64,9 @@ class Desk:
         directories = [ROOT, "/other"]
         static = {"broker.id": "1", "log.dirs": ",".join(directories), **(settings or {})}
         self.configs = BrokerConfigs(static)
-        self.logs = LogManager(Seams(self.disk, clock, randomness, background), directories)
+        self.logs = LogManager(
+            StorageDependencies(self.disk, clock, randomness, background), directories
+        )
         self.controller = LocalController(
             disk=self.disk,
             background=background,
@@ -159,7 +161,7 @@ class Desk:
         received = type(request).decode(memoryview(request.encode(version)), version)
         answer = handler.handle(context, received)
         if inspect.isgenerator(answer):
-            answer = run_whole(cast("Any", answer))
+            answer = run_blocking(cast("Any", answer))
         elif inspect.isawaitable(answer):
             answer = await answer
         decoded = cast("Any", response).decode(memoryview(answer.encode(version)), version)

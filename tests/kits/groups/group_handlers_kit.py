@@ -13,7 +13,7 @@ from millstream.broker.requests.registry import SERVED, load
 from millstream.broker.requests.topic_changes import topic_defaults
 from millstream.controller.image import ImageChange
 from millstream.controller.topics import NewTopic
-from millstream.runtime.scheduler import CooperativeScheduler, run_whole
+from millstream.runtime.scheduler import CooperativeScheduler, run_blocking
 from millstream.testing.sim.background import InlineBackground
 from millstream.testing.sim.clock import ManualClock, SimClock
 from millstream.wire.api_keys import ApiKey
@@ -76,7 +76,7 @@ class GroupDesk(Desk):
         self.controller.subscribe(self._changed)
 
     def _changed(self, change: ImageChange) -> None:
-        run_whole(self.groups.metadata_changed_steps(change))
+        run_blocking(self.groups.metadata_changed_steps(change))
 
     async def make(self, name: str, partitions: int = 1) -> None:
         """A topic."""
@@ -116,7 +116,7 @@ class GroupDesk(Desk):
         if inspect.iscoroutine(answer):
             answer = await answer
         elif hasattr(answer, "send"):
-            answer = run_whole(cast("Any", answer))
+            answer = run_blocking(cast("Any", answer))
         if answer is None:
             answer = await later
         else:

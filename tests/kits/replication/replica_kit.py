@@ -44,10 +44,10 @@ from millstream.replication.throttle import UNLIMITED, ReplicaThrottle
 from millstream.rpc.connection import connect
 from millstream.rpc.connections import Address, Connections
 from millstream.rpc.settings import RpcSettings
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 from millstream.storage.config import LogConfig
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.ports import AppendOutcome
 from millstream.testing.log_kit import SMALL_SEGMENTS, read_all
 from millstream.testing.sim.world import SimNode, SimWorld
@@ -119,8 +119,8 @@ class ReplicaBroker:
         self.settings.min_in_sync = str(cluster.min_in_sync)
         self.tasks = TaskScope()
         self.table = SlotTable(violation=InvariantViolated)
-        seams = Seams(node.disk, node.clock, node.randomness, node.background)
-        self.logs = LogManager(seams, [ROOT])
+        dependencies = StorageDependencies(node.disk, node.clock, node.randomness, node.background)
+        self.logs = LogManager(dependencies, [ROOT])
         self.logs.start(lambda _partition, _topic_id: self.settings.config)
         self.holder = ImageHolder(cluster.image)
         dispatch = Dispatch(lambda: self.services, self.tasks.spawn)
@@ -135,7 +135,7 @@ class ReplicaBroker:
             network=node.network,
             hooks=ExchangeHooks(
                 after_commit=self._wake_readers,
-                reading_failed=self.logs.reading_failed,
+                reading_failed=self.logs.on_read_error,
             ),
         )
         self._join_cluster()
@@ -199,7 +199,7 @@ class ReplicaBroker:
         self.partitions.wake_readers()
 
     def _check_lag(self) -> None:
-        run_whole(self.partitions.check_lag_steps())
+        run_blocking(self.partitions.check_lag_steps())
         self.lag_timer = self._cluster.world.loop.call_later(LAG_S / 2, self._check_lag)
 
     def apply(self, change: ImageChange, image: ClusterImage) -> None:

@@ -12,10 +12,10 @@ from millstream.runtime.disk import Disk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
-from millstream.storage.compaction.log_cleaning import CleaningReport, End
+from millstream.storage.compaction.log_cleaning import CleaningEnd, CleaningReport
 from millstream.storage.config import LogConfig
 from millstream.storage.flush import FlushDone, GroupCommit
-from millstream.storage.log.log import Appended, Log
+from millstream.storage.log.log import AppendedBatch, Log
 from millstream.storage.log.reader import Isolation
 from millstream.storage.producers.machine import Origin
 from millstream.storage.scan.partition_scan import scan_partition
@@ -133,7 +133,7 @@ class Bench:
         codec: Codec = Codec.NONE,
         timestamps: Sequence[int] | None = None,
         **spec: Any,
-    ) -> Appended:
+    ) -> AppendedBatch:
         batch = build_batch(
             pairs,
             BatchSpec(timestamp_ms=self.clock.wall_ms(), codec=codec, **spec),
@@ -141,14 +141,14 @@ class Bench:
         )
         return self.log.append_as_leader(batch, leader_epoch=LeaderEpoch(0))
 
-    def put(self, **values: str | None) -> Appended:
+    def put(self, **values: str | None) -> AppendedBatch:
         """One batch: key=value, None for a tombstone."""
         pairs = [(key.encode(), _encoded(value)) for key, value in values.items()]
         return self.append(pairs)
 
     def in_transaction(
         self, pairs: Sequence[Pair], *, producer_id: int, sequence: int, epoch: int = 0
-    ) -> Appended:
+    ) -> AppendedBatch:
         return self.append(
             pairs,
             producer_id=producer_id,
@@ -157,7 +157,9 @@ class Bench:
             is_transactional=True,
         )
 
-    def end_transaction(self, *, producer_id: int, is_commit: bool, epoch: int = 0) -> Appended:
+    def end_transaction(
+        self, *, producer_id: int, is_commit: bool, epoch: int = 0
+    ) -> AppendedBatch:
         spec = BatchSpec(
             producer_id=producer_id, producer_epoch=epoch, timestamp_ms=self.clock.wall_ms()
         )
@@ -189,7 +191,7 @@ class Bench:
         assert begun == PARTITION, "nothing to clean"
         self.background.run_all()
         report = self.reports[count]
-        assert report.end is End.CLEANED, report
+        assert report.end is CleaningEnd.CLEANED, report
         self.check()
         return report
 
@@ -197,7 +199,7 @@ class Bench:
         """Whether the cleaner sees nothing to do."""
         return self.cleaner.run_once() is None and self.cleaner.in_progress is None
 
-    # -- looking
+    # -- inspecting
 
     def records(self, isolation: Isolation = Isolation.LOG_END) -> list[PlainRecord]:
         return read_all(self.log, isolation=isolation)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.storage import names
 from millstream.storage.config import LogConfig
-from millstream.storage.log.log import Appended, Log
+from millstream.storage.log.log import AppendedBatch, Log
 from millstream.storage.producers.machine import Origin
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS, OpenedLog, open_log, read_all
 from millstream.testing.record_batches import BatchSpec, PlainRecord, build_batch, build_marker
@@ -22,7 +22,7 @@ NOW = WALL_START_MS
 def batch_of(
     *values: bytes | None, spec: BatchSpec | None = None, stamps: list[int] | None = None
 ) -> bytearray:
-    """A batch of records with these values, of now unless told otherwise."""
+    """A batch of records with these values, with the current time by default."""
     pairs = [(b"key", value) for value in values]
     return build_batch(pairs, spec or BatchSpec(timestamp_ms=NOW), timestamps=stamps)
 
@@ -87,17 +87,19 @@ class Story:
 
     # -- what is written
 
-    def put(self, *values: bytes | None, spec: BatchSpec | None = None, epoch: int = 0) -> Appended:
+    def put(
+        self, *values: bytes | None, spec: BatchSpec | None = None, epoch: int = 0
+    ) -> AppendedBatch:
         return self.lead(batch_of(*values, spec=spec), epoch=epoch)
 
     def lead(
         self, batch: bytearray | memoryview, *, epoch: int = 0, origin: Origin = Origin.CLIENT
-    ) -> Appended:
+    ) -> AppendedBatch:
         return self.log.append_as_leader(batch, leader_epoch=LeaderEpoch(epoch), origin=origin)
 
     def end(
         self, producer_id: int, *, is_commit: bool, epoch: int = 0, coordinator_epoch: int = 0
-    ) -> Appended:
+    ) -> AppendedBatch:
         """The marker that ends the producer's transaction."""
         spec = BatchSpec(producer_id=producer_id, producer_epoch=epoch, timestamp_ms=NOW)
         marker = build_marker(spec, is_commit=is_commit, coordinator_epoch=coordinator_epoch)

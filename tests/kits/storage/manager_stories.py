@@ -10,7 +10,7 @@ from millstream.runtime.background import Background
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
+from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
 from millstream.storage.moves.directory_move import MoveReport
 from millstream.testing.log_kit import SMALL_SEGMENTS, read_all
 from millstream.testing.sim.background import InlineBackground
@@ -43,8 +43,10 @@ class Broker:
         self.start()
 
     def new_manager(self) -> LogManager:
-        seams = Seams(self.disk, self.clock, SeededRandomness(5), self.background)
-        return LogManager(seams, self.roots, on_move_ended=self.ended_moves.append)
+        dependencies = StorageDependencies(
+            self.disk, self.clock, SeededRandomness(5), self.background
+        )
+        return LogManager(dependencies, self.roots, on_move_ended=self.ended_moves.append)
 
     def start(self) -> StartReport:
         self.manager = self.new_manager()

@@ -13,7 +13,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
 from millstream.storage.config import LogConfig
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
+from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
 from millstream.storage.moves import copy as move_copy
 from millstream.storage.moves import directory_move
 from millstream.storage.moves.directory_move import MoveEnd, MoveReport
@@ -113,8 +113,10 @@ def reopened(
     disk: SimDisk, config: LogConfig = SMALL_SEGMENTS, background: Background | None = None
 ) -> tuple[LogManager, StartReport]:
     """The next process on a disk that was left somehow."""
-    seams = Seams(disk, ManualClock(), SeededRandomness(6), background or InlineBackground())
-    manager = LogManager(seams, (A, B))
+    dependencies = StorageDependencies(
+        disk, ManualClock(), SeededRandomness(6), background or InlineBackground()
+    )
+    manager = LogManager(dependencies, (A, B))
     return manager, manager.start(lambda _partition, _topic_id: config)
 
 

@@ -10,7 +10,7 @@ from kits.storage.manager_stories import ONE, TWO, Broker
 from millstream.model.errors import OperatingError, StorageFailed
 from millstream.model.ids import Offset, TopicPartition
 from millstream.runtime.disk import ShortFile
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 from millstream.storage.directories.clean_shutdown import is_present
 from millstream.storage.log.log import Log
 from millstream.storage.log.reader import Isolation
@@ -67,7 +67,7 @@ def check_failed_alone(broker: Broker) -> None:
 def test_a_look_finds_what_was_done_to_a_file_that_is_written(how: str) -> None:
     broker = filled()
     DAMAGE[how](broker, active_path(broker.manager.get(ONE)))
-    run_whole(broker.manager.check_directories_steps())
+    run_blocking(broker.manager.check_directories_steps())
     check_failed_alone(broker)
 
 
@@ -100,7 +100,7 @@ def test_what_the_sender_could_not_read_fails_the_log() -> None:
     broker = filled()
     path = active_path(broker.manager.get(ONE))
     cut(broker, path)
-    broker.manager.reading_failed(ShortFile(path))
+    broker.manager.on_read_error(ShortFile(path))
     check_failed_alone(broker)
 
 
@@ -109,18 +109,18 @@ def test_what_we_cut_or_removed_ourselves_fails_nothing() -> None:
     log = broker.manager.get(ONE)
     path = active_path(log)
     log.truncate_to(Offset(1), is_unclean=True)
-    broker.manager.reading_failed(ShortFile(path))
+    broker.manager.on_read_error(ShortFile(path))
     log.truncate_fully(Offset(5))
-    broker.manager.reading_failed(ShortFile(path))
-    broker.manager.reading_failed(ShortFile("/elsewhere/file"))
-    run_whole(broker.manager.check_directories_steps())
+    broker.manager.on_read_error(ShortFile(path))
+    broker.manager.on_read_error(ShortFile("/elsewhere/file"))
+    run_blocking(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == []
 
 
 def test_an_error_of_the_disk_while_sending_fails_the_directory() -> None:
     broker = filled()
     path = active_path(broker.manager.get(ONE))
-    broker.manager.reading_failed(OSError(5, "Input/output error", path))
+    broker.manager.on_read_error(OSError(5, "Input/output error", path))
     assert broker.manager.offline_partitions == [ONE, TWO]
 
 
@@ -128,7 +128,7 @@ def test_an_error_of_the_disk_while_sending_fails_the_directory() -> None:
 def test_with_a_failed_partition_no_stop_is_clean_and_the_next_start_recovers(how: str) -> None:
     broker = filled()
     DAMAGE[how](broker, active_path(broker.manager.get(ONE)))
-    run_whole(broker.manager.check_directories_steps())
+    run_blocking(broker.manager.check_directories_steps())
     broker.put(TWO, b"c")
     broker.manager.store_checkpoints()
     broker.stop(epoch=3)
@@ -145,7 +145,7 @@ def test_with_a_failed_partition_no_stop_is_clean_and_the_next_start_recovers(ho
 def test_a_failed_partition_can_be_deleted_and_made_again() -> None:
     broker = filled()
     cut(broker, active_path(broker.manager.get(ONE)))
-    run_whole(broker.manager.check_directories_steps())
+    run_blocking(broker.manager.check_directories_steps())
     broker.manager.delete(ONE)
     assert broker.manager.offline_partitions == []
     broker.create(ONE)

@@ -17,7 +17,7 @@ from millstream.replication.errors import NotLeader
 from millstream.replication.follower import Follower
 from millstream.replication.partitions import Partitions
 from millstream.runtime.disk import ShortFile
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 
 ME, OTHER = BrokerId(1), BrokerId(2)
 
@@ -171,10 +171,10 @@ def test_strays_are_deleted_only_when_told_to() -> None:
     image = here.plane.controller.image
     again = Partitions(here.plane.logs, here.plane.settings, broker_id=ME)
     kept = image.changed(put=[here.topic(ME, epoch=1)])
-    assert run_whole(again.delete_strays_steps(kept)) == []
+    assert run_blocking(again.delete_strays_steps(kept)) == []
     remade = image.changed(put=[here.topic(ME, epoch=0, number=8)])
     assert here.has_log()
-    assert run_whole(again.delete_strays_steps(remade)) == [TopicPartition("t", 0)]
+    assert run_blocking(again.delete_strays_steps(remade)) == [TopicPartition("t", 0)]
     again.attach(remade)
     assert again.get(("t", 0)).log_end == 0
 
@@ -209,7 +209,7 @@ def test_leaderships_that_were_given_up_come_back_only_with_a_newer_state() -> N
 
 
 def lost(here: Here) -> list[tuple[TopicId, int]]:
-    return run_whole(here.partitions.find_lost_steps())
+    return run_blocking(here.partitions.find_lost_steps())
 
 
 @pytest.mark.parametrize("leader", [ME, OTHER])

@@ -15,7 +15,7 @@ from millstream.replication.errors import (
     NotLeader,
     OffsetNotAvailable,
 )
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 from millstream.storage.ports import AppendOutcome
 from millstream.testing.log_kit import SMALL_SEGMENTS
 from millstream.wire.errors import ErrorCode
@@ -399,7 +399,7 @@ def test_a_restart_with_followers_begins_at_the_stored_high_watermark() -> None:
     async def story(cluster: Cluster) -> None:
         first = cluster[1].append(b"a")
         await cluster.until(lambda: first)
-        run_whole(cluster[1].partitions.store_high_watermarks_steps())
+        run_blocking(cluster[1].partitions.store_high_watermarks_steps())
         cluster.world.network.partition("broker-1", "broker-2")
         cluster[1].append(b"b", acks=1)
         await cluster[1].crash()

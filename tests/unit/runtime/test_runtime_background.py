@@ -1,4 +1,4 @@
-"""Background work: results come back on the loop, limits hold, closing waits and tells."""
+"""Background work: results come back on the loop, limits hold, closing waits and reports."""
 
 import asyncio
 import threading

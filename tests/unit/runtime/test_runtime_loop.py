@@ -101,7 +101,7 @@ def test_what_comes_for_the_carrier_takes_no_turn_of_the_loop(
 def test_a_callback_that_handling_scheduled_runs_next(
     loop: DirectLoop, carrier: PairCarrier
 ) -> None:
-    """Also while the carrier has more: nobody else would wake the loop."""
+    """Also while the poller has more: nothing else would wake the loop."""
     done = loop.create_future()
     handled: list[int] = []
 
@@ -116,7 +116,7 @@ def test_a_callback_that_handling_scheduled_runs_next(
     carrier.then = then
     send_when_idle(loop, carrier, bytes(50))
     finish(loop, done)
-    assert handled[0] <= 2  # the loop looks once more before it runs what is ready
+    assert handled[0] <= 2  # the loop polls once more before it runs what is ready
 
 
 def test_a_timer_that_handling_set_ends_the_wait(loop: DirectLoop, carrier: PairCarrier) -> None:

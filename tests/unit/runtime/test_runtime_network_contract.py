@@ -27,7 +27,7 @@ def play(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
 
 class Recorder(asyncio.Protocol):
-    """Keeps what it hears and lets a test wait for it."""
+    """Keeps what it receives and lets a test wait for it."""
 
     def __init__(self, accepted: "Accepted | None" = None, *, echoes: bool = False) -> None:
         self.accepted = accepted

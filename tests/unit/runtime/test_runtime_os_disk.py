@@ -71,7 +71,7 @@ def test_a_write_that_makes_no_progress_is_an_error(
     monkeypatch.setattr(os, "pwrite", lambda *_: 0)
     with (
         OsDisk().open_write(f"{tmp_path}/a") as file,
-        pytest.raises(OSError, match="takes no more bytes"),
+        pytest.raises(OSError, match="accepts no more bytes"),
     ):
         file.write_at(0, b"x")
 

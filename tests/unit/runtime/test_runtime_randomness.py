@@ -1,4 +1,4 @@
-"""Randomness follows its seed alone, and components do not disturb each other."""
+"""Randomness depends only on its seed, and components do not disturb each other."""
 
 from millstream.runtime.randomness import Randomness, SeededRandomness, system_randomness
 

@@ -1,4 +1,4 @@
-"""Long work in turns: everybody else waits for one step at most."""
+"""Cooperative scheduling: everything else waits for one step at most."""
 
 import asyncio
 import threading
@@ -15,15 +15,15 @@ from millstream.runtime.background import (
     ThreadBackground,
 )
 from millstream.runtime.scheduler import (
-    Begun,
     Computation,
     CooperativeScheduler,
-    Pace,
     StepGenerator,
-    begin,
-    in_parts,
-    on_the_loop,
-    run_whole,
+    UnfinishedSteps,
+    YieldCounter,
+    chunked,
+    run_blocking,
+    run_first_step,
+    run_on_loop,
 )
 from millstream.testing.sim import virtual_loop
 from millstream.testing.sim.background import InlineBackground
@@ -37,7 +37,7 @@ def counting(count: int, seen: list[str], name: str = "") -> StepGenerator[int]:
     return count
 
 
-def asking(*works: Any) -> StepGenerator[list[Any]]:
+def yielding(*works: Any) -> StepGenerator[list[Any]]:
     """What each work gave, or raised."""
     results: list[Any] = []
     for work in works:
@@ -54,9 +54,9 @@ def broken() -> None:
 
 def test_run_whole_does_everything_on_the_spot() -> None:
     seen: list[str] = []
-    assert run_whole(counting(3, seen)) == 3
+    assert run_blocking(counting(3, seen)) == 3
     assert seen == ["0", "1", "2"]
-    assert run_whole(asking(lambda: 5, broken, None)) == [5, "broken", None]
+    assert run_blocking(yielding(lambda: 5, broken, None)) == [5, "broken", None]
 
 
 def test_an_error_of_the_steps_is_the_callers() -> None:
@@ -64,7 +64,7 @@ def test_an_error_of_the_steps_is_the_callers() -> None:
         yield broken
 
     with pytest.raises(ValueError, match="broken"):
-        run_whole(failing())
+        run_blocking(failing())
     with pytest.raises(ValueError, match="broken"):
         virtual_loop.run(
             lambda: CooperativeScheduler(InlineBackground()).run(failing(), name="failing")
@@ -73,12 +73,14 @@ def test_an_error_of_the_steps_is_the_callers() -> None:
 
 def test_what_ends_in_its_first_turn_needs_no_other() -> None:
     seen: list[str] = []
-    assert begin(counting(0, seen)) == 0
-    begun = begin(counting(2, seen))
-    assert isinstance(begun, Begun)
+    assert run_first_step(counting(0, seen)) == 0
+    unfinished = run_first_step(counting(2, seen))
+    assert isinstance(unfinished, UnfinishedSteps)
     assert seen == ["0"]
     assert (
-        virtual_loop.run(lambda: CooperativeScheduler(InlineBackground()).go_on(begun, name="rest"))
+        virtual_loop.run(
+            lambda: CooperativeScheduler(InlineBackground()).resume(unfinished, name="rest")
+        )
         == 2
     )
     assert seen == ["0", "1"]
@@ -109,7 +111,7 @@ def test_blocking_work_runs_elsewhere_and_its_error_comes_back() -> None:
     async def work() -> list[Any]:
         scheduler = CooperativeScheduler(InlineBackground())
         assert not scheduler.is_busy
-        return await scheduler.run(asking(lambda: 5, broken), name="work")
+        return await scheduler.run(yielding(lambda: 5, broken), name="work")
 
     assert virtual_loop.run(work) == [5, "broken"]
 
@@ -129,12 +131,12 @@ class CrowdedBackground(InlineBackground):
 def test_without_room_in_the_background_work_waits() -> None:
     background = CrowdedBackground()
     scheduler = CooperativeScheduler(background)
-    assert virtual_loop.run(lambda: scheduler.run(asking(lambda: 5), name="work")) == [5]
+    assert virtual_loop.run(lambda: scheduler.run(yielding(lambda: 5), name="work")) == [5]
     assert not background.refusals
 
 
 class SilentBackground(InlineBackground):
-    """Never tells what became of the work."""
+    """Never reports the outcome of the work."""
 
     last: Callable[[], None]
 
@@ -161,7 +163,7 @@ def test_steps_that_are_given_up_are_closed() -> None:
         assert scheduler.is_busy
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        background.last()  # late, and nobody is there to hear it
+        background.last()  # late, when nothing waits for it any more
         assert not scheduler.is_busy
 
     virtual_loop.run(work)
@@ -170,21 +172,21 @@ def test_steps_that_are_given_up_are_closed() -> None:
 
 def test_coroutines_take_steps_without_another_thread() -> None:
     seen: list[str] = []
-    assert virtual_loop.run(lambda: on_the_loop(counting(3, seen))) == 3
+    assert virtual_loop.run(lambda: run_on_loop(counting(3, seen))) == 3
     with pytest.raises(InvariantViolated):
-        virtual_loop.run(lambda: on_the_loop(asking(lambda: 5)))
+        virtual_loop.run(lambda: run_on_loop(yielding(lambda: 5)))
 
 
 def test_pace_and_parts() -> None:
-    pace = Pace(3)
+    pace = YieldCounter(3)
     assert [pace.is_due() for _ in range(7)] == [False, False, True] * 2 + [False]
     assert pace.is_due(100)
-    assert [list(part) for part in in_parts(range(5), 2)] == [[0, 1], [2, 3], [4]]
-    assert list(in_parts([], 2)) == []
+    assert [list(part) for part in chunked(range(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert list(chunked([], 2)) == []
 
 
 def test_large_requests_leave_threads_for_the_others() -> None:
-    """However many wait: who has turns of its own gets a thread at once."""
+    """However many wait: work with a scheduler of its own gets a thread at once."""
     release = threading.Event()
 
     async def scenario() -> None:
@@ -194,7 +196,7 @@ def test_large_requests_leave_threads_for_the_others() -> None:
             asyncio.create_task(requests.in_worker_thread(release.wait, name="heavy"))
             for _ in range(3 * WORKERS_DEFAULT)
         ]
-        await asyncio.sleep(0)  # all of them ask before the other
+        await asyncio.sleep(0)  # all of them submit before the other
         try:
             async with asyncio.timeout(5):
                 assert (
@@ -212,7 +214,7 @@ def test_large_requests_leave_threads_for_the_others() -> None:
 
 
 def test_a_stop_ends_computations_and_lets_other_jobs_finish() -> None:
-    """What is computed is nobody's any more; what is on its way to the disk must get there."""
+    """A computation is needed by no one any more; a write to the disk must be finished."""
     may_end = threading.Event()
     computed: list[str] = []
 

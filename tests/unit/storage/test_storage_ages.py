@@ -41,7 +41,8 @@ def emptied(*, wait_ms: int = HOUR_MS // 2) -> Bench:
 def one_segment_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two segments that were cleaned stay two."""
     monkeypatch.setattr(
-        "millstream.storage.compaction.job.grouped", lambda sources, _: [[one] for one in sources]
+        "millstream.storage.compaction.job.group_sources",
+        lambda sources, _: [[one] for one in sources],
     )
 
 

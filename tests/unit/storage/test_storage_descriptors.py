@@ -26,7 +26,7 @@ from millstream.testing.sim.disk import SimDisk, SimFile
 from millstream.testing.sim.disk_faults import DiskFault, DiskOperation, os_error
 from millstream.testing.sim.durability import FateChooser
 
-Told = list[OperatingError | None]
+FlushResults = list[OperatingError | None]
 
 TINY_SEGMENTS = SMALL_SEGMENTS.__class__(
     segment_bytes=300, index_interval_bytes=100, file_delete_delay_ms=0, retention_ms=-1
@@ -34,7 +34,7 @@ TINY_SEGMENTS = SMALL_SEGMENTS.__class__(
 """Two or three batches each."""
 
 FEW = SEGMENTS_PER_FLUSH_MAX + SMALL_FILES_AT_ONCE_MAX + 8
-"""What the flush of one log may hold open, with a few for whoever else is there."""
+"""What the flush of one log may hold open, with a few for other uses."""
 
 
 class Peak:
@@ -127,19 +127,19 @@ def test_a_log_of_many_segments_is_closed_with_few_files_open(peak: Peak) -> Non
 
 
 def test_who_waits_for_many_segments_is_told_after_the_last() -> None:
-    """I-01: the rounds in between are nobody's business."""
+    """I-01: the rounds in between are not visible."""
     story = long_log_without_a_recovery_point()
     background = StepBackground()
     commit = GroupCommit(story.opened.owner, background)
-    told: Told = []
-    commit.request(story.log, told.append)
+    results: FlushResults = []
+    commit.request(story.log, results.append)
     points = []
     while background.run_next() is not None:
         points.append(story.log.recovery_point)
-        assert told == ([None] if story.log.recovery_point == story.log.log_end else [])
+        assert results == ([None] if story.log.recovery_point == story.log.log_end else [])
     assert len(points) == -(-len(story.log.segments) // SEGMENTS_PER_FLUSH_MAX)
     assert points == sorted(set(points))
-    assert told == [None]
+    assert results == [None]
     story.lose_power()
     assert story.log.log_end == points[-1]
 
@@ -148,12 +148,12 @@ def test_a_failure_in_a_later_round_is_told() -> None:
     story = long_log_without_a_recovery_point()
     background = StepBackground()
     commit = GroupCommit(story.opened.owner, background)
-    told: Told = []
-    commit.request(story.log, told.append)
+    results: FlushResults = []
+    commit.request(story.log, results.append)
     background.run_next()
     story.disk.faults.fail_next("sync", path_part=".log")
     background.run_all()
-    assert [type(one) for one in told] == [StorageFailed]
+    assert [type(one) for one in results] == [StorageFailed]
 
 
 def test_a_job_that_covers_a_part_trusts_no_more_than_that() -> None:
@@ -209,7 +209,7 @@ def test_a_group_that_runs_out_of_descriptors_goes_on_with_what_it_has() -> None
     background = StepBackground()
     broker = Broker(background=background)
     broker.create(ONE, TWO)
-    told: Told = []
+    results: FlushResults = []
     broker.put(ONE, b"a")
     broker.put(TWO, b"b")
     broker.manager.files.close()
@@ -218,16 +218,16 @@ def test_a_group_that_runs_out_of_descriptors_goes_on_with_what_it_has() -> None
     broker.put(TWO, b"b")
     shortage = DiskFault(operation="open", errno=errno.EMFILE, path_part="events-1", times=None)
     background.room = 0
-    broker.manager.flush(broker.manager.get(ONE), told.append)
-    broker.manager.flush(broker.manager.get(TWO), told.append)
+    broker.manager.flush(broker.manager.get(ONE), results.append)
+    broker.manager.flush(broker.manager.get(TWO), results.append)
     for segment in broker.manager.get(TWO).segments:
         segment.log._close()
     broker.disk.faults.plan(shortage)
     background.room = 100
     broker.manager.flush_due()
     background.run_next()
-    assert told[0] is None
-    assert [type(one) for one in told[1:]] == [TooManyOpenFiles]
+    assert results[0] is None
+    assert [type(one) for one in results[1:]] == [TooManyOpenFiles]
     assert broker.manager.offline_partitions == []
 
 
@@ -251,11 +251,11 @@ def flush_now(story: Story) -> OperatingError | None:
 
 def flush_in_group(story: Story) -> OperatingError | None:
     background = StepBackground()
-    told: Told = []
-    GroupCommit(story.opened.owner, background).request(story.log, told.append)
+    results: FlushResults = []
+    GroupCommit(story.opened.owner, background).request(story.log, results.append)
     background.run_all()
-    assert len(told) == 1
-    return told[0]
+    assert len(results) == 1
+    return results[0]
 
 
 @pytest.mark.parametrize("flush", [flush_now, flush_in_group])

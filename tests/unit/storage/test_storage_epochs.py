@@ -68,7 +68,7 @@ def test_an_entry_below_zero_is_a_bug(entry: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "answer"),
+    ("requested", "answer"),
     [
         (-1, UNDEFINED),
         (0, (0, 10)),  # below the first: what it wrote is gone, begin at our first epoch
@@ -78,15 +78,15 @@ def test_an_entry_below_zero_is_a_bug(entry: tuple[int, int]) -> None:
         (4, (4, 30)),
         (6, (4, 30)),
         (7, (7, LOG_END)),
-        (8, UNDEFINED),  # a leader cannot be asked about an epoch after its own
+        (8, UNDEFINED),  # a leader has no end for an epoch after its own
     ],
 )
-def test_where_an_epoch_ended(asked: int, answer: tuple[int, int]) -> None:
+def test_where_an_epoch_ended(requested: int, answer: tuple[int, int]) -> None:
     """KIP-101, KIP-279: the rules of OffsetForLeaderEpoch."""
     epochs = epochs_of((2, 10), (4, 20), (7, 30))
-    if asked in (0, 1):
-        answer = (asked, answer[1])
-    assert epochs.end_offset_for(LeaderEpoch(asked), LOG_END) == answer
+    if requested in (0, 1):
+        answer = (requested, answer[1])
+    assert epochs.end_offset_for(LeaderEpoch(requested), LOG_END) == answer
 
 
 def test_without_entries_every_epoch_end_is_undefined() -> None:

@@ -16,7 +16,7 @@ from millstream.runtime.disk import NotAFile
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.log.reader import Isolation
-from millstream.storage.manager.log_manager import LogManager, Seams, StartReport
+from millstream.storage.manager.log_manager import LogManager, StartReport, StorageDependencies
 from millstream.testing.log_kit import SMALL_SEGMENTS
 from millstream.testing.sim.background import InlineBackground
 
@@ -25,7 +25,7 @@ FILES = (f"{FIRST}.log", f"{FIRST}.index", f"{FIRST}.timeindex")
 
 
 def in_time(call: Callable[[], object]) -> None:
-    """Fail by name where a call would wait for ever."""
+    """Fail by name where a call would wait forever."""
     failures: list[BaseException] = []
 
     def run() -> None:
@@ -37,14 +37,16 @@ def in_time(call: Callable[[], object]) -> None:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(20)
-    assert not thread.is_alive(), "it waits for somebody at the other end of a pipe"
+    assert not thread.is_alive(), "it waits for the other end of a pipe"
     for error in failures:
         raise error
 
 
 def started(root: Path) -> tuple[LogManager, StartReport]:
-    seams = Seams(OsDisk(), SystemClock(), SeededRandomness(1), InlineBackground())
-    manager = LogManager(seams, [str(root)])
+    dependencies = StorageDependencies(
+        OsDisk(), SystemClock(), SeededRandomness(1), InlineBackground()
+    )
+    manager = LogManager(dependencies, [str(root)])
     return manager, manager.start(lambda _partition, _topic_id: SMALL_SEGMENTS)
 
 
@@ -87,12 +89,12 @@ def test_a_pipe_for_a_file_of_the_directory_is_an_error(root: Path, name: str) -
     os.mkfifo(root / name)
     disk = OsDisk()
 
-    def look() -> None:
+    def check() -> None:
         for call in (disk.open_read, disk.open_write, disk.size):
             with pytest.raises(NotAFile, match="not a regular file"):
                 call(str(root / name))
 
-    in_time(look)
+    in_time(check)
 
 
 def test_a_pipe_that_comes_later_takes_no_directory_offline(root: Path) -> None:

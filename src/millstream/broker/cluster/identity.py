@@ -21,7 +21,7 @@ from millstream.controller.store import BROKER
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.runtime.disk import Disk, read_whole, write_atomically
 from millstream.runtime.randomness import Randomness
-from millstream.storage.directories.log_directory import Withheld
+from millstream.storage.directories.log_directory import MissingDirectory
 
 _MARK: Final = b"the metadata of these logs is in the coordination service of their cluster\n"
 _EPOCH: Final = re.compile(rb"([0-9]{1,18})\n?")
@@ -45,7 +45,7 @@ class ClusterIdentity:
         self._directory_ids: dict[str, UUID] = {}
         self._known: dict[UUID, str] = {}
         """Directories that this broker has had, without those that are not needed any more."""
-        self.withheld: list[Withheld] = []
+        self.withheld: list[MissingDirectory] = []
         """Directories that are not there, and whose logs may be missing."""
         self.complete_since: BrokerEpoch | None = None
         """Where directories are not there and nothing seems to be missing: since which epoch."""

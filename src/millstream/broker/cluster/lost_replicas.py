@@ -16,7 +16,7 @@ from millstream.controller.image import ClusterImage
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, TopicId
 from millstream.observe.logs import get_logger
 from millstream.replication.partitions import Partitions
-from millstream.runtime.scheduler import in_parts, on_the_loop
+from millstream.runtime.scheduler import chunked, run_on_loop
 from millstream.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     RequestDirectoryData,
@@ -61,9 +61,9 @@ class LostReplicas:
         return self._tell(self._broker_epoch())
 
     async def _tell(self, epoch: BrokerEpoch) -> None:
-        found = await on_the_loop(self._partitions().find_lost_steps())
+        found = await run_on_loop(self._partitions().find_lost_steps())
         lost = [LostReplica(*one) for one in found if not self._is_known(*one)]
-        for part in in_parts(lost, REPLICAS_MAX):
+        for part in chunked(lost, REPLICAS_MAX):
             try:
                 await self._send(part, epoch)
             except GivenUp:

@@ -22,7 +22,7 @@ from millstream.runtime.disk import Disk, read_whole, write_atomically
 from millstream.storage import names
 from millstream.storage.directories import clean_shutdown
 from millstream.storage.directories.clean_shutdown import CleanShutdown
-from millstream.storage.directories.log_directory import Withheld
+from millstream.storage.directories.log_directory import MissingDirectory
 from millstream.storage.directories.partition_metadata import format_topic_id, parse_topic_id
 
 _KIND: Final = "log-directories"
@@ -81,7 +81,7 @@ def complete_since(disk: Disk, directories: Iterable[str]) -> BrokerEpoch | None
     for directory in directories:
         try:
             found = disk.list_directory(directory)
-            marker = clean_shutdown.look(disk, directory)
+            marker = clean_shutdown.read(disk, directory)
         except FileNotFoundError:
             continue  # a new one, which is not made yet
         except OSError:
@@ -98,7 +98,7 @@ def complete_since(disk: Disk, directories: Iterable[str]) -> BrokerEpoch | None
 
 def withheld(
     gone: Known, found: Mapping[str, MetaProperties], configured: Sequence[str]
-) -> list[Withheld]:
+) -> list[MissingDirectory]:
     """The absent ones, as they are kept offline and told."""
     made = []
     for one, path in gone.items():
@@ -106,7 +106,7 @@ def withheld(
         there = found.get(path)
         is_taken = there is not None and there.directory_id is not None
         made.append(
-            Withheld(
+            MissingDirectory(
                 f"{path} ({text})" if is_taken else path,
                 path,
                 _reason(text, path, is_taken=is_taken, is_configured=path in configured),

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 from millstream.broker.configs.changes import KeyChange, Outcome, ResourceChange, alter_resources
 from millstream.broker.requests.context import Context
-from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 
 
@@ -41,9 +41,9 @@ async def alter(
     validate_only: bool,
 ) -> list[R]:
     """Make the changes, or check that they could be made; an answer for each, in their order."""
-    wanted = await on_the_loop(changes)
+    wanted = await run_on_loop(changes)
     outcomes = await alter_resources(context, wanted, validate_only=validate_only)
-    return await on_the_loop(_answer_steps(wanted, outcomes, response))
+    return await run_on_loop(_answer_steps(wanted, outcomes, response))
 
 
 def change_steps(
@@ -51,7 +51,7 @@ def change_steps(
 ) -> StepGenerator[list[ResourceChange]]:
     """The changes that a request asks for, in steps."""
     changes = []
-    pace = Pace()
+    pace = YieldCounter()
     for one in resources:
         keys = keys_of(one)
         changes.append(
@@ -66,7 +66,7 @@ def _answer_steps(
     resources: Sequence[Resource], outcomes: Sequence[Outcome], response: type[R]
 ) -> StepGenerator[list[R]]:
     answers = []
-    pace = Pace()
+    pace = YieldCounter()
     for one, outcome in zip(resources, outcomes, strict=True):
         answers.append(_answer(one, outcome, response))
         if pace.is_due():

@@ -398,7 +398,7 @@ def _divergence(leader: ReadableReplica, cursor: Cursor) -> tuple[int, int] | No
         return None  # our newest epoch ends with our log: most are there
     epoch, end_offset = leader.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
     if epoch < 0 or offset < log.log_start:
-        raise OffsetOutOfRange(asked=Offset(offset), start=log.log_start, end=log.log_end)
+        raise OffsetOutOfRange(requested=Offset(offset), start=log.log_start, end=log.log_end)
     if epoch < cursor.last_fetched_epoch or end_offset < offset:
         return epoch, end_offset
     return None

@@ -22,7 +22,7 @@ from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import TopicPartition
-from millstream.runtime.scheduler import Pace, StepGenerator, in_parts
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, chunked
 from millstream.storage.names import is_legal_partition
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.alter_replica_log_dirs import (
@@ -46,11 +46,11 @@ def handle(
     for directory in request.dirs:
         for topic in directory.topics:
             paths = wanted.setdefault(topic.name, {})
-            for part in in_parts(topic.partitions, NAMES_PER_TURN):
+            for part in chunked(topic.partitions, NAMES_PER_TURN):
                 paths.update(dict.fromkeys(part, directory.path))
                 if len(part) == NAMES_PER_TURN:
                     yield None
-    pace = Pace(MOVES_PER_TURN)
+    pace = YieldCounter(MOVES_PER_TURN)
     response = AlterReplicaLogDirsResponse()
     for name, paths in wanted.items():
         result = AlterReplicaLogDirTopicResult(topic_name=name)

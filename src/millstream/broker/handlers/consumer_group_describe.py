@@ -21,7 +21,7 @@ from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.groups.errors import InvalidGroupId
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
-from millstream.runtime.scheduler import Pace
+from millstream.runtime.scheduler import YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -37,7 +37,7 @@ async def handle(
     if not is_consumer_protocol_on(context):
         return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
     response = ConsumerGroupDescribeResponse()
-    pace = Pace()
+    pace = YieldCounter()
     for name in dict.fromkeys(request.group_ids):
         found: DescribedGroup | OperatingError = InvalidGroupId()
         if name:

@@ -21,7 +21,7 @@ from millstream.controller.errors import TooManyPartitions
 from millstream.controller.topics import MorePartitions
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
-from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -33,7 +33,7 @@ from millstream.wire.messages.create_partitions import (
 
 async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Grow what can be grown, and say why the rest was not."""
-    wanted = await on_the_loop(_wanted(request))
+    wanted = await run_on_loop(_wanted(request))
     change = context.services.controller.create_partitions(
         wanted, validate_only=request.validate_only
     )
@@ -43,7 +43,7 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePa
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
     except TooManyPartitions as error:  # of all topics together, so that each is told
         outcomes = [error] * len(wanted)
-    return await on_the_loop(_answer_steps(wanted, outcomes))
+    return await run_on_loop(_answer_steps(wanted, outcomes))
 
 
 def failed(
@@ -61,7 +61,7 @@ def failed(
 
 def _wanted(request: CreatePartitionsRequest) -> StepGenerator[list[MorePartitions]]:
     wanted = []
-    pace = Pace()
+    pace = YieldCounter()
     for topic in request.topics:
         wanted.append(_more(topic))
         if pace.is_due(1 + len(topic.assignments or ())):
@@ -73,7 +73,7 @@ def _answer_steps(
     wanted: Sequence[MorePartitions], outcomes: Sequence[OperatingError | None]
 ) -> StepGenerator[CreatePartitionsResponse]:
     results: dict[str, CreatePartitionsTopicResult] = {}
-    pace = Pace()
+    pace = YieldCounter()
     for more, outcome in zip(wanted, outcomes, strict=True):
         results[more.name] = _result(more.name, outcome)
         if pace.is_due():

@@ -26,7 +26,7 @@ from millstream.controller.image import TopicImage
 from millstream.controller.topics import NewTopic
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
-from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_topics import (
     CreatableTopic,
@@ -45,7 +45,7 @@ _FIRST_WITH_CONFIGS: Final = 5
 async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create what can be created, and say why the rest was not."""
     services = context.services
-    wanted = await on_the_loop(_wanted(request))
+    wanted = await run_on_loop(_wanted(request))
     change = services.controller.create_topics(
         wanted, validate_only=request.validate_only, defaults=topic_defaults(services)
     )
@@ -57,7 +57,7 @@ async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopics
         outcomes = [error] * len(wanted)
     has_configs = context.version >= _FIRST_WITH_CONFIGS
     answering = _Answering(services, has_configs=has_configs)
-    return await on_the_loop(answering.steps(wanted, outcomes))
+    return await run_on_loop(answering.steps(wanted, outcomes))
 
 
 def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> CreateTopicsResponse:
@@ -69,7 +69,7 @@ def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> Crea
 
 def _wanted(request: CreateTopicsRequest) -> StepGenerator[list[NewTopic]]:
     wanted = []
-    pace = Pace()
+    pace = YieldCounter()
     for topic in request.topics:
         wanted.append(_new_topic(topic))
         if pace.is_due(1 + len(topic.assignments) + len(topic.configs)):
@@ -106,7 +106,7 @@ class _Answering:
     ) -> StepGenerator[CreateTopicsResponse]:
         """The answer, in steps."""
         results: dict[str, CreatableTopicResult] = {}
-        pace = Pace(RESULTS_PER_TURN)
+        pace = YieldCounter(RESULTS_PER_TURN)
         for topic, outcome in zip(wanted, outcomes, strict=True):
             # By name: one that is in the request twice has one answer.
             results[topic.name] = self._result(topic.name, outcome)

@@ -15,7 +15,7 @@ from millstream.broker.groups.calls import coordinator_of, group_code, response_
 from millstream.broker.requests.context import Context
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
-from millstream.runtime.scheduler import Pace, in_parts
+from millstream.runtime.scheduler import YieldCounter, chunked
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -33,7 +33,7 @@ async def handle(context: Context, request: DeleteGroupsRequest) -> DeleteGroups
     """Ask every group, each once."""
     response = DeleteGroupsResponse()
     names = list(dict.fromkeys(request.groups_names))
-    for some in in_parts(names, GROUPS_AT_ONCE_MAX):
+    for some in chunked(names, GROUPS_AT_ONCE_MAX):
         response.results += await _deleted(context, some)
     return response
 
@@ -41,7 +41,7 @@ async def handle(context: Context, request: DeleteGroupsRequest) -> DeleteGroups
 async def _deleted(context: Context, names: Sequence[str]) -> list[DeletableGroupResult]:
     coordinator = coordinator_of(context)
     responses = []
-    pace = Pace(GROUPS_PER_TURN)
+    pace = YieldCounter(GROUPS_PER_TURN)
     for name in names:
         responses.append(response_of(coordinator.delete_group, context, GroupId(name)))
         if pace.is_due():

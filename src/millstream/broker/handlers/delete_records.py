@@ -23,7 +23,7 @@ from millstream.controller.topics import INTERNAL_TOPICS
 from millstream.model.errors import OperatingError
 from millstream.model.ids import Offset, TopicPartition
 from millstream.replication.partition import Partition
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_records import (
     DeleteRecordsPartitionResult,
@@ -45,7 +45,7 @@ def handle(
     """Move the starts. Of a partition that is named twice the last wish counts."""
     wanted: dict[TopicPartition, int] = {}
     results: Results = {}
-    pace = Pace()
+    pace = YieldCounter()
     for topic in request.topics:
         results.setdefault(topic.name, {})
         for one in topic.partitions:

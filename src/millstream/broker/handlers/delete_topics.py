@@ -23,7 +23,7 @@ from millstream.controller.errors import UnknownTopic
 from millstream.controller.image import ClusterImage
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.delete_topics import (
     DeletableTopicResult,
@@ -46,14 +46,14 @@ async def handle(context: Context, request: DeleteTopicsRequest) -> DeleteTopics
         has_code = version >= _FIRST_WITH_DISABLED_CODE
         error = ErrorCode.TOPIC_DELETION_DISABLED if has_code else ErrorCode.INVALID_REQUEST
         return failed(request, error, version)
-    results, wanted = await on_the_loop(_sorted_out(_asked(request, version), services.image))
+    results, wanted = await run_on_loop(_sorted_out(_asked(request, version), services.image))
     try:
         outcomes = await within(
             request.timeout_ms, services.controller.delete_topics([one.target for one in wanted])
         )
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, version)
-    await on_the_loop(_fill(wanted, outcomes))
+    await run_on_loop(_fill(wanted, outcomes))
     return DeleteTopicsResponse(responses=results)
 
 
@@ -109,7 +109,7 @@ class _Asked:
 def _fill(
     wanted: Sequence[_Asked], outcomes: Sequence[OperatingError | None]
 ) -> StepGenerator[None]:
-    pace = Pace()
+    pace = YieldCounter()
     for asked, outcome in zip(wanted, outcomes, strict=True):
         asked.fill(outcome)
         if pace.is_due():
@@ -122,7 +122,7 @@ def _sorted_out(
     """The answers in their order, and those that the controller has to fill."""
     results: list[DeletableTopicResult] = []
     wanted: dict[str | TopicId, _Asked] = {}
-    pace = Pace()
+    pace = YieldCounter()
     for one in states:
         if pace.is_due():
             yield None

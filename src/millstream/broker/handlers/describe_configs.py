@@ -24,7 +24,7 @@ from millstream.model.config.errors import InvalidConfigRequest
 from millstream.model.config.resources import ResourceType
 from millstream.model.errors import OperatingError
 from millstream.observe import logs
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -49,7 +49,7 @@ def handle(
     # Each resource once: a small request must not buy an answer thousands of times its size.
     wanted = {(one.resource_type, one.resource_name): one for one in request.resources}
     response = DescribeConfigsResponse()
-    pace = Pace(ENTRIES_PER_TURN)
+    pace = YieldCounter(ENTRIES_PER_TURN)
     for one in wanted.values():
         result = _result(context, one, request)
         response.results.append(result)

@@ -14,7 +14,7 @@ from millstream.broker.requests.context import Context
 from millstream.controller.views import GROUP_OPERATIONS_ALL
 from millstream.model.errors import OperatingError
 from millstream.model.ids import GroupId
-from millstream.runtime.scheduler import Pace
+from millstream.runtime.scheduler import YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_groups import (
     DescribedGroup,
@@ -26,7 +26,7 @@ from millstream.wire.messages.describe_groups import (
 async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Ask every group, each once."""
     response = DescribeGroupsResponse()
-    pace = Pace()
+    pace = YieldCounter()
     for name in dict.fromkeys(request.groups):
         found = await response_of(coordinator_of(context).describe_group, context, GroupId(name))
         if isinstance(found, OperatingError):

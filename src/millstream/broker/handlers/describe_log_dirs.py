@@ -15,7 +15,7 @@ from collections.abc import Container
 
 from millstream.broker.requests.context import Context
 from millstream.model.ids import TopicPartition
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_log_dirs import (
@@ -77,7 +77,7 @@ def _topics(
 ) -> StepGenerator[list[DescribeLogDirsTopic]]:
     logs = context.services.logs
     found: dict[str, list[DescribeLogDirsPartition]] = {}
-    pace = Pace()
+    pace = YieldCounter()
     for log in logs:
         if pace.is_due():
             yield None

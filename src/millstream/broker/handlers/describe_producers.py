@@ -14,7 +14,7 @@ Where it differs from Kafka: a partition that is named several times is answered
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.storage.names import is_legal_topic
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_producers import (
@@ -31,7 +31,7 @@ def handle(
     context: Context, request: DescribeProducersRequest
 ) -> StepGenerator[DescribeProducersResponse]:
     """List the producers of every partition asked for."""
-    pace = Pace()
+    pace = YieldCounter()
     response = DescribeProducersResponse()
     for topic in request.topics:
         response.topics.append((yield from _topic(context, topic, pace)))
@@ -48,7 +48,9 @@ def failed(
     return DescribeProducersResponse(topics=[_refused(topic, error) for topic in request.topics])
 
 
-def _topic(context: Context, topic: TopicRequest, pace: Pace) -> StepGenerator[TopicResponse]:
+def _topic(
+    context: Context, topic: TopicRequest, pace: YieldCounter
+) -> StepGenerator[TopicResponse]:
     if not is_legal_topic(topic.name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
         return _refused(topic, error, f"{topic.name!r} is not a legal name of a topic")
@@ -73,7 +75,7 @@ def _refused(topic: TopicRequest, error: ErrorCode, message: str | None = None) 
 
 
 def _partition(
-    context: Context, topic: str, index: int, pace: Pace
+    context: Context, topic: str, index: int, pace: YieldCounter
 ) -> StepGenerator[PartitionResponse]:
     if pace.is_due():
         yield None

@@ -18,7 +18,7 @@ from millstream.controller.errors import InvalidTopicName
 from millstream.controller.image import TopicImage
 from millstream.controller.topics import check_topic_name, is_internal
 from millstream.controller.views import TOPIC_OPERATIONS_ALL, PartitionViews
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -44,7 +44,7 @@ def handle(
     limit = min(services.configs.get_int(PARTITION_LIMIT), request.response_partition_limit)
     page = _Page(context, partitions_left=max(1, limit))
     is_by_name = bool(request.topics)
-    pace = Pace()
+    pace = YieldCounter()
     for name in names:
         if pace.is_due():
             yield None
@@ -109,7 +109,7 @@ class _Page:
         """The next page begins here."""
         self.response.next_cursor = ResponseCursor(topic_name=topic, partition_index=partition)
 
-    def add(self, topic: TopicImage, first: int, pace: Pace) -> StepGenerator[None]:
+    def add(self, topic: TopicImage, first: int, pace: YieldCounter) -> StepGenerator[None]:
         """The topic from this partition on, as far as there is room."""
         end = min(len(topic.partitions), first + self._left)
         shown = []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millstream.broker.requests.advertised_brokers import advertised_brokers
 from millstream.broker.requests.context import Context
 from millstream.controller.views import Node
-from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.find_coordinator import (
     Coordinator,
@@ -65,7 +65,7 @@ def _refuse_steps(
         told = "a client asks for a coordinator of transactions: they are not supported yet"
         context.services.repeated.warning(told, told, client=context.peer.client_host)
     found = []
-    pace = Pace()
+    pace = YieldCounter()
     for key in _keys(request, context.version):
         found.append(_nobody(key, error, message))
         if pace.is_due():
@@ -77,7 +77,7 @@ async def _after_creation(
     context: Context, request: FindCoordinatorRequest, groups: "GroupService"
 ) -> FindCoordinatorResponse:
     await groups.topic()
-    return await on_the_loop(_find_steps(context, request, groups))
+    return await run_on_loop(_find_steps(context, request, groups))
 
 
 def _find_steps(
@@ -87,7 +87,7 @@ def _find_steps(
     nodes = advertised_brokers(context)
     by_id = {int(node.broker_id): node for node in nodes}
     found = []
-    pace = Pace()
+    pace = YieldCounter()
     for key in _keys(request, context.version):
         node = None
         if topic is not None:

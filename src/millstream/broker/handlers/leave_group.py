@@ -14,7 +14,7 @@ from typing import Any, Final
 from millstream.broker.groups.calls import GroupCall, coordinator_of, group_code, response_of
 from millstream.broker.requests.context import Context
 from millstream.model.errors import OperatingError
-from millstream.runtime.scheduler import in_parts
+from millstream.runtime.scheduler import chunked
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.leave_group import (
     LeaveGroupRequest,
@@ -46,7 +46,7 @@ async def _leave_in_parts(context: Context, request: LeaveGroupRequest) -> Leave
     when the client asks again.
     """
     response = LeaveGroupResponse()
-    for members in in_parts(request.members, MEMBERS_AT_ONCE_MAX):
+    for members in chunked(request.members, MEMBERS_AT_ONCE_MAX):
         part = LeaveGroupRequest(group_id=request.group_id, members=list(members))
         found = await response_of(coordinator_of(context).leave_group, context, part)
         if isinstance(found, OperatingError):

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from millstream.broker.configs.group_configs import groups_in
 from millstream.broker.requests.context import Context
 from millstream.model.config.resources import ResourceType
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_config_resources import (
     ConfigResource,
@@ -30,7 +30,7 @@ def handle(
     if not wanted <= known:
         return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
     response = ListConfigResourcesResponse()
-    pace = Pace()
+    pace = YieldCounter()
     for one in _resources(context, wanted):
         response.config_resources.append(one)
         if pace.is_due():

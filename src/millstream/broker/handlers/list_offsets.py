@@ -27,9 +27,9 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset, TimestampMs
 from millstream.replication.errors import OffsetNotAvailable
 from millstream.replication.partition import Partition
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.storage.log.reader import Isolation
-from millstream.storage.log.time_search import RecordPlace
+from millstream.storage.log.time_search import TimestampAndOffset
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -100,7 +100,7 @@ class _Asking:
 
     def steps(self) -> StepGenerator[None]:
         """Do the work."""
-        pace = Pace()
+        pace = YieldCounter()
         asked: dict[str, dict[int, ListOffsetsPartition | None]] = {}
         for topic in self._topics:
             ones = asked.setdefault(topic.name, {})
@@ -154,13 +154,13 @@ class _Asking:
 
     def _find_steps(
         self, leader: Partition, timestamp_ms: int
-    ) -> StepGenerator[RecordPlace | None]:
+    ) -> StepGenerator[TimestampAndOffset | None]:
         end = leader.visible_end(self._isolation)
         if timestamp_ms == LATEST:
             self._check_end(leader)
-            return RecordPlace(end, _NO_TIME, leader.leader_epoch)
+            return TimestampAndOffset(end, _NO_TIME, leader.leader_epoch)
         if timestamp_ms in (EARLIEST, EARLIEST_LOCAL):
-            return RecordPlace(leader.log_start, _NO_TIME, _first_epoch(leader))
+            return TimestampAndOffset(leader.log_start, _NO_TIME, _first_epoch(leader))
         if timestamp_ms in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return None
         if timestamp_ms == MAX_TIMESTAMP:

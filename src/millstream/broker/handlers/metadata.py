@@ -47,7 +47,13 @@ from millstream.controller.views import (
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
 from millstream.model.limits import PARTITIONS_PER_REQUEST_MAX
-from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, StepGenerator, on_the_loop, run_whole
+from millstream.runtime.scheduler import (
+    ITEMS_PER_TURN,
+    StepGenerator,
+    YieldCounter,
+    run_blocking,
+    run_on_loop,
+)
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import (
     MetadataRequest,
@@ -85,7 +91,7 @@ def handle(
     """Answer at once, unless topics have to be created first or there are many names."""
     if len(request.topics or ()) > ITEMS_PER_TURN:
         return _after_creation(context, request)
-    asked = run_whole(_wanted_topics_steps(request, context.version))
+    asked = run_blocking(_wanted_topics_steps(request, context.version))
     if asked is not None and _may_create(context.services, request, asked):
         return _after_creation(context, request)
     return _answer_steps(context, request, asked, {})
@@ -113,7 +119,7 @@ def _wanted_topics_steps(request: MetadataRequest, version: int) -> StepGenerato
     """What is asked for; None for what makes no sense. With one id given, names do not count."""
     ids: dict[TopicId, None] = {}
     names: dict[str, None] = {}
-    pace = Pace()
+    pace = YieldCounter()
     for topic in request.topics or ():
         if topic.topic_id != _NO_ID:
             if version < _FIRST_WITH_TOPIC_IDS:
@@ -149,7 +155,7 @@ def _may_create(services: Services, request: MetadataRequest, asked: _Asked) -> 
 
 def _to_create_steps(services: Services, names: Sequence[str]) -> StepGenerator[list[str]]:
     missing = []
-    pace = Pace()
+    pace = YieldCounter()
     for name in names:
         if name not in services.image.topics and _may_be_created(name):
             missing.append(name)
@@ -172,12 +178,12 @@ def _fault_of(name: str) -> ErrorCode | None:
 
 async def _after_creation(context: Context, request: MetadataRequest) -> MetadataResponse:
     services = context.services
-    asked = await on_the_loop(_wanted_topics_steps(request, context.version))
+    asked = await run_on_loop(_wanted_topics_steps(request, context.version))
     failures: dict[str, ErrorCode] = {}
     if asked is not None and _may_create(services, request, asked):
-        missing = await on_the_loop(_to_create_steps(services, asked.names))
+        missing = await run_on_loop(_to_create_steps(services, asked.names))
         failures = _told(services, await _create(services, missing)) if missing else {}
-    return await on_the_loop(_answer_steps(context, request, asked, failures))
+    return await run_on_loop(_answer_steps(context, request, asked, failures))
 
 
 async def _create(services: Services, missing: Sequence[str]) -> dict[str, ErrorCode]:
@@ -242,7 +248,7 @@ def _answer_steps(
         unknown = [_unknown_id(one) for one in ids if one not in image.topics_by_id]
         names = [image.topics_by_id[one].name for one in ids if one in image.topics_by_id]
     topics = []
-    pace = Pace()
+    pace = YieldCounter()
     for name in names:
         topic = image.topics.get(name)
         if topic is None:
@@ -272,7 +278,7 @@ def _unknown_id(topic_id: TopicId) -> MetadataResponseTopic:
 
 
 def _shown_topic_steps(
-    services: Services, topic: TopicImage, views: PartitionViews, pace: Pace
+    services: Services, topic: TopicImage, views: PartitionViews, pace: YieldCounter
 ) -> StepGenerator[MetadataResponseTopic]:
     partitions = []
     for one in topic.partitions:

@@ -19,7 +19,13 @@ from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage, TopicImage
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import ITEMS_PER_TURN, Pace, StepGenerator, on_the_loop, run_whole
+from millstream.runtime.scheduler import (
+    ITEMS_PER_TURN,
+    StepGenerator,
+    YieldCounter,
+    run_blocking,
+    run_on_loop,
+)
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -49,12 +55,12 @@ def handle(
         wanted = _of_topics(request, topics)
         _PlainCommit(context, wanted).submit(coordinator_of(context).offset_commit)
         return None
-    known = run_whole(_sort_steps(image, request, version))
+    known = run_blocking(_sort_steps(image, request, version))
     if not known.wanted.topics:
-        return run_whole(_answer_steps(request, known, {}, version))
+        return run_blocking(_answer_steps(request, known, {}, version))
 
     def finish(found: OffsetCommitResponse) -> OffsetCommitResponse:
-        return run_whole(_answer_steps(request, known, _codes_in(found), version))
+        return run_blocking(_answer_steps(request, known, _codes_in(found), version))
 
     def refuse(_: object, error: ErrorCode, version: int) -> OffsetCommitResponse:
         return failed(request, error, version)
@@ -66,14 +72,14 @@ def handle(
 
 async def _large(context: Context, request: OffsetCommitRequest) -> OffsetCommitResponse:
     image, version = context.services.image, context.version
-    known = await on_the_loop(_sort_steps(image, request, version))
+    known = await run_on_loop(_sort_steps(image, request, version))
     codes: Codes = {}
     if known.wanted.topics:
         found = await response_of(coordinator_of(context).offset_commit, context, known.wanted)
         if isinstance(found, OperatingError):
             return failed(request, group_code(found), version)
         codes = _codes_in(found)
-    return await on_the_loop(_answer_steps(request, known, codes, version))
+    return await run_on_loop(_answer_steps(request, known, codes, version))
 
 
 class _PlainCommit(GroupCall):
@@ -161,7 +167,7 @@ def _sort_steps(
 ) -> StepGenerator[_Known]:
     wanted: list[OffsetCommitRequestTopic] = []
     names = []
-    pace = Pace()
+    pace = YieldCounter()
     for topic in request.topics:
         found = _topic(image, topic, version)
         names.append(topic.name if version < _FIRST_WITH_TOPIC_IDS else found.name if found else "")
@@ -197,7 +203,7 @@ def _answer_steps(
 ) -> StepGenerator[OffsetCommitResponse]:
     """In the order of the request."""
     topics = []
-    pace = Pace()
+    pace = YieldCounter()
     for topic, name in zip(request.topics, known.names, strict=True):
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if version >= _FIRST_WITH_TOPIC_IDS and not name:

@@ -13,7 +13,7 @@ from millstream.broker.groups.calls import coordinator_of, group_code, response_
 from millstream.broker.requests.context import Context
 from millstream.controller.image import ClusterImage
 from millstream.model.errors import OperatingError
-from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -31,7 +31,7 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDelete
     """Ask the group to forget what exists."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
-    wanted = await on_the_loop(_sort_steps(context.services.image, request))
+    wanted = await run_on_loop(_sort_steps(context.services.image, request))
     found = await response_of(coordinator_of(context).offset_delete, context, wanted)
     if isinstance(found, OperatingError):
         return failed(request, group_code(found), context.version)
@@ -42,7 +42,7 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDelete
         for topic in found.topics
         for one in topic.partitions
     }
-    return await on_the_loop(_answer_steps(request, codes))
+    return await run_on_loop(_answer_steps(request, codes))
 
 
 def _sort_steps(
@@ -50,7 +50,7 @@ def _sort_steps(
 ) -> StepGenerator[OffsetDeleteRequest]:
     """What of the request exists."""
     topics = []
-    pace = Pace()
+    pace = YieldCounter()
     for topic in request.topics:
         found = image.topics.get(topic.name)
         count = 0 if found is None else len(found.partitions)
@@ -67,7 +67,7 @@ def _answer_steps(
 ) -> StepGenerator[OffsetDeleteResponse]:
     response = OffsetDeleteResponse()
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    pace = Pace()
+    pace = YieldCounter()
     for topic in request.topics:
         partitions = [
             OffsetDeleteResponsePartition(

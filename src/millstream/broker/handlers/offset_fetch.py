@@ -22,7 +22,7 @@ from millstream.controller.image import ClusterImage
 from millstream.groups.offsets.fetch_request import OffsetFetch
 from millstream.model.errors import OperatingError
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import Pace, StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -47,14 +47,14 @@ async def handle(context: Context, request: OffsetFetchRequest) -> OffsetFetchRe
     """Ask every group."""
     version = context.version
     groups = []
-    wanted = await on_the_loop(_groups(request, version))
+    wanted = await run_on_loop(_groups(request, version))
     for group in wanted:
         one = OffsetFetch(group, request.require_stable, may_wait=len(wanted) == 1)
         groups.append(await _found(context, one))
         await asyncio.sleep(0)
     if version >= _FIRST_WITH_GROUPS:
         return OffsetFetchResponse(groups=groups)
-    return await on_the_loop(_of_one_group_steps(groups[0]))
+    return await run_on_loop(_of_one_group_steps(groups[0]))
 
 
 async def _found(context: Context, request: OffsetFetch) -> OffsetFetchResponseGroup:
@@ -63,13 +63,13 @@ async def _found(context: Context, request: OffsetFetch) -> OffsetFetchResponseG
     unknown: list[OffsetFetchResponseTopics] = []
     group = request.group
     if version >= _FIRST_WITH_TOPIC_IDS and group.topics is not None:
-        wanted, unknown = await on_the_loop(_name_steps(image, group))
+        wanted, unknown = await run_on_loop(_name_steps(image, group))
         request = request._replace(group=wanted)
     found: Any = await response_of(coordinator_of(context).offset_fetch, context, request)
     if isinstance(found, OperatingError):
         return _refused(group, group_code(found), version)
     if version >= _FIRST_WITH_TOPIC_IDS and found.error_code == ErrorCode.NONE:
-        known = await on_the_loop(_identify_steps(context.services.image, found.topics))
+        known = await run_on_loop(_identify_steps(context.services.image, found.topics))
         found.topics = known + unknown
     return found  # type: ignore[no-any-return]
 
@@ -83,7 +83,7 @@ def _groups(
     topics: list[OffsetFetchRequestTopics] | None = None
     if request.topics is not None:
         topics = []
-        pace = Pace()
+        pace = YieldCounter()
         for one in request.topics:
             topics.append(
                 OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
@@ -98,7 +98,7 @@ def _name_steps(
 ) -> StepGenerator[tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]]:
     """The group with the names of its topics, and the answers for ids that no topic has."""
     topics, unknown = [], []
-    pace = Pace()
+    pace = YieldCounter()
     for one in group.topics or ():
         found = image.topics_by_id.get(TopicId(one.topic_id))
         if found is None:
@@ -133,7 +133,7 @@ def _identify_steps(
 ) -> StepGenerator[list[OffsetFetchResponseTopics]]:
     """With their ids; what is not there any more has none and cannot be told."""
     known = []
-    pace = Pace()
+    pace = YieldCounter()
     for one in topics:
         topic = image.topics.get(one.name)
         one.topic_id = _NO_ID if topic is None else topic.topic_id
@@ -147,7 +147,7 @@ def _identify_steps(
 def _of_one_group_steps(group: OffsetFetchResponseGroup) -> StepGenerator[OffsetFetchResponse]:
     """The answer before version 8."""
     response = OffsetFetchResponse(error_code=group.error_code)
-    pace = Pace()
+    pace = YieldCounter()
     for topic in group.topics:
         partitions = [
             OffsetFetchResponsePartition(

@@ -14,7 +14,7 @@ from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -29,7 +29,7 @@ def handle(
     context: Context, request: OffsetForLeaderEpochRequest
 ) -> StepGenerator[OffsetForLeaderEpochResponse]:
     """Look up every partition's epoch."""
-    pace = Pace()
+    pace = YieldCounter()
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         result = OffsetForLeaderTopicResult(topic=topic.topic)

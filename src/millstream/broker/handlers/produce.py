@@ -42,11 +42,11 @@ from millstream.model.ids import TopicId
 from millstream.model.limits import KIB, MIB
 from millstream.replication.errors import ReplicationTimedOut
 from millstream.replication.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Partition
-from millstream.runtime.scheduler import Computation, StepGenerator, in_parts
+from millstream.runtime.scheduler import Computation, StepGenerator, chunked
 from millstream.storage.config import LogConfig
 from millstream.storage.ports import AppendOutcome
 from millstream.storage.producers.machine import Origin
-from millstream.storage.validation import Allowance, Checked, TooLargeForNow, check
+from millstream.storage.validation import Allowance, CheckedRecords, TooLargeForNow, check
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -200,7 +200,7 @@ class _Produce:
     def all_steps(self) -> StepGenerator[ProduceResponse | None]:
         """The same for a request of very many batches."""
         if self._request.transactional_id is None:
-            for part in in_parts(self.batches, BATCHES_AT_ONCE_MAX):
+            for part in chunked(self.batches, BATCHES_AT_ONCE_MAX):
                 if self.has_transactional(part):
                     return self.refuse_transaction()
                 yield None
@@ -238,7 +238,7 @@ class _Produce:
         one: PartitionProduceResponse,
         leader: Partition,
         records: Records,
-        checked: Checked | None = None,
+        checked: CheckedRecords | None = None,
     ) -> None:
         """Raises TooLargeForNow, with nothing done, where it decompresses to too much."""
         try:
@@ -373,7 +373,7 @@ class _Produce:
 
 def _check_elsewhere(
     records: memoryview, config: LogConfig, now_ms: int
-) -> tuple[Checked, list[RecordError]]:
+) -> tuple[CheckedRecords, list[RecordError]]:
     """In another thread: the batch checked, and which of its records are wrong."""
     checked = check(records, config, now_ms=now_ms, origin=Origin.CLIENT)
     if checked.error is None:

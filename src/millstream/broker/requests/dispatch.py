@@ -28,7 +28,13 @@ from millstream.broker.requests.response_collector import CollectingPeer
 from millstream.broker.requests.services import Services
 from millstream.model.errors import OperatingError
 from millstream.observe.logs import get_logger
-from millstream.runtime.scheduler import Begun, Computation, CooperativeScheduler, begin, run_whole
+from millstream.runtime.scheduler import (
+    Computation,
+    CooperativeScheduler,
+    UnfinishedSteps,
+    run_blocking,
+    run_first_step,
+)
 from millstream.wire.api_keys import ApiKey
 from millstream.wire.errors import ErrorCode
 from millstream.wire.headers import response_header_end
@@ -118,13 +124,15 @@ class Dispatch:
         try:
             answer = handler.handle(context, request)
             if isinstance(answer, GeneratorType):
-                answer = begin(answer) if self._scheduler is not None else run_whole(answer)
+                answer = (
+                    run_first_step(answer) if self._scheduler is not None else run_blocking(answer)
+                )
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
             self._fail(context, handler, request, error)
             return
         if answer is None:
             return  # answered, or will be
-        if isinstance(answer, Begun) and self._scheduler is not None:
+        if isinstance(answer, UnfinishedSteps) and self._scheduler is not None:
             work = partial(self._take_steps, context, handler, request, answer, self._scheduler)
             self._go_on(context, work, context.facts.bytes_in)
         elif inspect.iscoroutine(answer):
@@ -159,10 +167,10 @@ class Dispatch:
         context: Context,
         handler: Handler,
         request: Any,
-        begun: Begun,
+        unfinished: UnfinishedSteps,
         scheduler: CooperativeScheduler,
     ) -> None:
-        work = scheduler.go_on(begun, name=_name_of(context))
+        work = scheduler.resume(unfinished, name=_name_of(context))
         await self._finish(context, handler, request, work)
 
     async def _decode_elsewhere(

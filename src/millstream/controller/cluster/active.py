@@ -47,7 +47,7 @@ from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
 from millstream.observe.logs import get_logger
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, run_on_loop
 from millstream.runtime.task_race import run_until_first
 
 log = get_logger("millstream.controller.active")
@@ -143,7 +143,7 @@ class ActiveController:
 
     async def _load(self, watch: BrokerWatch) -> None:
         found = {**await read_everything(self._session), **await watch.look()}
-        loaded = await on_the_loop(load_image_steps(found, controller_id=self._broker_id))
+        loaded = await run_on_loop(load_image_steps(found, controller_id=self._broker_id))
         image = _first_version(loaded.image, self.controller_epoch)
         loaded = loaded._replace(image=image)
         self._decisions.begin(self.controller_epoch, image)

@@ -33,7 +33,7 @@ from millstream.controller.errors import InvalidRequest
 from millstream.controller.image import NO_LEADER, BrokerImage, ClusterImage
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.ids import BrokerId
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 Registrations = Mapping[BrokerId, Registration]
 
@@ -92,7 +92,7 @@ def brokers_changed(
     `image.brokers` has every broker that is known, with the epoch under which it is: those nodes
     are below `/millstream/brokers`.
     """
-    return run_whole(plan_brokers_steps(image, registered, policy))
+    return run_blocking(plan_brokers_steps(image, registered, policy))
 
 
 def plan_brokers_steps(
@@ -133,7 +133,7 @@ def _remove_brokers_steps(draft: Draft, policy: Policy, looks: _Looks) -> StepGe
     lost = frozenset(one for one in came if not looks.is_proved(one))
     leaving = {one for one, known in looks.before.items() if known.is_leaving}
     electorate = Electorate(stayed, stayed - leaving)
-    pace = Pace()
+    pace = YieldCounter()
     for topic in draft.image.topics.values():
         rules: TopicRules | None = None
         for partition in topic.partitions:
@@ -158,7 +158,7 @@ def elect_leaderless_steps(
     """Elect leaders where there are none, and somebody who may be one is alive."""
     unclean: list[UncleanElection] = []
     all_rules = AllRules(policy)
-    pace = Pace()
+    pace = YieldCounter()
     for topic in draft.image.topics.values():
         partitions = draft.partitions(topic)
         for partition in partitions:

@@ -21,7 +21,7 @@ from millstream.controller.image import (
 )
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import (
     PulledBroker,
@@ -84,7 +84,7 @@ def cut_chunks_steps(
         extents = merged(news.image, changes)
     pieces: list[list[Extent]] = [[]]
     room = piece_partitions
-    pace = Pace()
+    pace = YieldCounter()
     for extent in extents:
         at = 0
         while at < len(extent.indexes) or at == 0:

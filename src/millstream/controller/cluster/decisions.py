@@ -21,7 +21,7 @@ from millstream.controller.cluster.tally import Tally
 from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
 from millstream.observe.logs import get_logger
-from millstream.runtime.scheduler import StepGenerator, on_the_loop
+from millstream.runtime.scheduler import StepGenerator, run_on_loop
 
 log = get_logger("millstream.controller.decisions")
 
@@ -142,7 +142,7 @@ class Decisions:
         try:
             decided = decide(self.image)
             if isinstance(decided, GeneratorType):
-                decided = await on_the_loop(decided)
+                decided = await run_on_loop(decided)
         except Exception as error:
             raise _Refused(error) from error  # nothing was changed: it is for whoever asked
         plan = cast("Plan[Any]", decided)

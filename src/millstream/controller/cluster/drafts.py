@@ -28,7 +28,7 @@ from millstream.coordination.port import (
 )
 from millstream.model.ids import BrokerId, LeaderEpoch
 from millstream.model.invariant import invariant
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class Draft:
 
     def flush_steps(self) -> StepGenerator[None]:
         """Put replicas that were changed among the groups: what follows may rely on them."""
-        pace = Pace(TOPICS_PER_TURN)
+        pace = YieldCounter(TOPICS_PER_TURN)
         for name, changed in self._reassigned.items():
             topic = self.image.topics[name]
             written = list(self._partitions[name])
@@ -147,7 +147,7 @@ class Draft:
         broker_configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Plan[T]:
         """Everything so far; without groups and other brokers the image stays what it is."""
-        return run_whole(self.plan_steps(result, brokers=brokers, broker_configs=broker_configs))
+        return run_blocking(self.plan_steps(result, brokers=brokers, broker_configs=broker_configs))
 
     def plan_steps(
         self,
@@ -177,7 +177,7 @@ class Draft:
         """The topics as they will be, and their partitions that moved."""
         put: list[TopicImage] = []
         moved: list[MovedPartition] = []
-        pace = Pace(TOPICS_PER_TURN)
+        pace = YieldCounter(TOPICS_PER_TURN)
         for name in {**self._partitions, **self._configs}:
             old = self.image.topics[name]
             topic = old._replace(

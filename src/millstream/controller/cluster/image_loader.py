@@ -28,7 +28,7 @@ from millstream.controller.image import (
 from millstream.coordination.port import Create, Delete, NodeData, Operation
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, TopicPartition
 from millstream.model.invariant import invariant
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 Found = Mapping[str, NodeData]
 
@@ -69,7 +69,7 @@ class Loaded(NamedTuple):
 
 def load(found: Found, *, controller_id: BrokerId) -> Loaded:
     """Raises DamagedNode: a controller that cannot read everything decides nothing."""
-    return run_whole(load_image_steps(found, controller_id=controller_id))
+    return run_blocking(load_image_steps(found, controller_id=controller_id))
 
 
 def load_image_steps(found: Found, *, controller_id: BrokerId) -> StepGenerator[Loaded]:
@@ -81,7 +81,7 @@ def load_image_steps(found: Found, *, controller_id: BrokerId) -> StepGenerator[
     leftovers = [group for name in sorted(deletions) for group in _removal(tree, name)]
     topics: dict[str, TopicImage] = {}
     unfinished: list[_Unfinished] = []
-    pace = Pace()
+    pace = YieldCounter()
     for name in tree.children(nodes.TOPICS):
         if name in deletions:
             continue
@@ -112,7 +112,7 @@ class _Tree:
 
     def grow_steps(self) -> StepGenerator[None]:
         """Find the children."""
-        pace = Pace(PATHS_PER_TURN)
+        pace = YieldCounter(PATHS_PER_TURN)
         for path in self.found:
             parent, _, name = path.rpartition("/")
             self._children.setdefault(parent, []).append(name)
@@ -172,7 +172,7 @@ def _broker_configs(tree: _Tree) -> dict[str, dict[str, str]]:
 
 
 def _topic_steps(
-    tree: _Tree, name: str, pace: Pace
+    tree: _Tree, name: str, pace: YieldCounter
 ) -> StepGenerator[tuple[TopicImage, list[Assignment]]]:
     """The topic with its partitions before the first whose state is missing."""
     told = nodes.decode_topic(name, tree.data(nodes.topic_path(name)))
@@ -250,7 +250,7 @@ def _orphans(tree: _Tree, deletions: Collection[str]) -> list[Group]:
 
 def recovery(loaded: Loaded, policy: Policy) -> Plan[BrokerNews]:
     """What a new controller does first; then the image is what it decides on."""
-    return run_whole(recover_steps(loaded, policy))
+    return run_blocking(recover_steps(loaded, policy))
 
 
 def recover_steps(loaded: Loaded, policy: Policy) -> StepGenerator[Plan[BrokerNews]]:
@@ -281,7 +281,7 @@ def _complete_topic_steps(
     electorate = Electorate.of(image.brokers)
     partitions = list(topic.partitions)
     groups: list[Group] = []
-    pace = Pace()
+    pace = YieldCounter()
     for index in range(len(partitions), len(one.assignments)):
         new = _fresh(index, one.assignments[index], electorate)
         partitions.append(new)
@@ -313,7 +313,7 @@ def _complete_reassignments_steps(image: ClusterImage, policy: Policy) -> StepGe
     draft = Draft(image, policy)
     rules = AllRules(policy)
     electorate = Electorate.of(image.brokers)
-    pace = Pace()
+    pace = YieldCounter()
     for topic in image.topics.values():
         for partition in topic.partitions:
             if not is_reassigning(partition):

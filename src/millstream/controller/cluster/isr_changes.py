@@ -26,7 +26,7 @@ from millstream.model.errors import (
     UnknownTopicId,
 )
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicId, TopicPartition
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 IsrResults = list[PartitionImage | OperatingError]
 
@@ -46,7 +46,7 @@ def isr_changes(
     steps = plan_isr_changes_steps(
         image, changes, policy, broker_id=broker_id, broker_epoch=broker_epoch
     )
-    return run_whole(steps)
+    return run_blocking(steps)
 
 
 def plan_isr_changes_steps(
@@ -63,7 +63,7 @@ def plan_isr_changes_steps(
     electorate = Electorate.of(image.brokers)
     all_rules = AllRules(policy)
     results: IsrResults = []
-    pace = Pace()
+    pace = YieldCounter()
     for change in changes:
         try:
             topic, partition = find_by_id(draft, change.topic_id, change.partition)

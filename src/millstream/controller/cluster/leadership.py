@@ -25,7 +25,7 @@ from millstream.controller.cluster.port import ElectionKind
 from millstream.controller.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from millstream.model.errors import OperatingError, UnknownPartition
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 BALANCED_AT_ONCE: Final = 1000
 """Leaders that one round of balancing moves at most: each move makes clients look again."""
@@ -48,7 +48,7 @@ def elect_leaders(
     policy: Policy,
 ) -> Plan[PartitionResults]:
     """By a client's wish. None asks for all; then those that need no election are not told."""
-    return run_whole(plan_elections_steps(image, kind, partitions, policy))
+    return run_blocking(plan_elections_steps(image, kind, partitions, policy))
 
 
 def plan_elections_steps(
@@ -62,7 +62,7 @@ def plan_elections_steps(
     electorate = Electorate.of(image.brokers)
     results = PartitionResults({}, [])
     all_rules = AllRules(policy)
-    pace = Pace()
+    pace = YieldCounter()
     names = _all_partitions(image) if partitions is None else partitions
     for name in names:
         try:
@@ -134,7 +134,7 @@ def balance(
     `percentage` is `leader.imbalance.per.broker.percentage`: of the partitions whose first replica
     a broker is, how many others may lead. The number of leaders that move.
     """
-    return run_whole(
+    return run_blocking(
         balance_leaders_steps(image, policy, percentage=percentage, count_max=count_max)
     )
 
@@ -158,7 +158,7 @@ def balance_leaders_steps(
         if one in staying and count * 100 > percentage * preferred[one]
     }
     moved = 0
-    pace = Pace()
+    pace = YieldCounter()
     for topic, partition in _led_elsewhere(image, wanting):
         if moved == count_max:
             break
@@ -194,7 +194,7 @@ def shut_down(
     nobody else can have meanwhile is not waited for: it is led until the broker is gone.
     """
     steps = plan_shutdown_steps(image, policy, broker_id=broker_id, broker_epoch=broker_epoch)
-    return run_whole(steps)
+    return run_blocking(steps)
 
 
 def plan_shutdown_steps(
@@ -208,7 +208,7 @@ def plan_shutdown_steps(
     draft = Draft(image, policy)
     all_rules = AllRules(policy)
     left: list[TopicPartition] = []
-    pace = Pace()
+    pace = YieldCounter()
     for topic in image.topics.values():
         for partition in topic.partitions:
             if broker_id not in partition.isr:

@@ -26,7 +26,7 @@ from millstream.controller.cluster.port import LostReplica
 from millstream.controller.image import ClusterImage, PartitionImage
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 
 class LostResults(NamedTuple):
@@ -50,7 +50,7 @@ def lose_replicas(
     steps = plan_lost_replicas_steps(
         image, lost, policy, broker_id=broker_id, broker_epoch=broker_epoch
     )
-    return run_whole(steps)
+    return run_blocking(steps)
 
 
 def plan_lost_replicas_steps(
@@ -69,7 +69,7 @@ def plan_lost_replicas_steps(
     errors: list[OperatingError | None] = []
     unclean: list[UncleanElection] = []
     marked = 0
-    pace = Pace()
+    pace = YieldCounter()
     for one in lost:
         try:
             topic, partition = find_by_id(draft, one.topic_id, one.partition)

@@ -16,7 +16,7 @@ from millstream.coordination.paths import name_of
 from millstream.coordination.port import NodeData, Session
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.observe.logs import get_logger
-from millstream.runtime.scheduler import Pace
+from millstream.runtime.scheduler import YieldCounter
 from millstream.runtime.task_race import Wake
 
 log = get_logger("millstream.controller.nodes")
@@ -50,7 +50,7 @@ async def read_everything(session: Session) -> dict[str, NodeData]:
     await _read_into(found, session, [nodes.topic_path(one) for one in names])
     await _read_into(found, session, [nodes.partitions_path(one) for one in names])
     states = []
-    pace = Pace()
+    pace = YieldCounter()
     for name in names:
         if pace.is_due():
             await asyncio.sleep(0)

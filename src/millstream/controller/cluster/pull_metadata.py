@@ -13,7 +13,7 @@ from millstream.controller.cluster.errors import NotController
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.port import ClusterController, FeedPosition
 from millstream.model.ids import BrokerId
-from millstream.runtime.scheduler import on_the_loop
+from millstream.runtime.scheduler import run_on_loop
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
@@ -53,7 +53,7 @@ class MetadataSource:
             news = await controller.news(position, wait_s=wait_s)
         except NotController:
             return not_controller(self._elsewhere())
-        transfer = await on_the_loop(cut_chunks_steps(news))
+        transfer = await run_on_loop(cut_chunks_steps(news))
         self._transfer_id += 1
         self._transfers.pop(broker_id, None)
         if len(transfer.pieces) > 1:

@@ -30,7 +30,7 @@ from millstream.controller.image import ClusterImage, PartitionImage, TopicImage
 from millstream.controller.topics import check_assignment
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId, TopicPartition
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 Replicas = tuple[BrokerId, ...]
 Wanted = Mapping[TopicPartition, Replicas | None]
@@ -40,7 +40,7 @@ def reassign(
     image: ClusterImage, wanted: Wanted, policy: Policy, *, may_change_factor: bool = True
 ) -> Plan[PartitionResults]:
     """New replicas in their order, or None to give up a reassignment that is under way."""
-    return run_whole(
+    return run_blocking(
         plan_reassignments_steps(image, wanted, policy, may_change_factor=may_change_factor)
     )
 
@@ -51,7 +51,7 @@ def plan_reassignments_steps(
     """`reassign` in steps."""
     work = _Work(Draft(image, policy), AllRules(policy), Electorate.of(image.brokers), {})
     results = PartitionResults({}, [])
-    pace = Pace()
+    pace = YieldCounter()
     for name, replicas in wanted.items():
         try:
             topic, partition = find(work.draft, name)

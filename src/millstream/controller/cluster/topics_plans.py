@@ -40,7 +40,7 @@ from millstream.controller.topics import (
 from millstream.coordination.port import ANY_VERSION, Create, Delete, Operation, Set
 from millstream.model.errors import OperatingError, UnknownTopicId
 from millstream.model.ids import TopicId
-from millstream.runtime.scheduler import Pace, StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 # -- creation ----------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ def create_topics(
 
     To validate only, take the result and leave the rest.
     """
-    return run_whole(create_topics_steps(image, wanted, rules, policy))
+    return run_blocking(create_topics_steps(image, wanted, rules, policy))
 
 
 def create_topics_steps(
@@ -63,7 +63,7 @@ def create_topics_steps(
     results: list[TopicImage | OperatingError] = []
     created: list[TopicImage] = []
     groups: list[Group] = []
-    pace = Pace()
+    pace = YieldCounter()
     for one in planned:
         topic = one if isinstance(one, OperatingError) else _fitting(one)
         results.append(topic)
@@ -132,7 +132,7 @@ def create_partitions(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules, policy: Policy
 ) -> Plan[list[OperatingError | None]]:
     """Add partitions to topics; raises what concerns the request as a whole."""
-    return run_whole(create_partitions_steps(image, wanted, rules, policy))
+    return run_blocking(create_partitions_steps(image, wanted, rules, policy))
 
 
 def create_partitions_steps(
@@ -150,7 +150,7 @@ def create_partitions_steps(
     if not grown:
         return Plan(results, image)
     groups: list[Group] = []
-    pace = Pace()
+    pace = YieldCounter()
     for topic, first in grown:
         data = nodes.encode_topic(topic.topic_id, topic.partitions)
         path = nodes.topic_path(topic.name)
@@ -194,7 +194,7 @@ def delete_topics(
     image: ClusterImage, topics: Sequence[str | TopicId]
 ) -> Plan[list[OperatingError | None]]:
     """Each by name, or by id where another of the same name must not be meant."""
-    return run_whole(delete_topics_steps(image, topics))
+    return run_blocking(delete_topics_steps(image, topics))
 
 
 def delete_topics_steps(
@@ -205,7 +205,7 @@ def delete_topics_steps(
     gone: dict[TopicId, TopicImage] = {}
     # All the marks first: with a mark the topic is gone, whatever becomes of the rest.
     groups: list[Group] = []
-    pace = Pace()
+    pace = YieldCounter()
     for one in topics:
         topic = image.topics.get(one) if isinstance(one, str) else image.topics_by_id.get(one)
         if topic is None or topic.topic_id in gone:
@@ -302,7 +302,9 @@ def alter_broker_configs(
         if any(one.elr for one in topic.partitions):
             _review_eligible(draft, topic, TopicRules.of(topic, policy_after))
     draft.groups.append([_broker_configs_change(name, configs, is_there=name in old)])
-    unclean = run_whole(elect_leaderless_steps(draft, policy_after, Electorate.of(image.brokers)))
+    unclean = run_blocking(
+        elect_leaderless_steps(draft, policy_after, Electorate.of(image.brokers))
+    )
     following = {key: value for key, value in old.items() if key != name}
     if configs:
         following[name] = dict(configs)

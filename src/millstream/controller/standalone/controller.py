@@ -62,7 +62,7 @@ from millstream.model.limits import PRODUCER_ID_BLOCK
 from millstream.runtime.background import Background
 from millstream.runtime.disk import Disk
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, in_parts
+from millstream.runtime.scheduler import CooperativeScheduler, StepGenerator, chunked
 
 T = TypeVar("T")
 
@@ -349,7 +349,7 @@ class LocalController:
         def decide() -> StepGenerator[Decision[list[OperatingError | None]]]:
             deleted: dict[TopicId, TopicImage] = {}
             results: list[OperatingError | None] = []
-            for part in in_parts(topics):
+            for part in chunked(topics):
                 for one in part:
                     topic = self._find(one)
                     if topic is None or topic.topic_id in deleted:

@@ -57,14 +57,14 @@ _OWN_ROWS: Final = (
         "advertised.listeners",
         _LIST,
         None,
-        "Addresses that clients are told to connect to, by listener; without it the address that"
-        " each client reached the broker at.",
+        "Addresses that are advertised to clients, by listener; without it the address at which"
+        " each client reached the broker.",
     ),
     ConfigKey(
         "auto.create.topics.enable",
         _BOOLEAN,
         "true",
-        "Whether a topic that a client asks for and allows to be created is created.",
+        "Whether a missing topic is created when a client requests its metadata and allows it.",
     ),
     ConfigKey(
         BROKER_ID,
@@ -76,7 +76,7 @@ _OWN_ROWS: Final = (
         "broker.rack",
         _STRING,
         None,
-        "Where the broker stands; clients are told.",
+        "Rack of the broker, which clients and the placement of replicas use.",
     ),
     ConfigKey(
         "connections.max.idle.ms",
@@ -100,7 +100,7 @@ _OWN_ROWS: Final = (
         "fetch.max.bytes",
         _INT,
         str(55 * MIB),
-        "The most that one Fetch response carries, whatever the client asks for; a first batch"
+        "The most that one Fetch response carries, whatever the client's own limit; a first batch"
         " that is larger is still sent.",
         at_least(1024),
     ),
@@ -120,7 +120,7 @@ _OWN_ROWS: Final = (
         "log.cleaner.backoff.ms",
         _LONG,
         "15000",
-        "How often the cleaner looks for a log that is worth cleaning.",
+        "How long the cleaner waits before it checks again for logs to clean.",
         at_least(0),
         mode=Mode.CLUSTER_WIDE,
     ),
@@ -169,7 +169,7 @@ _OWN_ROWS: Final = (
         "log.flush.scheduler.interval.ms",
         _LONG,
         LONG_MAX,
-        "Default of flush.ms where log.flush.interval.ms is not set; what is due is looked for"
+        "Default of flush.ms where log.flush.interval.ms is not set; due flushes are checked for"
         " every second.",
     ),
     ConfigKey(
@@ -184,7 +184,7 @@ _OWN_ROWS: Final = (
         "log.retention.check.interval.ms",
         _LONG,
         "300000",
-        "How often logs are looked at for segments to remove.",
+        "How often logs are checked for segments to remove.",
         at_least(1),
     ),
     ConfigKey(
@@ -280,7 +280,7 @@ _OWN_ROWS: Final = (
         "pid.file",
         _STRING,
         None,
-        "File that holds the process's number while the broker runs.",
+        "File that holds the process id while the broker runs.",
     ),
     ConfigKey(
         "producer.id.expiration.ms",
@@ -311,14 +311,14 @@ _OWN_ROWS: Final = (
         "socket.send.buffer.bytes",
         _INT,
         str(256 * KIB),
-        "What the kernel holds of a connection's answers until the client has them (it takes twice "
-        "that); -1 lets it grow as far as the system allows, for clients that are far away.",
+        "Size of a connection's send buffer (the kernel takes twice that); -1 lets it grow as far"
+        " as the system allows, for clients that are far away.",
     ),
     ConfigKey(
         "transaction.max.timeout.ms",
         _INT,
         "900000",
-        "The longest time-out that a transactional producer may ask for.",
+        "The longest timeout that a transactional producer may request.",
         at_least(1),
     ),
 )
@@ -367,7 +367,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = _all_keys()
 
 
 def broker_key(name: str) -> ConfigKey:
-    """The key of this name, be it one without effect: a broker keeps settings nobody knows."""
+    """The key of this name, also of one without effect: a broker keeps unknown settings."""
     key = BROKER_KEYS.get(name) or LATER_KEYS.get(name)
     if key is not None:
         return key
@@ -377,7 +377,7 @@ def broker_key(name: str) -> ConfigKey:
 
 
 def synonyms_of(name: str) -> tuple[str, ...]:
-    """The key and those it falls back to, in the order in which they count."""
+    """The key and those it falls back to, in order of precedence."""
     if name in _GROUPS:
         return _GROUPS[name]
     if name.startswith(LISTENER_PREFIX):

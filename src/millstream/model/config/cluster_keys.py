@@ -1,6 +1,6 @@
-"""The settings of a broker that count in a cluster: coordination, replication, the controller.
+"""The settings of a broker in a cluster: coordination, replication, the controller.
 
-A broker without `zookeeper.connect` is alone, and only its topics' settings count for it.
+A broker without `zookeeper.connect` is standalone: these have no effect on it.
 """
 
 from typing import Final
@@ -18,13 +18,13 @@ CLUSTER_ROWS: Final = (
         "auto.leader.rebalance.enable",
         _BOOLEAN,
         "true",
-        "Whether the controller gives leaderships back to the first of a partition's replicas.",
+        "Whether the controller gives leadership back to the preferred replicas.",
     ),
     ConfigKey(
         "controlled.shutdown.enable",
         _BOOLEAN,
         "true",
-        "Whether a broker that stops hands its leaderships over first.",
+        "Whether a broker hands its leaderships over before it stops.",
     ),
     ConfigKey(
         "follower.replication.throttled.rate",
@@ -47,7 +47,7 @@ CLUSTER_ROWS: Final = (
         "leader.imbalance.check.interval.seconds",
         _LONG,
         "300",
-        "How often the controller looks for leaderships to give back.",
+        "How often the controller checks which partitions are not led by their preferred replica.",
         at_least(1),
     ),
     ConfigKey(
@@ -64,30 +64,30 @@ CLUSTER_ROWS: Final = (
         "replica.fetch.backoff.ms",
         _INT,
         "1000",
-        "How long a follower waits after a leader could not be asked, or did not answer with"
-        " records of a partition.",
+        "How long a follower waits after a fetch from the leader failed, or returned an error for"
+        " a partition.",
         at_least(0),
     ),
     ConfigKey(
         "replica.fetch.max.bytes",
         _INT,
         "1048576",
-        "The most that a follower asks for of one partition; a first batch that is larger comes"
-        " all the same.",
+        "The most that a follower fetches of one partition; a first batch that is larger is"
+        " still sent.",
         at_least(0),
     ),
     ConfigKey(
         "replica.fetch.min.bytes",
         _INT,
         "1",
-        "A follower's fetch waits until there is at least this much, or its time is over.",
+        "A follower's fetch waits until there is at least this much, or replica.fetch.wait.max.ms.",
     ),
     ConfigKey(
         "replica.fetch.response.max.bytes",
         _INT,
         "10485760",
-        "The most that a follower asks for at a time; a first batch that is larger comes all the"
-        " same.",
+        "The most that a follower fetches in one request; a first batch that is larger is still"
+        " sent.",
         at_least(0),
     ),
     ConfigKey(
@@ -106,27 +106,27 @@ CLUSTER_ROWS: Final = (
         "replica.lag.time.max.ms",
         _LONG,
         "30000",
-        "A follower that has not had everything for this long is out of sync.",
+        "A follower that has not caught up to the log's end for this long is out of sync.",
     ),
     ConfigKey(
         "replica.selector.class",
         _STRING,
         None,
-        "With RackAwareReplicaSelector consumers that say their rack are sent to a replica in it;"
-        " else to the leader. Only Kafka's own two are known.",
+        "With RackAwareReplicaSelector consumers that send their rack read from a replica in it;"
+        " otherwise from the leader. Only Kafka's own two selectors are supported.",
         one_of(RACK_AWARE, "org.apache.kafka.common.replica.LeaderSelector"),
     ),
     ConfigKey(
         "replica.socket.timeout.ms",
         _INT,
         "30000",
-        "How long a follower waits for the answer to a fetch.",
+        "How long a follower waits for the response to a fetch.",
     ),
     ConfigKey(
         "request.timeout.ms",
         _INT,
         "30000",
-        "How long a broker waits for another's answer, and for a controller to be there.",
+        "How long a broker waits for another's response, and for a controller to be elected.",
     ),
     ConfigKey(
         "security.inter.broker.protocol",
@@ -145,22 +145,22 @@ CLUSTER_ROWS: Final = (
         "zookeeper.connect",
         ConfigType.LIST,
         None,
-        "Servers of the coordination service as host:port, the last with a path behind it where"
-        " not all of the tree is the cluster's; without it the broker is alone.",
+        "Servers of the coordination service as host:port, optionally with a chroot path after"
+        " the last one; without it the broker is standalone.",
     ),
     ConfigKey(
         "zookeeper.connection.timeout.ms",
         _INT,
         None,
-        "How long a start waits for the coordination service, beyond two session time-outs;"
-        " without it for a third one.",
+        "How long a start waits for the coordination service, beyond two session timeouts;"
+        " a third one where it is not set.",
         at_least(1),
     ),
     ConfigKey(
         "zookeeper.session.timeout.ms",
         _INT,
         "6000",
-        "How long a broker may be silent before the coordination service takes it for dead.",
+        "How long a broker may be silent before the coordination service ends its session.",
         at_least(1),
     ),
 )

@@ -85,12 +85,12 @@ class ConfigKey(NamedTuple):
 
     @property
     def is_sensitive(self) -> bool:
-        """Whether its value must never leave the broker; that of a key nobody knows may be one."""
+        """Whether its value must never leave the broker; that of an unknown key may be a secret."""
         return self.type in (ConfigType.PASSWORD, ConfigType.UNKNOWN)
 
     @property
     def is_always_shown(self) -> bool:
-        """Whether it is described also where nobody has set it."""
+        """Whether it is described also where it is not set."""
         return not self.is_internal and not self.is_dynamic_only
 
     @property
@@ -117,18 +117,18 @@ _RANGES: Final = {
     ConfigType.LONG: range(-(2**63), 2**63),
 }
 _TYPE_TEXTS: Final = {
-    ConfigType.UNKNOWN: "a text",
+    ConfigType.UNKNOWN: "a string",
     ConfigType.BOOLEAN: "true or false",
-    ConfigType.STRING: "a text",
-    ConfigType.INT: "a whole number of 32 bits",
-    ConfigType.SHORT: "a whole number of 16 bits",
-    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.STRING: "a string",
+    ConfigType.INT: "an int32",
+    ConfigType.SHORT: "an int16",
+    ConfigType.LONG: "an int64",
     ConfigType.DOUBLE: "a number",
-    ConfigType.LIST: "a list of texts with commas between, none empty",
-    ConfigType.CLASS: "the name of a class",
-    ConfigType.PASSWORD: "a text",
+    ConfigType.LIST: "a comma-separated list of non-empty strings",
+    ConfigType.CLASS: "a class name",
+    ConfigType.PASSWORD: "a string",
 }
-_WHOLE: Final = re.compile(r"[+-]?\d{1,64}")
+_INTEGER: Final = re.compile(r"[+-]?\d{1,64}")
 _DECIMAL: Final = re.compile(
     r"([+-]?(?:\d{1,400}\.?\d{0,400}|\.\d{1,400})(?:[eE][+-]?\d{1,5})?)[fFdD]?"
 )
@@ -138,7 +138,7 @@ def _parse(kind: ConfigType, text: str) -> Value | None:
     """None for a text that is not of the type."""
     text = text.strip()
     if kind in _RANGES:
-        number = int(text) if _WHOLE.fullmatch(text) else None
+        number = int(text) if _INTEGER.fullmatch(text) else None
         return number if number is not None and number in _RANGES[kind] else None
     if kind is ConfigType.BOOLEAN:
         return {"true": True, "false": False}.get(text.lower())

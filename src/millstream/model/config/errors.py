@@ -1,4 +1,4 @@
-"""Why a setting is refused; each says the key, and what would have been right."""
+"""Why a setting is refused; each names the key and what is allowed."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from millstream.model.errors import OperatingError
 
 
 class InvalidConfig(OperatingError):
-    """A setting, or several together, that cannot be."""
+    """A setting, or a combination of settings, that is not allowed."""
 
 
 class InvalidValue(InvalidConfig):
@@ -18,10 +18,10 @@ class InvalidValue(InvalidConfig):
 
 
 class UnknownConfig(InvalidConfig):
-    """No such key; of the known ones the nearest is named."""
+    """No such key; the most similar known one is named."""
 
     def __init__(self, name: str, *, of: str, known: Iterable[str]) -> None:
-        from millstream.model.config.nearest import hint  # only where somebody mistyped
+        from millstream.model.config.nearest import hint  # only for a mistyped name
 
         self.name = name
         super().__init__(f"unknown {of} config name: {name}{hint(name, known)}")
@@ -36,4 +36,4 @@ class RefusedConfig(InvalidConfig):
 
 
 class InvalidConfigRequest(OperatingError):
-    """A request that is wrong as such: keys twice, another broker's settings, a fixed setting."""
+    """A malformed request: duplicate keys, another broker's settings, a read-only setting."""

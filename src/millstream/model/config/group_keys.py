@@ -1,5 +1,5 @@
 """The settings of the group coordinator, with Kafka's names, types and defaults, and what a group
-may have for itself (the configuration resource GROUP).
+may override (the configuration resource GROUP).
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _POSITIVE: Final = at_least(1)
 _NOT_NEGATIVE: Final = at_least(0)
 
 ASSIGNORS: Final = ("uniform", "range")
-"""Kafka takes classes too; here are these two."""
+"""Kafka also takes classes; only these two are supported."""
 MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 PROTOCOLS: Final = ("classic", "consumer", "streams", "share")
 
@@ -57,7 +57,7 @@ GROUP_COORDINATOR_ROWS: Final = (
         "group.consumer.heartbeat.interval.ms",
         _INT,
         "5000",
-        "How often the members of a consumer group shall send a heartbeat.",
+        "How often the members of a consumer group should send a heartbeat.",
         _POSITIVE,
     ),
     ConfigKey(
@@ -120,23 +120,23 @@ GROUP_COORDINATOR_ROWS: Final = (
         "group.consumer.session.timeout.ms",
         _INT,
         "45000",
-        "After how long without a heartbeat a member of a consumer group is out of it.",
+        "How long a member of a consumer group may be silent before it is removed from it.",
         _POSITIVE,
     ),
     ConfigKey(
         "group.coordinator.append.linger.ms",
         _INT,
         "-1",
-        "How long committed offsets wait for more, to be written together: -1 until what has"
-        " arrived at the same time is there, 0 not at all.",
+        "How long committed offsets wait for more, to be written as one batch: -1 until all"
+        " requests of one event-loop iteration are handled, 0 not at all.",
         at_least(-1),
     ),
     ConfigKey(
         "group.coordinator.rebalance.protocols",
         ConfigType.LIST,
         "classic,consumer,streams",
-        "The protocols of groups; without consumer only the classic one is served. Groups of"
-        " streams are not there in any case.",
+        "The rebalance protocols; without consumer only the classic one is supported. Streams"
+        " groups are not supported in any case.",
         _PROTOCOLS,
     ),
     ConfigKey(
@@ -149,7 +149,7 @@ GROUP_COORDINATOR_ROWS: Final = (
         "group.max.session.timeout.ms",
         _INT,
         "1800000",
-        "The longest session time-out that a member of a classic group may ask for.",
+        "The longest session timeout that a member of a classic group may request.",
     ),
     ConfigKey(
         "group.max.size",
@@ -162,43 +162,43 @@ GROUP_COORDINATOR_ROWS: Final = (
         "group.min.session.timeout.ms",
         _INT,
         "6000",
-        "The shortest session time-out that a member of a classic group may ask for.",
+        "The shortest session timeout that a member of a classic group may request.",
     ),
     ConfigKey(
         "offset.metadata.max.bytes",
         _INT,
         "4096",
-        "The longest text that may go with a committed offset.",
+        "The longest metadata string of a committed offset.",
     ),
     ConfigKey(
         "offsets.commit.timeout.ms",
         _INT,
         "5000",
-        "How long what a group writes may take until all replicas in sync have it; then its client"
-        " is told to try again.",
+        "How long a group's records may take until all in-sync replicas have them; after that the"
+        " client gets a retriable error.",
         _POSITIVE,
     ),
     ConfigKey(
         "offsets.load.buffer.size",
         _INT,
         "5242880",
-        "How much is read at a time while a partition of the offsets topic is loaded; a batch that"
-        " is larger is read all the same.",
+        "How much is read at a time while a partition of the offsets topic is loaded; a larger"
+        " batch is still read.",
         _POSITIVE,
     ),
     ConfigKey(
         "offsets.retention.check.interval.ms",
         _LONG,
         "600000",
-        "How often it is looked for offsets that have expired.",
+        "How often expired offsets are removed.",
         _POSITIVE,
     ),
     ConfigKey(
         "offsets.retention.minutes",
         _INT,
         "10080",
-        "How long offsets are kept after their group has become empty, or stopped to subscribe to"
-        " their topic; those of a consumer without a group after their last commit.",
+        "How long offsets are kept after their group became empty or unsubscribed from their"
+        " topic; those of a consumer without subscription after their last commit.",
         _POSITIVE,
     ),
     ConfigKey(
@@ -212,8 +212,8 @@ GROUP_COORDINATOR_ROWS: Final = (
         "offsets.topic.replication.factor",
         _SHORT,
         "3",
-        "Replicas of the offsets topic when it is created; there must be as many brokers. A broker"
-        " that is alone makes one unless this is set.",
+        "Replicas of the offsets topic when it is created; there must be as many brokers. A"
+        " standalone broker creates one unless this is set.",
         _POSITIVE,
     ),
     ConfigKey(
@@ -244,7 +244,7 @@ GROUP_KEYS: Final[Mapping[str, ConfigKey]] = {
             HEARTBEAT_INTERVAL,
             _INT,
             "5000",
-            "How often the members of the group shall send a heartbeat.",
+            "How often the members of the group should send a heartbeat.",
             _POSITIVE,
             ("group.consumer.heartbeat.interval.ms",),
         ),
@@ -252,13 +252,13 @@ GROUP_KEYS: Final[Mapping[str, ConfigKey]] = {
             SESSION_TIMEOUT,
             _INT,
             "45000",
-            "After how long without a heartbeat a member is out of the group.",
+            "How long a member may be silent before it is removed from the group.",
             _POSITIVE,
             ("group.consumer.session.timeout.ms",),
         ),
     )
 }
-"""What a group may have for itself, each with the broker's key that counts otherwise."""
+"""What a group may override, each with the broker's key that gives its default."""
 
 REFUSED_GROUP_PREFIXES: Final[Mapping[str, str]] = {
     "share.": "there are no share groups",

@@ -1,8 +1,8 @@
 """Kafka's keys that clients can change and that have no effect here: types, defaults and rules.
 
-They are taken and refused as Kafka does, kept, and shown where somebody has set them: tools that
-keep a cluster's settings write them, and must find what they have written. So are names that nobody
-knows, which Kafka keeps for plug-ins. `refused.py` has the reasons. Loaded only where a key is set.
+They are accepted and refused as in Kafka, kept, and shown where they are set: tools that manage a
+cluster's settings write them and must read back what they wrote. So are unknown names, which Kafka
+keeps for plug-ins. `inert_reasons.py` has the reasons. Loaded only where a key is set.
 """
 
 import re
@@ -32,7 +32,7 @@ _DOUBLE, _PASSWORD = ConfigType.DOUBLE, ConfigType.PASSWORD
 _NO_TIERS: Final = Rule("false: there is no tiered storage", lambda value: value is False)
 _LOCAL: Final = at_least(-2)
 _LOCAL_MS: Final = Rule("-2, or at least 0", lambda value: value == -2 or value >= 0)
-# Placing partitions where somebody has forbidden it is worse than a refusal.
+# Placing partitions where the operator has forbidden it is worse than a refusal.
 _NOTHING: Final = Rule("empty: every log directory takes new partitions", lambda values: not values)
 _REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 _PRINCIPALS: Final = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
@@ -60,7 +60,7 @@ _POOLS: Final[tuple[Row, ...]] = (
     ("remote.log.manager.follower.thread.pool.size", _INT, "2", at_least(1)),
     ("remote.log.reader.threads", _INT, "10", at_least(1)),
 )
-"""Numbers of threads, which Kafka lets grow and shrink by no more than the half at a time."""
+"""Thread counts, which Kafka lets change by a factor of two at most."""
 
 _FOR_ALL: Final[tuple[Row, ...]] = (
     *_POOLS,
@@ -131,7 +131,7 @@ _OF_ALL_LISTENERS: Final = frozenset(
 )
 """With a listener's prefix they can be set for all brokers."""
 _OF_MECHANISMS: Final = ("sasl.jaas.config",)
-"""Between the listener and these stands a mechanism."""
+"""These have a SASL mechanism between the listener's prefix and their name."""
 
 
 def _topic_keys() -> dict[str, ConfigKey]:
@@ -164,7 +164,7 @@ _POOL_NAMES: Final = frozenset(name for name, *_ in _POOLS)
 
 
 def inert_broker_key(name: str) -> ConfigKey:
-    """The key of any name that is not ours: Kafka's, or as Kafka takes one that nobody knows."""
+    """The key of any name that is not ours: Kafka's, or an unknown one as Kafka takes it."""
     key = INERT_BROKER_KEYS.get(name)
     if key is not None:
         return key
@@ -196,13 +196,13 @@ def _listener_key(name: str, base: str) -> ConfigKey:
 
 
 def why_inert(name: str) -> str:
-    """What to say of a broker's key that was taken and does nothing."""
+    """Why a broker's key that was accepted has no effect."""
     reason = inert_broker_reason(name)
     return reason or f"the setting is unknown{hint(name, (*BROKER_KEYS, *INERT_BROKER_KEYS))}"
 
 
 def check_pool(name: str, value: Value, *, current: str | None) -> None:
-    """Raise InvalidConfigRequest for a number of threads that is far from the one there is."""
+    """Raise InvalidConfigRequest for a thread count that is far from the current one."""
     base = listener_base(name) or name
     if base not in _POOL_NAMES or not isinstance(value, int):
         return

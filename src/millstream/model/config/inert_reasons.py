@@ -1,7 +1,7 @@
 """Kafka's keys that have no effect here, each with the reason.
 
-One that Kafka lets clients change is taken and kept as Kafka does (`inert_keys.py`), so that tools
-that write it go on working, and the log says that it has no effect. In a settings file each is a
+One that Kafka lets clients change is accepted and kept as in Kafka (`inert_keys.py`), so that tools
+that write it keep working, and the log says that it has no effect. In a settings file each is a
 warning. The documentation's tables are checked against these.
 """
 
@@ -10,13 +10,13 @@ from typing import Final
 
 _TIERED: Final = "there is no tiered storage"
 _ONE_LOOP: Final = "one event loop serves all connections"
-_TLS: Final = "only PLAINTEXT listeners are there"
-_LOGIN: Final = "clients do not log in"
-_QUORUM: Final = "there is no quorum of controllers"
+_TLS: Final = "only PLAINTEXT listeners are supported"
+_LOGIN: Final = "clients do not authenticate"
+_QUORUM: Final = "there is no controller quorum"
 _METRICS: Final = "metrics are read from metrics.port"
 _CLASSES: Final = "Java classes cannot be loaded"
 _QUOTAS: Final = "there are no quotas"
-_PURGATORY: Final = "what waits is removed at once when it ends"
+_PURGATORY: Final = "a finished request leaves the purgatory at once"
 _SHARE: Final = "there are no share groups"
 _STREAMS: Final = "there are no streams groups"
 _TOKENS: Final = "there are no delegation tokens"
@@ -35,7 +35,7 @@ INERT_BROKER_REASONS: Final[Mapping[str, str]] = {
     "alter.log.dirs.replication.quota.window.num": _QUOTAS,
     "alter.log.dirs.replication.quota.window.size.seconds": _QUOTAS,
     "authorizer.class.name": _CLASSES,
-    "background.threads": "a fixed pool of threads does what blocks",
+    "background.threads": "blocking work has a thread pool of fixed size",
     "broker.heartbeat.interval.ms": _QUORUM,
     "broker.session.timeout.ms": _QUORUM,
     "client.quota.callback.class": _CLASSES,
@@ -50,44 +50,43 @@ INERT_BROKER_REASONS: Final[Mapping[str, str]] = {
     "fetch.purgatory.purge.interval.requests": _PURGATORY,
     "follower.fetch.last.tiered.offset.enable": _TIERED,
     "group.coordinator.background.threads": _ONE_LOOP,
-    "group.coordinator.cached.buffer.max.bytes": "no buffers are kept for what groups write",
+    "group.coordinator.cached.buffer.max.bytes": "no buffers are cached for the records of groups",
     "group.coordinator.threads": _ONE_LOOP,
     "initial.broker.registration.timeout.ms": _QUORUM,
-    "log.cleaner.io.buffer.load.factor": "the cleaner's map of keys has a fill of its own",
+    "log.cleaner.io.buffer.load.factor": "the cleaner's key map has a fixed load factor",
     "log.cleaner.io.buffer.size": "the cleaner reads batch by batch",
     "log.cleaner.threads": "one log is cleaned at a time",
     "log.dir.failure.timeout.ms": _QUORUM,
     "log.flush.start.offset.checkpoint.interval.ms": "start offsets are stored together with the"
     " recovery points, every log.flush.offset.checkpoint.interval.ms",
-    "log.initial.task.delay.ms": "upkeep begins with its first interval",
+    "log.initial.task.delay.ms": "background tasks first run after one interval",
     "log.local.retention.bytes": _TIERED,
     "log.local.retention.ms": _TIERED,
     "log.preallocate": "segment files grow as they are written",
     "max.connection.creation.rate": "the rate of new connections is not limited",
-    "metadata.log.dir": "metadata lies in the first directory of log.dirs",
+    "metadata.log.dir": "metadata is in the first directory of log.dirs",
     "metric.reporters": _METRICS,
     "num.io.threads": _ONE_LOOP,
     "num.network.threads": _ONE_LOOP,
-    "num.recovery.threads.per.data.dir": "recovery reads one log after the other",
+    "num.recovery.threads.per.data.dir": "logs are recovered one after the other",
     "num.replica.alter.log.dirs.threads": "moves between directories share the thread pool",
     "num.replica.fetchers": "one connection fetches everything that another broker leads",
     "offsets.topic.compression.codec": "offsets are stored uncompressed, as by default in Kafka",
     "principal.builder.class": _CLASSES,
     "process.roles": _QUORUM,
-    "producer.id.expiration.check.interval.ms": "expired producers are looked for every ten"
-    " minutes",
+    "producer.id.expiration.check.interval.ms": "expired producers are removed every ten minutes",
     "producer.purgatory.purge.interval.requests": _PURGATORY,
-    "queued.max.request.bytes": "each connection has its own bound on what waits",
-    "queued.max.requests": "each connection has its own bound on what waits",
-    "replica.socket.receive.buffer.bytes": "the system sizes its receive buffers itself",
+    "queued.max.request.bytes": "each connection has its own limit on queued requests",
+    "queued.max.requests": "each connection has its own limit on queued requests",
+    "replica.socket.receive.buffer.bytes": "the kernel sizes receive buffers itself",
     "security.providers": _CLASSES,
-    "server.max.startup.time.ms": "a start takes as long as it takes",
-    "socket.listen.backlog.size": "the queue of new connections has a fixed length",
-    "socket.receive.buffer.bytes": "the system sizes its receive buffers itself",
+    "server.max.startup.time.ms": "there is no limit on the time of a start",
+    "socket.listen.backlog.size": "the accept queue has a fixed length",
+    "socket.receive.buffer.bytes": "the kernel sizes receive buffers itself",
     "telemetry.max.bytes": "clients do not send telemetry",
-    "unclean.leader.election.interval.ms": "where they are allowed they come at once",
-    "unstable.api.versions.enable": "versions that are not stable are not served",
-    "unstable.feature.versions.enable": "versions that are not stable are not served",
+    "unclean.leader.election.interval.ms": "allowed unclean elections happen at once",
+    "unstable.api.versions.enable": "unstable versions are not supported",
+    "unstable.feature.versions.enable": "unstable versions are not supported",
 }
 
 INERT_BROKER_PREFIXES: Final[Mapping[str, str]] = {
@@ -111,10 +110,10 @@ INERT_BROKER_PREFIXES: Final[Mapping[str, str]] = {
     "replication.quota.": "throttled replication is measured without windows",
     "sasl.": _LOGIN,
     "share.": _SHARE,
-    "socket.connection.setup.timeout.max.": "every attempt to connect has the same time",
+    "socket.connection.setup.timeout.max.": "every attempt to connect has the same timeout",
     "ssl.": _TLS,
 }
-"""Whole families of keys."""
+"""Prefixes whose keys all have no effect."""
 
 
 def inert_broker_reason(name: str) -> str | None:

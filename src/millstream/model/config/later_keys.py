@@ -1,7 +1,7 @@
-"""Kafka's broker keys for what comes with transactions.
+"""Kafka's broker keys for transactions.
 
-A settings file may have them already and a wrong value is told, but nothing reads them yet; so they
-are not described to clients. A key moves to `broker_keys.py` with the code that obeys it.
+A settings file may have them already and a wrong value is refused, but nothing reads them yet, so
+they are not described to clients. A key moves to `broker_keys.py` with the code that obeys it.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Settings from outside: Java's properties files, TOML files, and the environment.
 
-A key that nobody knows is a warning, as in Kafka, whose operators keep settings of plug-ins in the
-same file; a bad value is an error that says where it stands and what is allowed.
+An unknown key is a warning, as in Kafka, whose operators keep settings of plug-ins in the same
+file; a bad value is an error that says where it was read and what is allowed.
 """
 
 import re
@@ -16,7 +16,7 @@ from millstream.model.config.later_keys import LATER_KEYS
 
 ENVIRONMENT_PREFIX: Final = "MILLSTREAM_"
 NOT_SETTINGS: Final = frozenset({"MILLSTREAM_KERNELS", "MILLSTREAM_REQUIRE_KERNELS"})
-"""Of the environment, for other purposes."""
+"""Environment variables with our prefix that are not settings."""
 
 _SPACE: Final = " \t\f"
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
@@ -28,7 +28,7 @@ class Setting(NamedTuple):
 
     name: str
     value: str
-    place: str
+    origin: str
     """"line 7", or the environment's variable."""
 
 
@@ -53,7 +53,7 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
         raise InvalidConfig(f"{path} is not UTF-8: {error}") from None
     read = read_toml if path.suffix.lower() == ".toml" else read_properties
     try:
-        found = [one._replace(place=f"{path}, {one.place}") for one in read(text)]
+        found = [one._replace(origin=f"{path}, {one.origin}") for one in read(text)]
     except InvalidConfig as error:
         raise InvalidConfig(f"{path}, {error}") from None
     overrides, warnings = from_environment(environment)
@@ -64,32 +64,33 @@ def load_settings(path: Path, environment: Mapping[str, str]) -> Settings:
     return Settings({one.name: one.value for one in [*found, *overrides]}, warnings)
 
 
-def check_settings(values: Mapping[str, str], place: str) -> list[str]:
-    """Warnings about settings that were given by hand; raises InvalidConfig for a bad value."""
-    return [told for name, value in values.items() for told in _check(Setting(name, value, place))]
+def check_settings(values: Mapping[str, str], origin: str) -> list[str]:
+    """Warnings about settings that were passed directly; raises InvalidConfig for a bad value."""
+    settings = [Setting(name, value, origin) for name, value in values.items()]
+    return [warning for setting in settings for warning in _check(setting)]
 
 
 def _check(setting: Setting) -> list[str]:
-    """Warnings about a setting; raises InvalidConfig for a value that cannot be."""
-    name, value, place = setting
+    """Warnings about a setting; raises InvalidConfig for a value that is not allowed."""
+    name, value, origin = setting
     key = BROKER_KEYS.get(name) or LATER_KEYS.get(name)
     if key is not None:
         try:
             key.parse(value)
         except InvalidValue as error:
-            raise InvalidConfig(f"{place}: {error}") from None
+            raise InvalidConfig(f"{origin}: {error}") from None
         return []
     reason = inert_broker_reason(name)
     if reason is not None:
-        return [f"{place}: {name} has no effect here: {reason}"]
-    from millstream.model.config.nearest import hint  # only where somebody mistyped
+        return [f"{origin}: {name} has no effect here: {reason}"]
+    from millstream.model.config.nearest import hint  # only for a mistyped name
 
     near = hint(name, (*BROKER_KEYS, *INERT_BROKER_REASONS))
-    return [f"{place}: setting {name!r} is unknown and ignored{near}"]
+    return [f"{origin}: setting {name!r} is unknown and ignored{near}"]
 
 
 def from_environment(environment: Mapping[str, str]) -> tuple[list[Setting], list[str]]:
-    """Settings such as MILLSTREAM_LOG_SEGMENT_BYTES, and warnings about names that are none."""
+    """Settings such as MILLSTREAM_LOG_SEGMENT_BYTES, and warnings about unknown names."""
     names = {variable_of(name): name for name in (*INERT_BROKER_REASONS, *LATER_KEYS, *BROKER_KEYS)}
     found, warnings = [], []
     for variable, value in sorted(environment.items()):
@@ -116,7 +117,7 @@ def _unknown_variable(variable: str, names: Iterable[str]) -> str:
 
 
 def variable_of(name: str) -> str:
-    """The environment's name of a setting."""
+    """The environment variable of a setting."""
     return ENVIRONMENT_PREFIX + name.upper().replace(".", "_")
 
 
@@ -124,14 +125,14 @@ def variable_of(name: str) -> str:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The file's settings; of a key that is there twice the last, as in Java."""
+    """The file's settings; the last one wins where a key occurs twice, as in Java."""
     return {one.name: one.value for one in read_properties(text)}
 
 
 def render_properties(settings: Mapping[str, str]) -> str:
     """A file that reads back as these settings."""
     lines = [
-        f"{_escaped(name, is_key=True)}={_escaped(value, is_key=False)}\n"
+        f"{_escape(name, is_key=True)}={_escape(value, is_key=False)}\n"
         for name, value in settings.items()
     ]
     return "".join(lines)
@@ -144,8 +145,8 @@ def read_properties(text: str) -> Iterator[Setting]:
         rest = line[end:].lstrip(_SPACE)
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(_SPACE)
-        place = f"line {number}"
-        yield Setting(_unescaped(line[:end], place), _unescaped(rest, place), place)
+        origin = f"line {number}"
+        yield Setting(_unescape(line[:end], origin), _unescape(rest, origin), origin)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -179,7 +180,7 @@ def _key_end(line: str) -> int:
     return len(line)
 
 
-def _unescaped(text: str, place: str) -> str:
+def _unescape(text: str, origin: str) -> str:
     if "\\" not in text:
         return text
     parts = []
@@ -194,7 +195,7 @@ def _unescaped(text: str, place: str) -> str:
         position += 1
         if letter == "u":
             if not _UNICODE.fullmatch(text, position, position + 4):
-                raise InvalidConfig(f"{place}: \\u must be followed by four hexadecimal digits")
+                raise InvalidConfig(f"{origin}: \\u must be followed by four hexadecimal digits")
             letter = chr(int(text[position : position + 4], 16))
             position += 4
         else:
@@ -204,7 +205,7 @@ def _unescaped(text: str, place: str) -> str:
     return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _escaped(text: str, *, is_key: bool) -> str:
+def _escape(text: str, *, is_key: bool) -> str:
     special = "\\=:#! " if is_key else "\\"
     parts = []
     for position, letter in enumerate(text):
@@ -230,15 +231,15 @@ def read_toml(text: str) -> list[Setting]:
         raise InvalidConfig(f"not TOML: {error}") from None
     lines = text.splitlines()
     return [
-        Setting(name, _toml_text(name, value), _toml_place(name, lines))
-        for name, value in _flat(document, "")
+        Setting(name, _toml_text(name, value), _toml_origin(name, lines))
+        for name, value in _flatten(document, "")
     ]
 
 
-def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _flatten(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in table.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 
@@ -250,10 +251,10 @@ def _toml_text(name: str, value: object) -> str:
         return str(value)
     if isinstance(value, list) and all(isinstance(one, str | int) for one in value):
         return ",".join(_toml_text(name, one) for one in value)
-    raise InvalidConfig(f"{name}: a setting is a text, a number, true or false, or a list of texts")
+    raise InvalidConfig(f"{name}: a setting is a string, a number, a boolean or a list of strings")
 
 
-def _toml_place(name: str, lines: list[str]) -> str:
+def _toml_origin(name: str, lines: list[str]) -> str:
     """The line that sets the key, found by the longest end of the key's name that begins one."""
     parts = name.split(".")
     for start in range(len(parts)):

@@ -1,6 +1,6 @@
 """The settings of a topic that this broker obeys, with Kafka's names, types and defaults.
 
-Kafka's other topic keys are in `refused.py` and `inert_keys.py`.
+Kafka's other topic keys are in `inert_keys.py`, with the reasons in `inert_reasons.py`.
 """
 
 import re
@@ -87,7 +87,7 @@ _ROWS: Final = (
         "delete.retention.ms",
         _LONG,
         "86400000",
-        "How long a compacted topic keeps tombstones after they were cleaned past, so that slow"
+        "How long a compacted topic keeps tombstones after they were first cleaned, so that slow"
         " readers see the deletion.",
         at_least(0),
         ("log.cleaner.delete.retention.ms",),
@@ -104,7 +104,7 @@ _ROWS: Final = (
         "flush.messages",
         _LONG,
         LONG_MAX,
-        "A flush to disk is asked for when this many records were appended since the last one.",
+        "The log is flushed to disk when this many records were appended since the last flush.",
         at_least(1),
         ("log.flush.interval.messages",),
     ),
@@ -112,7 +112,7 @@ _ROWS: Final = (
         "flush.ms",
         _LONG,
         LONG_MAX,
-        "A flush to disk is asked for when the oldest record that was not flushed is this old.",
+        "The log is flushed to disk when its oldest unflushed record is this old.",
         at_least(0),
         ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
     ),
@@ -153,8 +153,8 @@ _ROWS: Final = (
         MAX_COMPACTION_LAG,
         _LONG,
         LONG_MAX,
-        "A record of a compacted topic is looked at by the cleaner at the latest when it is this"
-        " old, whatever the share of dirty records.",
+        "A record of a compacted topic becomes eligible for cleaning at the latest when it is"
+        " this old, whatever the share of dirty records.",
         at_least(1),
         ("log.cleaner.max.compaction.lag.ms",),
     ),
@@ -186,7 +186,7 @@ _ROWS: Final = (
         "message.timestamp.type",
         ConfigType.STRING,
         "CreateTime",
-        "Whose time records carry: the producer's (CreateTime) or the broker's at the append"
+        "Which timestamp records carry: the producer's (CreateTime) or the broker's at the append"
         " (LogAppendTime).",
         one_of(*TIMESTAMP_TYPES),
         ("log.message.timestamp.type",),
@@ -195,7 +195,7 @@ _ROWS: Final = (
         "min.cleanable.dirty.ratio",
         ConfigType.DOUBLE,
         "0.5",
-        "Share of a compacted log that must be uncleaned before a cleaning is worth its work.",
+        "Share of a compacted log that must be dirty before it is cleaned.",
         between(0, 1),
         ("log.cleaner.min.cleanable.ratio",),
     ),
@@ -252,8 +252,8 @@ _ROWS: Final = (
         "segment.jitter.ms",
         _LONG,
         "0",
-        "Up to this much is taken off segment.ms by chance, so that segments do not all roll at"
-        " once.",
+        "A random time up to this is subtracted from segment.ms, so that segments do not all"
+        " roll at once.",
         at_least(0),
         ("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
@@ -285,7 +285,7 @@ def parse_topic_configs(configs: Mapping[str, str]) -> dict[str, Value]:
 
 
 def topic_key(name: str) -> ConfigKey:
-    """The key of this name, be it one without effect; raises UnknownConfig."""
+    """The key of this name, also of one without effect; raises UnknownConfig."""
     key = TOPIC_KEYS.get(name)
     if key is not None:
         return key

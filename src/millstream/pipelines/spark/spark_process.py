@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from millstream.runtime.garbage import collector_paused, spare_modules
+from millstream.runtime.garbage import collector_paused, freeze_modules
 
 _IS_USED_AGAIN: Final = "SPARK_REUSE_WORKER"
 """Spark sets it where a process collects after each use, and nowhere else."""
@@ -22,4 +22,4 @@ def loading() -> Iterator[None]:
     with collector_paused():
         yield
     if _IS_USED_AGAIN in os.environ:
-        spare_modules()
+        freeze_modules()

@@ -34,7 +34,7 @@ from millstream.pipelines.ranges import OffsetRange
 from millstream.pipelines.schema import ReadColumn
 from millstream.pipelines.spark.columns import columns_to_read
 from millstream.pipelines.spark.notices import client_settings, tell_all
-from millstream.runtime.garbage import spare_modules
+from millstream.runtime.garbage import freeze_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -121,7 +121,7 @@ class _Reading:
                     for one in reading:
                         yield self._fit.fitted(one.batch)
                 if TaskContext.get() is not None:
-                    spare_modules()  # a worker of Spark's, and nobody's own process
+                    freeze_modules()  # a worker of Spark's, and nobody's own process
                 return
             except ClientError as error:
                 reached = reading.positions[partition]

@@ -21,7 +21,7 @@ from millstream.pipelines.option_rules import DeliveryGuarantee
 from millstream.pipelines.spark.sink_plan import SinkPlan
 from millstream.pipelines.spark.task_report import TaskPlace, TaskWritten
 from millstream.pipelines.spark.writer_pool import POOL
-from millstream.runtime.garbage import spare_modules
+from millstream.runtime.garbage import freeze_modules
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -52,7 +52,7 @@ def write_task(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> TaskWritten
     """Returns when every row is stored; otherwise raises, and some may be."""
     written = _DELIVERIES[plan.guarantee](plan, task_place(), batches)
     if TaskContext.get() is not None:
-        spare_modules()  # a worker of Spark's, and nobody's own process
+        freeze_modules()  # a worker of Spark's, and nobody's own process
     return written
 
 

@@ -1,9 +1,9 @@
-"""One stored batch opened, and written anew with fewer records or with a delete horizon.
+"""Rewrites a stored batch with fewer records or with a delete horizon.
 
 What the log and its producers depend on stays: base offset, last offset delta, leader epoch,
 producer fields. The delete horizon is Kafka's format: bit 6 of the attributes says that the base
-timestamp is the time from which tombstones or the marker may go, so every record's timestamp is
-told relative to that.
+timestamp is the time from which tombstones or the marker may be removed, so every record's
+timestamp delta is relative to that.
 """
 
 from array import array
@@ -49,7 +49,7 @@ _UINT64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class OpenBatch(NamedTuple):
-    """Where the records of a batch lie; spans are positions in `payload`."""
+    """The records of a batch; spans are positions in `payload`."""
 
     payload: memoryview | bytes
     spans: "array[int]"
@@ -68,14 +68,14 @@ def open_batch(view: memoryview, rows: "array[int]", row: int, size_max: int) ->
 
 
 def delete_horizon(rows: "array[int]", row: int) -> TimestampMs | None:
-    """From when on tombstones (or the marker) of the batch may go; None before it was set."""
+    """From when on tombstones (or the marker) of the batch may be removed; None if not set."""
     if rows[row + ATTRIBUTES] & DELETE_HORIZON_BIT:
         return TimestampMs(rows[row + BASE_TIMESTAMP])
     return None
 
 
-def can_tell_from(horizon_ms: int, rows: "array[int]", row: int, batch: OpenBatch) -> bool:
-    """Whether all timestamps of the batch can be told relative to that time: 64 bits are given."""
+def fits_horizon(horizon_ms: int, rows: "array[int]", row: int, batch: OpenBatch) -> bool:
+    """Whether all timestamps of the batch fit into int64 deltas relative to that time."""
     base_ms, deltas = rows[row + BASE_TIMESTAMP], batch.spans[TIMESTAMP_DELTA::SPAN_FIELDS]
     lowest_ms, highest_ms = base_ms + min(deltas), base_ms + max(deltas)
     if rows[row + ATTRIBUTES] & LOG_APPEND_TIME_BIT:
@@ -88,15 +88,15 @@ def raw_batch(view: memoryview, rows: "array[int]", row: int) -> memoryview:
     return view[rows[row + POSITION] : rows[row + POSITION] + rows[row + SIZE]]
 
 
-def emptied(view: memoryview, rows: "array[int]", row: int) -> bytes:
-    """The header alone: offsets, sequence and epoch of a batch without its records."""
+def empty_batch(view: memoryview, rows: "array[int]", row: int) -> bytes:
+    """Only the header: offsets, sequence and epoch of a batch without its records."""
     kept = rows[row + ATTRIBUTES] & ~(CODEC_MASK | DELETE_HORIZON_BIT)
     header = bytearray(raw_batch(view, rows, row)[:HEADER_BYTES])
     stamps = (NO_TIMESTAMP, rows[row + MAX_TIMESTAMP])
-    return _sealed(header, b"", attributes=kept, stamps=stamps, count=0)
+    return _seal_batch(header, b"", attributes=kept, stamps=stamps, count=0)
 
 
-def thinned(
+def thin_batch(
     view: memoryview,
     rows: "array[int]",
     row: int,
@@ -120,17 +120,17 @@ def thinned(
     else:
         shift = base_ms - horizon_ms
         fixed = max_ms - horizon_ms if is_append_time else None
-        body = _restamped(batch, keep, shift=shift, fixed=fixed)
+        body = _restamp(batch, keep, shift=shift, fixed=fixed)
         base_ms, attributes = horizon_ms, attributes | DELETE_HORIZON_BIT
     codec = attributes & CODEC_MASK
     if codec != Codec.NONE:
         body = compress(codec, body, level)
     header = bytearray(raw_batch(view, rows, row)[:HEADER_BYTES])
     count = len(keep) - keep.count(0)
-    return _sealed(header, body, attributes=attributes, stamps=(base_ms, max_ms), count=count)
+    return _seal_batch(header, body, attributes=attributes, stamps=(base_ms, max_ms), count=count)
 
 
-def _sealed(
+def _seal_batch(
     header: bytearray, body: bytes, *, attributes: int, stamps: tuple[int, int], count: int
 ) -> bytes:
     _LENGTH.pack_into(header, _LENGTH_AT, len(header) + len(body) - _LENGTH_EXCLUDES)
@@ -142,7 +142,7 @@ def _sealed(
     return bytes(header) + body
 
 
-def _restamped(batch: OpenBatch, keep: bytearray, *, shift: int, fixed: int | None) -> bytes:
+def _restamp(batch: OpenBatch, keep: bytearray, *, shift: int, fixed: int | None) -> bytes:
     """The kept records with `shift` added to their timestamp deltas, or all with one delta."""
     payload, spans = batch.payload, batch.spans
     parts: list[bytes | memoryview] = []

@@ -1,14 +1,14 @@
-"""What of a batch survives: the rules of compaction, one batch at a time.
+"""What is kept of a batch: the rules of compaction, one batch at a time.
 
-A record goes when the map holds a newer one of its key, when its transaction was aborted, when it
-has no key, or when it is a tombstone whose delete horizon has passed. Whatever does not change is
-copied as it is.
+A record is removed when the map holds a newer one of its key, when its transaction was aborted,
+when it has no key, or when it is a tombstone whose delete horizon has passed. What does not change
+is copied as it is.
 
 Where we differ from Kafka, and why:
-- The horizon is set only in batches that the map covers whole. Kafka also stamps what lies behind
-  the map's end; the tombstone could then go in the same cleaning as the value it deletes, and a
-  slow reader that had seen the value would never learn of its end.
-- The marker that alone remembers a producer's epoch is kept whole while the producer is known,
+- The horizon is set only in batches that the map covers whole. Kafka also sets it behind the map's
+  end; the tombstone could then be removed in the same cleaning as the value it deletes, and a slow
+  reader that had seen the value would never see the deletion.
+- A marker that is the only record of a producer's epoch is kept whole while the producer is known,
   not as an empty batch, from which a replay learns nothing (I-21).
 - The last batch of every new segment stays, empty if need be, so that a segment ends where its
   inputs ended: an interrupted swap then finds all of them, and recovery finds no hole.
@@ -48,12 +48,12 @@ class LastRecord(NamedTuple):
     """What must stay of a producer that is still known."""
 
     last_offset: Offset
-    """Of its newest data batch; NO_OFFSET when only a marker tells its epoch."""
+    """Of its newest data batch; NO_OFFSET when only a marker has its epoch."""
     epoch: ProducerEpoch
 
 
 class FilterRules(NamedTuple):
-    """What a cleaning goes by."""
+    """The inputs of the rules."""
 
     now_ms: TimestampMs
     delete_retention_ms: int
@@ -62,7 +62,7 @@ class FilterRules(NamedTuple):
     last_records: Mapping[ProducerId, LastRecord]
     decompressed_bytes_max: int
     compression_levels: Mapping[int, int]
-    """By codec, where the topic asks for one."""
+    """By codec, where the topic sets one."""
 
 
 class BatchFilter:
@@ -80,9 +80,9 @@ class BatchFilter:
     def apply(
         self, view: memoryview, rows: "array[int]", row: int, *, is_last: bool
     ) -> ReadableBuffer | None:
-        """The batch as it is (a memoryview), as it becomes (bytes), or None when it goes.
+        """The batch as it is (a memoryview), rewritten (bytes), or None when it is removed.
 
-        `is_last` asks for at least the empty batch. Raises MalformedRecords, InvalidRecords or
+        With `is_last` at least the empty batch is kept. Raises MalformedRecords, InvalidRecords or
         CorruptRecords.
         """
         if rows[row + ATTRIBUTES] & CONTROL_BIT:
@@ -96,7 +96,7 @@ class BatchFilter:
             return raw if must_stay else None
         kept = None if is_aborted else self._newest_of(view, rows, row)
         if kept is None and must_stay:
-            return batch_edit.emptied(view, rows, row)
+            return batch_edit.empty_batch(view, rows, row)
         return kept
 
     def _newest_of(
@@ -118,7 +118,9 @@ class BatchFilter:
         if not gone_count and horizon_ms is None:
             return batch_edit.raw_batch(view, rows, row)
         level = rules.compression_levels.get(rows[row + ATTRIBUTES] & CODEC_MASK)
-        return batch_edit.thinned(view, rows, row, batch, keep, horizon_ms=horizon_ms, level=level)
+        return batch_edit.thin_batch(
+            view, rows, row, batch, keep, horizon_ms=horizon_ms, level=level
+        )
 
     def _apply_to_marker(
         self, view: memoryview, rows: "array[int]", row: int, *, is_last: bool
@@ -129,7 +131,7 @@ class BatchFilter:
             return raw if is_last else None
         marker = read_marker(view, rows, row)
         if marker is None:
-            return raw  # another kind of control record, nothing we may judge
+            return raw  # another kind of control record, which must not be removed
         is_spent = self._transactions.on_marker(marker)
         if rows[row + LAST_OFFSET] >= rules.mapped_end or not is_spent:
             return raw
@@ -142,15 +144,15 @@ class BatchFilter:
             if horizon_ms is None:
                 return raw
             keep = bytearray(_KEEP_ONE * rows[row + RECORD_COUNT])
-            return batch_edit.thinned(view, rows, row, batch, keep, horizon_ms=horizon_ms)
+            return batch_edit.thin_batch(view, rows, row, batch, keep, horizon_ms=horizon_ms)
         if horizon_ms > rules.now_ms:
             return raw
-        return batch_edit.emptied(view, rows, row) if is_last else None
+        return batch_edit.empty_batch(view, rows, row) if is_last else None
 
     def _horizon_for(self, rows: "array[int]", row: int, batch: OpenBatch) -> TimestampMs | None:
-        """None where the records' own timestamps would be lost: what has none is kept for good."""
+        """None where the records' own timestamps would be lost: those are kept forever."""
         horizon_ms = self._new_horizon_ms
-        return horizon_ms if batch_edit.can_tell_from(horizon_ms, rows, row, batch) else None
+        return horizon_ms if batch_edit.fits_horizon(horizon_ms, rows, row, batch) else None
 
     def _is_last_of_producer(self, rows: "array[int]", row: int) -> bool:
         """Whether the state of a known producer could not be rebuilt without this batch."""

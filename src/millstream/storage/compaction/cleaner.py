@@ -1,7 +1,7 @@
-"""Keeps all compacted logs of a broker clean: the dirtiest one first, one at a time.
+"""Cleans all compacted logs of a broker: the dirtiest one first, one at a time.
 
-What a cleaning itself needs is in `work` and loaded with the first compacted log: it is no part of
-a broker's start.
+What a cleaning itself needs is in `work` and loaded with the first compacted log: a broker's start
+does not load it.
 """
 
 import math
@@ -21,10 +21,10 @@ from millstream.storage.throttle import CancelFlag, Pause, Throttle
 if TYPE_CHECKING:
     from millstream.storage.compaction.log_cleaning import Cleaning, CleaningReport
     from millstream.storage.compaction.plan import DirtyRange
-    from millstream.storage.compaction.recovery_points import Checkpointing, Flush
+    from millstream.storage.compaction.recovery_points import Flush, RecoveryPointCheckpoint
 
-POSTPONED_S: Final = 60.0
-"""What found no room or no descriptor waits this long, so that others get their turn."""
+RETRY_DELAY_S: Final = 60.0
+"""A log that found no room or no descriptor waits this long, so that others are cleaned."""
 
 _HASH_KEY_BYTES: Final = 16
 
@@ -60,16 +60,16 @@ class Cleaner:
         self._background = background
         self._limits = limits
         self.throttle = Throttle(clock, bytes_per_s=limits.bytes_per_s, pause=pause)
-        self._checkpointing: Checkpointing | None = None
+        self._checkpoint_run: RecoveryPointCheckpoint | None = None
         """Of the log that is cleaned next."""
         self._cleaning: Cleaning | None = None
         self._is_stopped = False
         self._uncleanable: dict[TopicPartition, tuple[Log, str]] = {}
         self._postponed_until_s: dict[TopicPartition | str, float] = {}
-        """Logs; and directories that refused a checkpoint, where only what is trusted is cleaned
-        meanwhile."""
+        """Logs; and directories that refused a checkpoint, in which only trusted segments are
+        cleaned meanwhile."""
         self.on_report: Callable[[CleaningReport], None] | None = None
-        """Told of every end; for metrics and the operator's log."""
+        """Called at the end of every cleaning; for metrics and the broker's log."""
 
     @property
     def in_progress(self) -> TopicPartition | None:
@@ -82,8 +82,8 @@ class Cleaner:
         return {partition: why for partition, (_, why) in self._uncleanable.items()}
 
     def run_once(self) -> TopicPartition | None:
-        """Begin with the dirtiest log unless one is being cleaned; the one begun now."""
-        busy = self._cleaning or self._checkpointing
+        """Start to clean the dirtiest log unless one is being cleaned; the one started now."""
+        busy = self._cleaning or self._checkpoint_run
         if busy is not None:
             busy.resume()
             return None
@@ -100,38 +100,38 @@ class Cleaner:
         return log.partition
 
     def _checkpoint(self, log: Log, dirty: "DirtyRange") -> None:
-        from millstream.storage.compaction.recovery_points import Checkpointing
+        from millstream.storage.compaction.recovery_points import RecoveryPointCheckpoint
 
-        self._checkpointing = Checkpointing(
+        self._checkpoint_run = RecoveryPointCheckpoint(
             log,
             self._logs,
             flush=self._flush,
             background=self._background,
             on_end=self._checkpointed,
         )
-        self._checkpointing.start(dirty.end_offset)
+        self._checkpoint_run.start(dirty.end_offset)
 
     def _clean(self, log: Log, dirty: "DirtyRange") -> None:
         from millstream.storage.compaction import work
 
-        means = work.Means(
+        resources = work.CleaningResources(
             self.throttle,
             self._background,
             key_map_bytes=self._limits.key_map_bytes,
             hash_key=self._randomness.bytes(_HASH_KEY_BYTES),
             now_ms=TimestampMs(self._clock.wall_ms()),
         )
-        cleaning = work.cleaning_of(log, dirty, means, self._ended)
+        cleaning = work.make_cleaning(log, dirty, resources, self._ended)
         self._cleaning = cleaning
         cleaning.start()
 
     def stop(self) -> None:
-        """Begin nothing more and let go of what is being cleaned; before the logs are closed.
+        """Begin nothing more and release the log being cleaned; before the logs are closed.
 
         A swap that has begun is finished, blocking.
         """
         self._is_stopped = True
-        for busy in (self._cleaning, self._checkpointing):
+        for busy in (self._cleaning, self._checkpoint_run):
             if busy is not None:
                 busy.stop()
 
@@ -144,36 +144,36 @@ class Cleaner:
             if not log.config.cleanup_compact or self._is_excluded(log):
                 continue
             is_trusted_only = self._is_postponed(log.owner.path)
-            dirty = self._weighed(log, now_ms, is_trusted_only=is_trusted_only)
+            dirty = self._find_cleanable(log, now_ms, is_trusted_only=is_trusted_only)
             if dirty is not None and (best is None or dirty.ratio > best[1].ratio):
                 best = log, dirty
         return best
 
-    def _weighed(
+    def _find_cleanable(
         self, log: Log, now_ms: TimestampMs, *, is_trusted_only: bool
     ) -> "DirtyRange | None":
-        """What of the log is worth cleaning; an error costs this log its turn, no other."""
+        """The part of the log to clean; an error excludes only this log."""
         from millstream.storage.compaction import work
 
         try:
-            return work.dirty_enough(log, now_ms, is_trusted_only=is_trusted_only)
+            return work.find_cleanable(log, now_ms, is_trusted_only=is_trusted_only)
         except OSError as error:
             if not isinstance(log.refused(error), StorageFailed):
                 self._postpone(log.partition)
             return None
         except work.CORRUPT_ERRORS as error:
             self._uncleanable[log.partition] = log, str(error)
-            self._tell(work.corrupt(log.partition, str(error)))
+            self._report(work.corrupt(log.partition, str(error)))
             return None
 
     def _is_excluded(self, log: Log) -> bool:
-        if log.cleaning is not None or log.failure is not None:  # it moves to another directory
+        if log.maintenance is not None or log.failure is not None:  # it is being moved
             return True
         known = self._uncleanable.get(log.partition)
         if known is not None:
             if known[0] is log:
                 return True
-            del self._uncleanable[log.partition]  # the topic was created anew
+            del self._uncleanable[log.partition]  # the topic was created again
         return self._is_postponed(log.partition)
 
     def _is_postponed(self, what: TopicPartition | str) -> bool:
@@ -186,19 +186,19 @@ class Cleaner:
     # -- after -----------------------------------------------------------------------------
 
     def _checkpointed(self, error: OperatingError | None) -> None:
-        checkpointing, self._checkpointing = self._checkpointing, None
-        if checkpointing is None or self._is_stopped:
+        checkpoint_run, self._checkpoint_run = self._checkpoint_run, None
+        if checkpoint_run is None or self._is_stopped:
             return
-        log = checkpointing.log
+        log = checkpoint_run.log
         if error is not None:
             self._postpone(log.owner.path)
             self.run_once()
             return
         dirty = None
         if not log.is_released and not self._is_excluded(log):
-            # No further than the file says, or a log that rolls all the time would never be clean.
+            # Only up to the stored point, or a log that rolls all the time would never be cleaned.
             now_ms = TimestampMs(self._clock.wall_ms())
-            dirty = self._weighed(log, now_ms, is_trusted_only=True)
+            dirty = self._find_cleanable(log, now_ms, is_trusted_only=True)
         if dirty is not None:
             self._clean(log, dirty)
         else:  # truncated or deleted meanwhile
@@ -206,20 +206,20 @@ class Cleaner:
             self.run_once()
 
     def _ended(self, report: "CleaningReport") -> None:
-        from millstream.storage.compaction.log_cleaning import End
+        from millstream.storage.compaction.log_cleaning import CleaningEnd
 
         cleaning, self._cleaning = self._cleaning, None
-        if cleaning is not None and report.end is End.CORRUPT:
+        if cleaning is not None and report.end is CleaningEnd.CORRUPT:
             self._uncleanable[report.partition] = cleaning.log, report.detail
-        if report.end in (End.DISK_FULL, End.NO_DESCRIPTORS):
+        if report.end in (CleaningEnd.DISK_FULL, CleaningEnd.NO_DESCRIPTORS):
             self._postpone(report.partition)
-        self._tell(report)
-        if report.end in (End.CLEANED, End.CORRUPT, End.DISK_FULL):
+        self._report(report)
+        if report.end in (CleaningEnd.CLEANED, CleaningEnd.CORRUPT, CleaningEnd.DISK_FULL):
             self.run_once()
 
     def _postpone(self, what: TopicPartition | str) -> None:
-        self._postponed_until_s[what] = self._clock.monotonic_s() + POSTPONED_S
+        self._postponed_until_s[what] = self._clock.monotonic_s() + RETRY_DELAY_S
 
-    def _tell(self, report: "CleaningReport") -> None:
+    def _report(self, report: "CleaningReport") -> None:
         if self.on_report is not None:
             self.on_report(report)

@@ -1,8 +1,8 @@
-"""The work of one cleaning, for a thread that knows nothing of the log's changing state.
+"""The work of one cleaning, for a thread that does not see the log's changing state.
 
 All inputs are values taken by the owner. One call at a time, first `map_keys`, then `write_next`
-until it returns None; between two calls the owner swaps in what was written, so the room needed
-on disk is that of one segment.
+until it returns None; between two calls the owner swaps in what was written, so the disk space
+needed is that of one segment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from millstream.storage.compaction.batch_edit import COUNT_AT, raw_batch
 from millstream.storage.compaction.batch_filter import BatchFilter, FilterRules, LastRecord
 from millstream.storage.compaction.key_pass import KeyPass
 from millstream.storage.compaction.output import Output, remove_leftovers
-from millstream.storage.compaction.source import OutputLimits, Pacing, Source, grouped, walk
+from millstream.storage.compaction.source import OutputLimits, Pacing, Source, group_sources, walk
 from millstream.storage.compaction.transactions import TransactionTracker, collect_aborted
 from millstream.storage.segments.file_walk import WalkStep
 
@@ -38,7 +38,7 @@ class CleaningInput:
     directory: str
     sources: Sequence[Source]
     """Every closed segment from the log's first to the end of the dirty part."""
-    first_dirty: Offset
+    first_dirty_offset: Offset
     txn_index_paths: Sequence[str]
     """One per source, then those of all later segments of the log."""
     last_records: Mapping[ProducerId, LastRecord]
@@ -76,8 +76,8 @@ class CleanedGroup(NamedTuple):
 
 
 class CleaningJob:
-    """See the module's docstring. Raises OSError, CleaningCancelled, and for what it cannot
-    understand MalformedRecords, InvalidRecords, CorruptRecords or IndexDamaged.
+    """See the module's docstring. Raises OSError, CleaningCancelled, and for a corrupt log
+    MalformedRecords, InvalidRecords, CorruptRecords or IndexDamaged.
     """
 
     def __init__(self, work: CleaningInput, pacing: Pacing) -> None:
@@ -87,7 +87,7 @@ class CleaningJob:
         self._transactions = TransactionTracker(())
         self._groups: list[list[Source]] = []
         self._written_base: Offset | None = None
-        self.mapped_end = work.first_dirty
+        self.mapped_end = work.first_dirty_offset
         """Where the next cleaning begins, once all of this one is swapped in."""
         self.stats = CleaningStats()
 
@@ -95,7 +95,7 @@ class CleaningJob:
         """The first pass."""
         self._pacing.cancel.check()
         work = self._work
-        first, end = work.first_dirty, work.sources[-1].end_offset
+        first, end = work.first_dirty_offset, work.sources[-1].end_offset
         key_map = KeyMap(self._map_bytes(first, end), work.hash_key)
         dirty_from = next(n for n, one in enumerate(work.sources) if one.end_offset > first)
         paths = work.txn_index_paths
@@ -103,7 +103,7 @@ class CleaningJob:
         keys = KeyPass(
             key_map,
             TransactionTracker(aborted),
-            first_dirty=first,
+            first_dirty_offset=first,
             decompressed_bytes_max=work.decompressed_bytes_max,
         )
         self.mapped_end = keys.run(work.disk, work.sources[dirty_from:], self._pacing)
@@ -132,7 +132,7 @@ class CleaningJob:
             work.compression_levels,
         )
         self._filter = BatchFilter(rules, key_map, self._transactions)
-        self._groups = grouped(covered, work.limits)
+        self._groups = group_sources(covered, work.limits)
 
     def write_next(self) -> CleanedGroup | None:
         """Clean the next group of segments into a new one, durable but not yet in use."""
@@ -166,8 +166,8 @@ class CleaningJob:
         return CleanedGroup(sources, size_bytes, is_unchanged)
 
     def _age_with(self, source: Source, newest_ms: int, aged_since_ms: int | None) -> int | None:
-        """From when the age of what is left counts, a further source included: records that go take
-        their timestamps along, and the rest is no younger for that.
+        """The time from which the output's age is measured, a further source included: removed
+        records take their timestamps along, and the rest must not become younger by that.
         """
         since_ms: int | None = newest_ms
         if newest_ms == NO_TIMESTAMP:
@@ -187,7 +187,7 @@ class CleaningJob:
         rows, size_before = step.rows, output.size_bytes
         read_bytes = rows[POSITION - ROW_FIELDS] + rows[SIZE - ROW_FIELDS]
         spare_bytes = SEGMENT_POSITION_MAX - size_before - read_bytes - left_bytes
-        batches = self._filtered(step, batch_filter, spare_bytes, has_last=not left_bytes)
+        batches = self._filter_step(step, batch_filter, spare_bytes, has_last=not left_bytes)
         is_unchanged = len(batches) * ROW_FIELDS == len(rows) and all(
             isinstance(batch, memoryview) for batch in batches
         )
@@ -200,7 +200,7 @@ class CleaningJob:
         self._pacing.throttle.spend(written_bytes, self._pacing.cancel)
         return is_unchanged
 
-    def _filtered(
+    def _filter_step(
         self, step: WalkStep, batch_filter: BatchFilter, spare_bytes: int, *, has_last: bool
     ) -> list[ReadableBuffer]:
         rows = step.rows

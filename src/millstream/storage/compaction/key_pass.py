@@ -23,19 +23,19 @@ from millstream.storage.segments.file_walk import WalkStep
 
 
 class KeyPass:
-    """Fills a map from the dirty part of a log, which begins at `first_dirty`."""
+    """Fills a map from the dirty part of a log, which begins at `first_dirty_offset`."""
 
     def __init__(
         self,
         key_map: KeyMap,
         transactions: TransactionTracker,
         *,
-        first_dirty: Offset,
+        first_dirty_offset: Offset,
         decompressed_bytes_max: int,
     ) -> None:
         self._key_map = key_map
         self._transactions = transactions
-        self._first_dirty = first_dirty
+        self._first_dirty_offset = first_dirty_offset
         self._size_max = decompressed_bytes_max
 
     def run(self, disk: Disk, sources: Sequence[Source], pacing: Pacing) -> Offset:
@@ -53,7 +53,7 @@ class KeyPass:
     def _add_step(self, step: WalkStep) -> Offset | None:
         rows = step.rows
         for row in range(0, len(rows), ROW_FIELDS):
-            if rows[row + LAST_OFFSET] < self._first_dirty:
+            if rows[row + LAST_OFFSET] < self._first_dirty_offset:
                 continue
             if rows[row + ATTRIBUTES] & CONTROL_BIT:
                 marker = read_marker(step.buffer, rows, row)
@@ -77,8 +77,8 @@ class KeyPass:
     def _dirty_spans(self, batch: OpenBatch, base_offset: int) -> "array[int]":
         """Without those that an earlier cleaning had in its map."""
         spans = batch.spans
-        if base_offset >= self._first_dirty:
+        if base_offset >= self._first_dirty_offset:
             return spans
         deltas = spans[OFFSET_DELTA::SPAN_FIELDS]
-        clean_count = sum(base_offset + delta < self._first_dirty for delta in deltas)
+        clean_count = sum(base_offset + delta < self._first_dirty_offset for delta in deltas)
         return spans[clean_count * SPAN_FIELDS :]

@@ -2,9 +2,9 @@
 
     map keys > (write a segment > rename, sync > rename, sync > ... )* > end
 
-The log may change meanwhile. Appends touch nothing that is read here. A truncation first lets a
-swap that has begun come to its end, then voids the rest; so does a stop of the broker, because
-truncations may follow it. Retention may take segments: what was written from them is thrown away.
+The log may change meanwhile. Appends touch nothing that is read here. A truncation first finishes a
+swap that has begun, then cancels the rest; so does a stop of the broker, because truncations may
+follow it. Retention may remove segments: what was written from them is discarded.
 A log that is deleted or closed is not touched again.
 """
 
@@ -29,13 +29,13 @@ OUT_OF_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 CORRUPT_ERRORS: Final = (MalformedRecords, InvalidRecords, CorruptRecords, IndexDamaged)
 
 
-class End(Enum):
-    """How a cleaning came out."""
+class CleaningEnd(Enum):
+    """How a cleaning ended."""
 
     CLEANED = "cleaned"
     VOID = "the log changed meanwhile"
     ABANDONED = "the log was closed or deleted, or the broker stops"
-    CORRUPT = "something in the log cannot be understood"
+    CORRUPT = "the log is corrupt"
     DISK_FULL = "no room for the new segment"
     NO_DESCRIPTORS = "the process has too many open files"
     FAILED = "the log directory failed"
@@ -45,13 +45,13 @@ class CleaningReport(NamedTuple):
     """The end of a cleaning."""
 
     partition: TopicPartition
-    end: End
+    end: CleaningEnd
     stats: CleaningStats
     detail: str = ""
 
 
 class Cleaning:
-    """Drives one `CleaningJob`; registers itself with the log as what must give way."""
+    """Drives one `CleaningJob`; registers itself as the log's maintenance."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Cleaning:
         self._on_end = on_end
         self._planned: dict[int, Segment] = {one.base_offset: one for one in log.segments.closed}
         self._swap: Swap | None = None
-        self._end: End | None = None
+        self._end: CleaningEnd | None = None
         """Why no further segment is to be swapped in."""
         self._detail = ""
         self._is_over = False
@@ -87,44 +87,44 @@ class Cleaning:
         return self._is_over
 
     def start(self) -> None:
-        self._log.cleaning = self
+        self._log.maintenance = self
         self._submit(self._job.map_keys, self._write_next, "map keys")
 
     def resume(self) -> None:
         """Try again what the background had no room for."""
         stalled, self._stalled = self._stalled, None
-        if stalled is not None and self._end is End.ABANDONED:
-            self._finish(End.ABANDONED)
+        if stalled is not None and self._end is CleaningEnd.ABANDONED:
+            self._finish(CleaningEnd.ABANDONED)
         elif stalled is not None:
             stalled()
 
     # -- called by the log -----------------------------------------------------------------
 
-    def settle(self) -> None:
+    def wind_down(self) -> None:
         """The log is about to be truncated: finish what has begun, begin nothing more."""
-        self._stop(End.VOID)
-        self._settle_swap()
+        self._stop(CleaningEnd.VOID)
+        self._finish_swap()
 
     def abandon(self) -> None:
-        """The log is closed or deleted: its files are not ours to touch any more."""
-        self._stop(End.ABANDONED)
+        """The log is closed or deleted: its files must not be touched any more."""
+        self._stop(CleaningEnd.ABANDONED)
         self._swap = None
-        self._log.cleaning = None
+        self._log.maintenance = None
 
     # -- called by the cleaner -------------------------------------------------------------
 
     def stop(self) -> None:
-        """The broker stops, and the background takes nothing more: finish the swap here and now.
+        """The broker stops, and the background accepts nothing more: finish the swap at once.
 
-        Where that cannot be done, whoever truncates the log before it is closed still does it.
+        Where that fails, a truncation of the log before it is closed still does it.
         """
-        self._stop(End.ABANDONED)
+        self._stop(CleaningEnd.ABANDONED)
         if self._log.owner.failure is None:
             try:
-                self._settle_swap()
+                self._finish_swap()
             except OSError as error:
                 self._log.refused(error)
-        self._let_go()
+        self._unregister()
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Cleaning:
 
     def _take(self, group: CleanedGroup | None) -> None:
         if group is None:
-            self._log.first_dirty = self._job.mapped_end
-            self._finish(End.CLEANED)
+            self._log.first_dirty_offset = self._job.mapped_end
+            self._finish(CleaningEnd.CLEANED)
         elif group.is_unchanged:
             self._write_next(None)
         else:
@@ -143,7 +143,7 @@ class Cleaning:
     def _begin_swap(self, group: CleanedGroup) -> None:
         old = [self._planned.pop(source.base_offset) for source in group.sources]
         if not all(segment in self._log.segments for segment in old):
-            self._stop(End.VOID)  # retention was faster
+            self._stop(CleaningEnd.VOID)  # retention removed some of them
             self._clear()
             return
         self._swap = Swap(self._log, old, group)
@@ -161,17 +161,17 @@ class Cleaning:
             lambda: context.owner.disk.sync_directory(context.directory), self._advance_swap, "swap"
         )
 
-    def _settle_swap(self) -> None:
+    def _finish_swap(self) -> None:
         if self._swap is not None:
-            self._swap.settle()
+            self._swap.finish()
             self._swap = None
 
     def _clear(self) -> None:
-        """Throw away what was written and not swapped in, then end."""
+        """Remove what was written and not swapped in, then end."""
         self._submit(self._job.remove_leftovers, self._cleared, "clear")
 
     def _cleared(self, _: None) -> None:
-        self._finish(self._end or End.VOID)
+        self._finish(self._end or CleaningEnd.VOID)
 
     # -- machinery -------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class Cleaning:
             self._stalled = self._repeat
 
     def _arrive(self, handle: Callable[[], None]) -> None:
-        """Handle answers one after the other, also when the background gives them at once."""
+        """Handle outcomes one after the other, also when the background delivers them at once."""
         self._arrived.append(handle)
         if self._is_handling:
             return
@@ -202,33 +202,33 @@ class Cleaning:
             self._is_handling = False
 
     def _handle(self, outcome: Outcome[Any], then: Callable[[Any], None], name: str) -> None:
-        if self._end is End.ABANDONED:
-            self._finish(End.ABANDONED)
+        if self._end is CleaningEnd.ABANDONED:
+            self._finish(CleaningEnd.ABANDONED)
             return
         try:
             if outcome.error is not None:
                 self._on_error(outcome.error, name)
             elif self._end is not None and name != "clear":
-                self._settle_swap()  # where the one who voided us could not
+                self._finish_swap()  # where `wind_down` could not
                 self._clear()
             else:
                 self._log.owner.check_usable()
                 then(outcome.value)
         except OSError as error:
             if name in ("swap", "clear") and error.errno in OUT_OF_DESCRIPTORS:
-                self._stalled = self._repeat  # half a swap must not stay: go on later
+                self._stalled = self._repeat  # half a swap must not stay: retried later
                 return
             self._log.failed(error)
-            self._fail(End.FAILED, str(error))
+            self._fail(CleaningEnd.FAILED, str(error))
         except StorageFailed as error:
-            self._fail(End.FAILED, str(error))
+            self._fail(CleaningEnd.FAILED, str(error))
 
     def _on_error(self, error: BaseException, name: str) -> None:
         if isinstance(error, OSError):
             self._on_disk_error(error, name)
         elif isinstance(error, (CleaningCancelled, *CORRUPT_ERRORS)):
-            # What was read while the log was truncated under it may be anything.
-            self._stop(End.CORRUPT, str(error))
+            # What was read while the log was being truncated may be anything.
+            self._stop(CleaningEnd.CORRUPT, str(error))
             self._clear()
         else:
             raise error
@@ -236,12 +236,12 @@ class Cleaning:
     def _on_disk_error(self, error: OSError, name: str) -> None:
         is_outdated = self._end is not None or not self._has_all_planned()
         if name in ("map keys", "write") and error.errno == errno.ENOENT and is_outdated:
-            self._stop(End.VOID)
+            self._stop(CleaningEnd.VOID)
         elif name == "write" and error.errno == errno.ENOSPC:
             self._log.owner.full()
-            self._stop(End.DISK_FULL, str(error))
+            self._stop(CleaningEnd.DISK_FULL, str(error))
         elif name in ("map keys", "write") and error.errno in OUT_OF_DESCRIPTORS:
-            self._stop(End.NO_DESCRIPTORS, str(error))
+            self._stop(CleaningEnd.NO_DESCRIPTORS, str(error))
         else:
             raise error
         self._clear()
@@ -249,21 +249,21 @@ class Cleaning:
     def _has_all_planned(self) -> bool:
         return all(segment in self._log.segments for segment in self._planned.values())
 
-    def _stop(self, end: End, detail: str = "") -> None:
-        if self._end is None or end is End.ABANDONED:
+    def _stop(self, end: CleaningEnd, detail: str = "") -> None:
+        if self._end is None or end is CleaningEnd.ABANDONED:
             self._end, self._detail = end, detail
         self._cancel.set()
 
-    def _fail(self, end: End, detail: str) -> None:
+    def _fail(self, end: CleaningEnd, detail: str) -> None:
         self._stop(end, detail)
         self._finish(end)
 
-    def _finish(self, end: End) -> None:
+    def _finish(self, end: CleaningEnd) -> None:
         self._is_over = True
-        self._let_go()
+        self._unregister()
         report = CleaningReport(self._log.partition, end, self._job.stats, self._detail)
         self._on_end(report)
 
-    def _let_go(self) -> None:
-        if self._log.cleaning is self and self._swap is None:
-            self._log.cleaning = None
+    def _unregister(self) -> None:
+        if self._log.maintenance is self and self._swap is None:
+            self._log.maintenance = None

@@ -1,4 +1,4 @@
-"""Writing one new segment in the background, under names that mean nothing to a loading log."""
+"""Writes one new segment in the background, under names that loading a log ignores."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -19,7 +19,7 @@ _INDEX_CACHE_BYTES: Final = MIB
 
 
 class Output:
-    """A segment in the making. The log's own file pool and index cache belong to its owner."""
+    """A segment being written. The log's own file pool and index cache belong to its owner."""
 
     def __init__(
         self, disk: Disk, directory: str, base_offset: Offset, *, index_interval_bytes: int
@@ -58,16 +58,16 @@ class Output:
             self._segment.txn_index.append(transaction)
 
     def finish(self, *, aged_since_ms: int | None = None) -> None:
-        """Everything to the disk, then the indexes to `.swap`; only the log's name is missing.
+        """Sync everything, then rename the indexes to `.swap`; only the log is not renamed.
 
-        With `aged_since_ms` the file passes for one of that time: batches without records have no
-        other age.
+        `aged_since_ms` becomes the file's modification time: batches without records have no other
+        age.
         """
         segment = self._segment
         segment.stop_writing()
         if aged_since_ms is not None:
             self._disk.set_modified_ms(segment.log.path, max(0, aged_since_ms))
-        segment.txn_index.save()  # an entry may wait for room, and nothing else knows of it
+        segment.txn_index.save()  # an entry may wait for room, and is stored nowhere else
         for path in segment.file_paths():
             if self._disk.exists(path):
                 with self._disk.open_read(path) as file:

@@ -1,9 +1,9 @@
-"""Which part of a log is dirty, how badly, and whether cleaning it now is worth the work.
+"""Which part of a log is dirty, and whether it is large or old enough to be cleaned now.
 
 Kafka's rules: never the active segment, nothing at or above the last stable offset (so no record
 whose transaction is undecided or that a new leader may lack), nothing younger than
 `min.compaction.lag.ms`. Ours in addition: nothing above the stored recovery point, which the
-cleaner has moved up first where that is all that is missing (`checkpointing`). A cleaned segment is
+cleaner has moved up first where only that is missing (`recovery_points`). A cleaned segment is
 trusted after a crash, so what it replaces must have been trusted too; and a recovery that replayed
 thinned-out segments would not find all producers and epochs in them any more.
 """
@@ -35,8 +35,8 @@ class LogFacts(NamedTuple):
     log_start: Offset
     limit: Offset
     """The last stable offset or, to clean now, the stored recovery point if that is lower."""
-    first_dirty: Offset
-    """Where the last cleaning ended; everything below it was compared with everything below it."""
+    first_dirty_offset: Offset
+    """Where the last cleaning ended; all records below it were compared with each other."""
 
 
 class CleaningRules(NamedTuple):
@@ -48,9 +48,9 @@ class CleaningRules(NamedTuple):
 
 
 class DirtyRange(NamedTuple):
-    """The dirty part [first_dirty, end_offset) in whole segments, and what it weighs."""
+    """The dirty part [first_dirty_offset, end_offset) in whole segments, and its size."""
 
-    first_dirty: Offset
+    first_dirty_offset: Offset
     end_offset: Offset
     clean_bytes: int
     dirty_bytes: int
@@ -59,25 +59,25 @@ class DirtyRange(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The dirty part of all that a cleaning would look at."""
+        """The share of the dirty part in all that a cleaning would read."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
 
 def facts_of(log: Log, *, is_trusted_only: bool) -> LogFacts:
-    """Gather the facts; timestamps only where a rule asks for them, they cost a read.
+    """Collect the facts; timestamps only where a rule needs them, they cost a read.
 
-    With `is_trusted_only` of what can be cleaned at once, else also of what needs a flush first.
+    With `is_trusted_only` only of what can be cleaned at once, else also of what must be flushed.
     """
     config = log.config
-    first_dirty = max(log.first_dirty, log.log_start)
+    first_dirty_offset = max(log.first_dirty_offset, log.log_start)
     wants_first = config.max_compaction_lag_ms < FOREVER
     wants_largest = config.min_compaction_lag_ms > 0
     closed = []
     for segment in log.segments.closed:
         facts = SegmentFacts(segment.base_offset, segment.size_bytes)
         end = log.segments.end_of(segment)
-        if end is not None and end > first_dirty:
+        if end is not None and end > first_dirty_offset:
             if wants_first:
                 first = segment.rolling_timestamp()
                 facts = facts._replace(first_timestamp_ms=NO_TIMESTAMP if first is None else first)
@@ -88,7 +88,9 @@ def facts_of(log: Log, *, is_trusted_only: bool) -> LogFacts:
     limit = log.last_stable_offset
     if is_trusted_only:
         limit = min(limit, log.trusted_end)
-    return LogFacts(closed, log.segments.active.base_offset, log.log_start, limit, first_dirty)
+    return LogFacts(
+        closed, log.segments.active.base_offset, log.log_start, limit, first_dirty_offset
+    )
 
 
 def rules_of(log: Log) -> CleaningRules:
@@ -102,14 +104,14 @@ def rules_of(log: Log) -> CleaningRules:
 
 def find_dirty(log: LogFacts, rules: CleaningRules, now_ms: TimestampMs) -> DirtyRange:
     """What a cleaning would work on now."""
-    first_dirty = max(log.first_dirty, log.log_start)
-    end_offset = first_dirty
+    first_dirty_offset = max(log.first_dirty_offset, log.log_start)
+    end_offset = first_dirty_offset
     clean_bytes = dirty_bytes = 0
     is_overdue = False
     for number, segment in enumerate(log.closed):
         end = log.closed[number + 1].base_offset if number + 1 < len(log.closed) else None
         end = log.active_base if end is None else end
-        if end <= first_dirty:
+        if end <= first_dirty_offset:
             clean_bytes += segment.size_bytes
             continue
         if end > log.limit or _is_young(segment, rules, now_ms):
@@ -118,18 +120,18 @@ def find_dirty(log: LogFacts, rules: CleaningRules, now_ms: TimestampMs) -> Dirt
         dirty_bytes += segment.size_bytes
         is_overdue |= 0 < segment.first_timestamp_ms < now_ms - rules.lag_max_ms
     invariant(
-        first_dirty <= end_offset <= max(first_dirty, log.limit),
+        first_dirty_offset <= end_offset <= max(first_dirty_offset, log.limit),
         "I-07 cleaning would pass the last stable offset",
         end_offset=end_offset,
         limit=log.limit,
     )
-    return DirtyRange(first_dirty, end_offset, clean_bytes, dirty_bytes, is_overdue)
+    return DirtyRange(first_dirty_offset, end_offset, clean_bytes, dirty_bytes, is_overdue)
 
 
 def is_worth_cleaning(dirty: DirtyRange, rules: CleaningRules) -> bool:
     """Whether there is something to do and enough of it, or it has waited too long.
 
-    As in Kafka the ratio must be passed: with 1.0 a log is cleaned for its age alone, or never.
+    As in Kafka the ratio must be exceeded: with 1.0 a log is cleaned only for its age, or never.
     """
     if not dirty.dirty_bytes:
         return False

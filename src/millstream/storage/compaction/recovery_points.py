@@ -1,9 +1,9 @@
-"""What comes before a cleaning of segments that a start after a crash would not trust yet.
+"""The checkpoint before a cleaning of segments that a start after a crash would not trust yet.
 
 A cleaned segment is trusted after a crash, so what it replaces must have been trusted too: synced
 with its indexes, and below the recovery point in the file. The timer of the checkpoints would do
-that within a minute; the cleaner's own back-off is shorter. So it asks for both itself: first the
-flush, then the file, and only what the file says by then is cleaned.
+that within a minute; the cleaner's own back-off is shorter. So it requests both itself: first the
+flush, then the file, and only what is below the stored point by then is cleaned.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,12 +15,12 @@ from millstream.runtime.background import Background, BackgroundFullError, Outco
 from millstream.storage import names
 from millstream.storage.flush import FlushDone
 from millstream.storage.log.log import Log
-from millstream.storage.log_steps import as_now
+from millstream.storage.log_steps import make_current_check
 
 Flush = Callable[[Log, FlushDone], None]
 
 
-class Checkpointing:
+class RecoveryPointCheckpoint:
     """Flushes one log and stores its recovery point; owned by the thread of the logs."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Checkpointing:
         self._is_stopped = False
 
     def start(self, end_offset: Offset) -> None:
-        """Begin; below `end_offset` everything shall be trusted."""
+        """Begin; everything below `end_offset` must become trusted."""
         if self.log.recovery_point < end_offset:
             self._flush(self.log, self._flushed)
         else:
@@ -63,13 +63,13 @@ class Checkpointing:
             self._store()
 
     def _store(self) -> None:
-        """Those of all compacted logs of the directory: it is one file, and they are next."""
+        """Store those of all compacted logs of the directory: it is one file, and they are next."""
         if self._is_stopped:
             return
         owner = self.log.owner
         logs = [one for one in self._all_logs if one.owner is owner and one.config.cleanup_compact]
         points = {one.partition: one.recovery_start for one in logs}
-        work = partial(owner.store_current, names.RECOVERY_POINTS, points, as_now(logs))
+        work = partial(owner.store_current, names.RECOVERY_POINTS, points, make_current_check(logs))
         self._is_stalled = False
         try:
             self._background.submit(

@@ -1,4 +1,4 @@
-"""The closed segments that a cleaning reads, as plain values that another thread may have."""
+"""The closed segments that a cleaning reads, as values that can be passed to another thread."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -34,7 +34,7 @@ class OutputLimits(NamedTuple):
 
 
 class Pacing(NamedTuple):
-    """What a working thread asks while it works."""
+    """What the thread checks while it works: its rate, and whether it is cancelled."""
 
     throttle: Throttle
     cancel: CancelFlag
@@ -57,8 +57,8 @@ def walk(disk: Disk, source: Source, pacing: Pacing) -> Iterator[WalkStep]:
             raise CorruptRecords(f"{source.path}: {reason} at byte {steps.valid_end}")
 
 
-def grouped(sources: Sequence[Source], limits: OutputLimits) -> list[list[Source]]:
-    """Neighbours that fit one segment together, so that segments do not shrink for ever."""
+def group_sources(sources: Sequence[Source], limits: OutputLimits) -> list[list[Source]]:
+    """Neighbours that fit into one segment together, so that segments do not shrink forever."""
     groups: list[list[Source]] = []
     size_bytes = 0
     for source in sources:

@@ -1,8 +1,8 @@
-"""A new segment takes the place of those it was written from; `recovery/tidy.py` has the names.
+"""Replaces segments with the one written from them; `recovery/tidy.py` describes the names.
 
 The owner makes the renames, another thread syncs the directory after each step. The log's own name
 changes to `.swap` in the same step as the segments in memory: before it a crash (or a truncation)
-finds only the old ones, after it only the new one counts.
+finds only the old ones, after it only the new one is valid.
 """
 
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ class Swap:
         return not self._steps
 
     def step(self) -> None:
-        """Make the next step. Raises OSError."""
-        invariant(bool(self._steps), "I-02 a swap went on after its end")
+        """Do the next step. Raises OSError."""
+        invariant(bool(self._steps), "I-02 a swap continued after its end")
         self._steps[0]()
         self._steps.pop(0)
 
-    def settle(self) -> None:
-        """Make all that is left, syncs included, on this thread: a truncation cannot wait."""
+    def finish(self) -> None:
+        """Do all remaining steps, syncs included, on this thread: a truncation cannot wait."""
         context = self._log.context
         while self._steps:
             context.owner.disk.sync_directory(context.directory)

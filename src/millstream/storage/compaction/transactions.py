@@ -1,7 +1,7 @@
-"""Transactions as a pass over the log meets them: whose records count, whose marker may go.
+"""Transactions in a pass over the log: whose records are committed, whose marker may be removed.
 
-Records of an aborted transaction are nobody's newest value. A marker must outlive every batch of
-its transaction: without it a replay would find the transaction open for ever, and readers would
+Records of an aborted transaction are never a key's newest value. A marker must outlive every batch
+of its transaction: without it a replay would find the transaction open forever, and readers would
 stop there (I-23, I-25).
 """
 
@@ -80,14 +80,14 @@ class TransactionTracker:
             self._retained.append(aborted.transaction)
             return False
         if was_committed:
-            # Going on would count aborted records as newest and remove what they did not replace.
+            # Continuing would take aborted records as newest and remove what they did not replace.
             raise CorruptRecords(
-                f"the transaction index does not know the abort at offset {marker.offset}"
+                f"the transaction index does not have the abort at offset {marker.offset}"
             )
         return True
 
     def take_retained(self) -> list[AbortedTransaction]:
-        """Aborted transactions passed since the last call that readers must still be told of."""
+        """Aborted transactions since the last call that must stay in the transaction index."""
         retained, self._retained = self._retained, []
         return retained
 

@@ -1,6 +1,6 @@
-"""One log weighed and its cleaning put together: all of compaction that the cleaner's owner calls.
+"""What the cleaner calls: whether a log is to be cleaned, and the construction of a cleaning.
 
-A module of its own because it loads everything else: see `cleaner`.
+A separate module because it loads all of compaction: see `cleaner`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,12 @@ from millstream.runtime.background import Background
 from millstream.storage import names
 from millstream.storage.compaction.batch_filter import LastRecord
 from millstream.storage.compaction.job import CleaningInput, CleaningJob, CleaningStats
-from millstream.storage.compaction.log_cleaning import CORRUPT_ERRORS, Cleaning, CleaningReport, End
+from millstream.storage.compaction.log_cleaning import (
+    CORRUPT_ERRORS,
+    Cleaning,
+    CleaningEnd,
+    CleaningReport,
+)
 from millstream.storage.compaction.plan import (
     DirtyRange,
     facts_of,
@@ -24,10 +29,10 @@ from millstream.storage.compaction.source import OutputLimits, Pacing, Source
 from millstream.storage.log.log import Log
 from millstream.storage.throttle import CancelFlag, Throttle
 
-__all__ = ["CORRUPT_ERRORS", "Means", "cleaning_of", "corrupt", "dirty_enough"]
+__all__ = ["CORRUPT_ERRORS", "CleaningResources", "corrupt", "find_cleanable", "make_cleaning"]
 
 
-class Means(NamedTuple):
+class CleaningResources(NamedTuple):
     """What a cleaning may use."""
 
     throttle: Throttle
@@ -37,10 +42,10 @@ class Means(NamedTuple):
     now_ms: TimestampMs
 
 
-def dirty_enough(
+def find_cleanable(
     log: Log, now_ms: TimestampMs, *, is_trusted_only: bool = True
 ) -> DirtyRange | None:
-    """What of the log is worth cleaning; raises OSError or one of CORRUPT_ERRORS.
+    """The part of the log to clean, if it is large enough; raises OSError or one of CORRUPT_ERRORS.
 
     What is not trusted has to be flushed and checkpointed before it is cleaned.
     """
@@ -50,27 +55,30 @@ def dirty_enough(
 
 
 def corrupt(partition: TopicPartition, reason: str) -> CleaningReport:
-    """For a log that cannot even be weighed."""
-    return CleaningReport(partition, End.CORRUPT, CleaningStats(), reason)
+    """The report for a log whose dirty part cannot be determined."""
+    return CleaningReport(partition, CleaningEnd.CORRUPT, CleaningStats(), reason)
 
 
-def cleaning_of(
-    log: Log, dirty: DirtyRange, means: Means, ended: Callable[[CleaningReport], None]
+def make_cleaning(
+    log: Log,
+    dirty: DirtyRange,
+    resources: CleaningResources,
+    ended: Callable[[CleaningReport], None],
 ) -> Cleaning:
-    """The cleaning, not begun."""
+    """The cleaning, not started."""
     invariant(
-        dirty.end_offset <= max(dirty.first_dirty, log.trusted_end),
+        dirty.end_offset <= max(dirty.first_dirty_offset, log.trusted_end),
         "I-11 a cleaning of what a start after a crash would not trust",
         partition=log.partition,
         end_offset=dirty.end_offset,
         trusted_end=log.trusted_end,
     )
     cancel = CancelFlag()
-    job = CleaningJob(_input(log, dirty, means), Pacing(means.throttle, cancel))
-    return Cleaning(log, job, cancel, means.background, ended)
+    job = CleaningJob(_input(log, dirty, resources), Pacing(resources.throttle, cancel))
+    return Cleaning(log, job, cancel, resources.background, ended)
 
 
-def _input(log: Log, dirty: DirtyRange, means: Means) -> CleaningInput:
+def _input(log: Log, dirty: DirtyRange, resources: CleaningResources) -> CleaningInput:
     config = log.config
     level = config.compression_level
     levels = {int(config.compression): level} if config.compression and level is not None else {}
@@ -78,18 +86,18 @@ def _input(log: Log, dirty: DirtyRange, means: Means) -> CleaningInput:
         disk=log.owner.disk,
         directory=log.context.directory,
         sources=_sources(log, dirty.end_offset),
-        first_dirty=dirty.first_dirty,
+        first_dirty_offset=dirty.first_dirty_offset,
         txn_index_paths=[segment.path(names.TXN_INDEX) for segment in log.segments],
         last_records=_last_records(log),
-        now_ms=means.now_ms,
+        now_ms=resources.now_ms,
         delete_retention_ms=max(0, config.delete_retention_ms),
         limits=OutputLimits(
             config.segment_bytes, config.segment_index_bytes, config.index_interval_bytes
         ),
         decompressed_bytes_max=config.decompressed_batch_bytes_max,
         compression_levels=levels,
-        key_map_bytes=means.key_map_bytes,
-        hash_key=means.hash_key,
+        key_map_bytes=resources.key_map_bytes,
+        hash_key=resources.hash_key,
     )
 
 

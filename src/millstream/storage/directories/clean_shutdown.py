@@ -2,11 +2,11 @@
 
 With it the loader skips recovery, and the broker epoch in it lets the broker keep its place in
 ISRs when it registers again (KIP-966). It is removed before loading begins, so that a crash while
-loading counts as unclean.
+loading is unclean.
 
-Beside Kafka's fields, which its readers find, stands how many logs the broker had. The epoch says
-that nothing was lost; where a directory is not there any more, or is not used any more, the proofs
-in the others know nothing of it, but they count more logs than are found.
+Besides Kafka's fields, which its readers find, it has the number of the broker's logs. The epoch
+proves that nothing was lost; where a directory is missing or no longer used, the files in the other
+directories do not say so, but their number is larger than that of the logs found.
 """
 
 import json
@@ -26,7 +26,7 @@ _CONTENT_BYTES_MAX: Final = 4 * KIB
 
 
 class CleanShutdown(NamedTuple):
-    """What the last incarnation left behind."""
+    """The content of the file, as the last run of the broker left it."""
 
     broker_epoch: BrokerEpoch | None
     """Its epoch; None when it had none or the content is not readable."""
@@ -42,7 +42,7 @@ def is_present(disk: Disk, directory: str) -> bool:
 def write(
     disk: Disk, directory: str, broker_epoch: BrokerEpoch, *, log_count: int | None = None
 ) -> None:
-    """Leave the proof, durably. Only after every log of the directory was flushed and closed."""
+    """Write the file, durably. Only after every log of the directory was flushed and closed."""
     is_epoch = NO_BROKER_EPOCH <= broker_epoch <= INT64_MAX
     invariant(is_epoch, "I-17 broker epoch out of range", broker_epoch=broker_epoch)
     content: dict[str, int] = {"version": _VERSION, "brokerEpoch": broker_epoch}
@@ -52,8 +52,8 @@ def write(
     write_atomically(disk, _path(directory), text.encode("ascii"))
 
 
-def look(disk: Disk, directory: str) -> CleanShutdown | None:
-    """What the proof says, None when there is none; it stays."""
+def read(disk: Disk, directory: str) -> CleanShutdown | None:
+    """The content of the file, None when there is none; the file stays."""
     try:
         file = disk.open_read(_path(directory))
     except FileNotFoundError:
@@ -63,12 +63,12 @@ def look(disk: Disk, directory: str) -> CleanShutdown | None:
 
 
 def read_and_remove(disk: Disk, directory: str) -> CleanShutdown | None:
-    """Take the proof, None when there is none; when this returns it is durably gone.
+    """The content of the file, None when there is none; then the file is removed, durably.
 
-    A file that cannot be understood still counts as clean, as in Kafka: it is only created after
+    A file that cannot be parsed still means a clean shutdown, as in Kafka: it is only created after
     the logs were closed. Its epoch is unknown then, which costs the broker its place in ISRs.
     """
-    found = look(disk, directory)
+    found = read(disk, directory)
     if found is not None:
         disk.remove(_path(directory))
         disk.sync_directory(directory)

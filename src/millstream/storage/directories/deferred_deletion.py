@@ -1,7 +1,7 @@
-"""Removes files whose delete delay is over, in time and off the loop.
+"""Removes files whose delete delay is over, on time and off the loop.
 
-A gigabyte can take a file system a good part of a second to give back, and a topic may want its
-space soon, whenever retention has its turn next.
+A file system can take a good part of a second to free a gigabyte, and a topic may need its space
+before retention runs next.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class DeferredDeletion:
                 self._begin(directory, now_s)
 
     def stop(self) -> None:
-        """Begin nothing more; what is left goes at the next start."""
+        """Begin nothing more; what is left is removed at the next start."""
         self._is_stopped = True
 
     def _begin(self, directory: LogDirectory, now_s: float) -> None:
@@ -63,7 +63,7 @@ class DeferredDeletion:
         now_s = self._clock.monotonic_s()
         if isinstance(outcome.error, OSError):
             directory.refused(outcome.error)
-            directory.discard(paths, due_s=now_s)  # where it was refused, the next turn may do it
+            directory.discard(paths, due_s=now_s)  # tried again in the next run
             return
         outcome.result()
         if len(paths) == FILES_PER_JOB_MAX and directory.failure is None and directory.is_open:

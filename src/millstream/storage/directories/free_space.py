@@ -1,7 +1,7 @@
-"""Whether a log directory has room. A full disk refuses writes and is no failure (ADR 0006).
+"""Whether a log directory has room. A full disk refuses writes and is not a failure (ADR 0006).
 
 An episode begins with the first write that is refused. It ends when a probe was written and nothing
-was refused for a whole check: free bytes alone prove nothing, because a file system without inodes
+was refused for a whole check: free bytes prove nothing, because a file system without inodes
 has plenty, and a small append may fit where the next one does not.
 """
 

@@ -44,26 +44,26 @@ CHECKPOINTS: Final = (
 
 
 def is_descriptor_shortage(error: OSError) -> bool:
-    """Whether the process or the machine had no descriptor to give: no word about the disk."""
+    """Whether the process or the machine was out of descriptors: not a failure of the disk."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
-class Withheld(NamedTuple):
-    """A directory that metadata knows and that is not there."""
+class MissingDirectory(NamedTuple):
+    """A directory that is in the metadata and missing on disk."""
 
     name: str
-    """As it is told: its path, with its id where another directory has that path now."""
+    """As it is reported: its path, with its id where another directory has that path now."""
     path: str
     reason: str
 
 
-def withhold(
-    directories: "list[LogDirectory]", withheld: Iterable[Withheld], *, disk: Disk
+def add_missing(
+    directories: "list[LogDirectory]", missing: Iterable[MissingDirectory], *, disk: Disk
 ) -> None:
-    """Keep directories offline from the start on. Those that are not in the list join it, so that
-    whoever asks whether every directory can be looked at hears of them too.
+    """Keep missing directories offline. Those that are not in the list are added to it, so that
+    checks whether every directory is usable include them.
     """
-    for one in withheld:
+    for one in missing:
         directory = next((other for other in directories if other.path == one.name), None)
         if directory is None:
             directory = LogDirectory(disk, one.name)
@@ -73,7 +73,7 @@ def withhold(
 
 
 class LogDirectory:
-    """A place for partitions that lives and fails as one."""
+    """A directory of partitions that fails as a whole."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self.path = path
@@ -81,22 +81,22 @@ class LogDirectory:
         self.failure: str | None = None
         self.room = Room(disk, path)
         self.has_leftovers = False
-        """What is no partition any more may be here, or come back, at the next start."""
+        """Remains of deleted partitions may be in it, or come back, at the next start."""
         self.absent_from: str | None = None
-        """Where it should be, if what is there is something else or nothing."""
+        """The path where it should be, if something else or nothing is there."""
         self.failed_partitions: dict[TopicPartition, str] = {}
         """Those that failed while the directory did not, and why."""
         self.failure_count = 0
         """Grows with every failure, of the directory or of a partition in it."""
         self.expected_names: tuple[str, ...] = ()
-        """What has to be in it while it is used, as whoever put it there says."""
+        """Names that must exist in it while it is used."""
         self._lock: DirectoryLock | None = None
         self._stored: dict[str, OffsetsByPartition] = {name: {} for name in CHECKPOINTS}
         self._behind: set[str] = set()
-        """Checkpoints whose file still names a partition that is gone."""
+        """Checkpoints whose file still names a deleted partition."""
         self._checkpoint_lock = threading.RLock()
         self._deletions: list[tuple[float, int, str]] = []
-        """A heap by due time, then in the order it came: topics have delays of their own."""
+        """A heap by due time, then insertion order: topics have their own delays."""
         self._deletion_numbers = count()
         self.damaged_checkpoints: list[str] = []
 
@@ -123,7 +123,7 @@ class LogDirectory:
     # -- health ----------------------------------------------------------------------------
 
     def failed(self, error: OSError) -> StorageFailed:
-        """Note the failure and say it as the error to raise; the first cause is kept."""
+        """Record the failure and return the error to raise; the first cause is kept."""
         if self.failure is None:
             self.failure = f"{error.strerror or error} ({error.filename or self.path})"
             self.failure_count += 1
@@ -135,7 +135,7 @@ class LogDirectory:
         self.failure_count += 1
 
     @contextmanager
-    def failing(self) -> Iterator[None]:
+    def fail_on_error(self) -> Iterator[None]:
         """Any error of the disk inside is a failure of this directory; raises StorageFailed, or
         TooManyOpenFiles, which says nothing about the disk.
         """
@@ -145,25 +145,25 @@ class LogDirectory:
             raise self.flush_failed(error) from error
 
     def refused(self, error: OSError) -> OperatingError:
-        """The error to raise for a call that may be made again: a full disk, or a process without
-        free descriptors, is no failure of the directory. Never for a failed sync.
+        """The error to raise for a call that may be retried: a full disk, or a process without
+        free descriptors, is not a failure of the directory. Never for a failed sync.
         """
         if error.errno == errno.ENOSPC:
             return self.full()
         if is_descriptor_shortage(error):
             return TooManyOpenFiles(f"{error.strerror} ({error.filename or self.path})")
-        if isinstance(error, NotAFile):  # it concerns one partition, or nothing of ours
+        if isinstance(error, NotAFile):  # it concerns one partition, or no file of ours
             return StorageFailed(self.path, f"{error.strerror} ({error.filename})")
         return self.failed(error)
 
     def full(self) -> DiskFull:
-        """Note that there was no room for a write and say it as the error to raise."""
+        """Record that there was no room for a write and return the error to raise."""
         self.room.refuse()
         return DiskFull(self.path)
 
     @property
     def is_full(self) -> bool:
-        """Whether it refuses writes for want of room, and would accept them with some."""
+        """Whether it refuses writes only because there is no room."""
         return self.room.is_full and self.failure is None
 
     def check_room(self) -> None:
@@ -177,15 +177,15 @@ class LogDirectory:
 
     def flush_failed(self, error: OSError) -> OperatingError:
         """The error to raise for a flush. A file that could not be opened was not synced and may
-        be tried again; a sync that failed for whatever reason, a full disk too, may not.
+        be retried; a sync that failed for whatever reason, a full disk included, may not.
         """
         return self.refused(error) if is_descriptor_shortage(error) else self.failed(error)
 
-    def look(self) -> None:
-        """Fail it if its path leads to nothing any more, or to something else. Blocks; any thread.
+    def check_health(self) -> None:
+        """Fail it if its path is missing, or leads to another directory. Blocks; any thread.
 
-        Nothing else would tell: into files that are open one can write for as long as one likes
-        after their names, or the whole mount, are gone, and all of it is lost at the next start.
+        Nothing else would notice: open files can be written to long after their names, or the
+        whole mount, are gone, and all of it is lost at the next start.
         """
         lock = self._lock
         if lock is None or self.failure is not None:
@@ -201,11 +201,11 @@ class LogDirectory:
             self.failed(OSError(errno.ENOENT, detail, gone[0]))
 
     def check_in_place(self) -> None:
-        """Look, and raise StorageFailed where it is not what was opened.
+        """Check the directory, and raise StorageFailed if it is not the one that was opened.
 
-        For whoever makes names in it: what its path leads to may be an empty mount point.
+        Called before names are created in it: its path may lead to an empty mount point.
         """
-        self.look()
+        self.check_health()
         self.check_usable()
 
     def _inside(self, name: str) -> str:
@@ -258,7 +258,7 @@ class LogDirectory:
             self.store(name, changes)
 
     def lower(self, name: str, partition: TopicPartition, offset: Offset) -> None:
-        """Store `offset` where the file says more, after whatever is being stored just now."""
+        """Store `offset` if the file has a higher one, after any write that is in progress."""
         with self._checkpoint_lock:
             stored = self.stored(name, partition)
             if stored is not None and stored > offset:
@@ -267,9 +267,9 @@ class LogDirectory:
     def forget(self, *partitions: TopicPartition) -> None:
         """Drop deleted partitions from every checkpoint file.
 
-        What it says must never pass to a new partition of the same name. Where there is no room
-        to write (a partition may be deleted to make some) or no descriptor, DiskFull or
-        TooManyOpenFiles is raised at the end and the file stays behind until the next `store` or
+        Its offsets must never be taken for those of a new partition of the same name. Where there
+        is no room to write (a partition may be deleted to make some) or no descriptor, DiskFull or
+        TooManyOpenFiles is raised at the end and the file stays outdated until the next `store` or
         `forget`.
         """
         refusal: DiskFull | TooManyOpenFiles | None = None
@@ -317,9 +317,9 @@ class LogDirectory:
         """Make the name of a replaced checkpoint durable, or fail for good.
 
         This cannot be refused as if nothing had changed: a power loss might leave the old file or
-        the new one, and what is stored would no longer be known. Without a descriptor no sync was
-        tried, so one more try is allowed. Where partitions are forgotten both files say the same
-        of all others, so there the next write may do it.
+        the new one, and the stored offsets would no longer be known. Without a descriptor no sync
+        was tried, so one retry is allowed. Where partitions are forgotten both files agree on all
+        others, so there the next write may do it.
         """
         try:
             try:
@@ -334,9 +334,9 @@ class LogDirectory:
             raise self.failed(error) from error
 
     def sync_if_possible(self) -> None:
-        """Make names durable that a power loss may take back without harm; raises OSError.
+        """Make names durable that a power loss may undo without harm; raises OSError.
 
-        Without a descriptor it is left to whoever syncs the directory next.
+        Without a descriptor it is left to the next sync of the directory.
         """
         try:
             self.disk.sync_directory(self.path)
@@ -351,14 +351,14 @@ class LogDirectory:
         return f"{self.path}/{names.partition_directory(partition)}"
 
     def find_partitions(self) -> list[TopicPartition]:
-        """The partitions in here; what is left of deleted ones is removed. Raises OSError."""
+        """The partitions in it; what is left of deleted ones is removed. Raises OSError."""
         found = []
         for name in self.disk.list_directory(self.path):
             path = f"{self.path}/{name}"
             if names.is_deleted_directory(name) and self.disk.is_directory(path):
                 remove_tree(self.disk, path)
                 continue
-            if name == names.ROOM_PROBE:  # a crash came between
+            if name == names.ROOM_PROBE:  # left by a crash
                 self.disk.remove(path)
             partition = names.parse_partition_directory(name)
             if partition is not None and self.disk.is_directory(path):
@@ -368,19 +368,19 @@ class LogDirectory:
     # -- deferred deletions ----------------------------------------------------------------
 
     def discard(self, paths: list[str], *, due_s: float) -> None:
-        """Remove these files once `due_s` on the monotonic clock has come."""
+        """Remove these files once the monotonic clock has reached `due_s`."""
         for path in paths:
             heappush(self._deletions, (due_s, next(self._deletion_numbers), path))
 
     def take_due_deletions(self, now_s: float, *, count_max: int) -> list[str]:
-        """Files that are due, the oldest first; whoever takes them removes them."""
+        """Files that are due, the oldest first; the caller must remove them."""
         due: list[str] = []
         while len(due) < count_max and self._deletions and self._deletions[0][0] <= now_s:
             due.append(heappop(self._deletions)[2])
         return due
 
     def delete_due(self, now_s: float) -> int:
-        """Remove what is due, blocking, for who has no background; returns how many files."""
+        """Remove what is due, blocking, for callers without a background; how many files."""
         removed = 0
         for path in self.take_due_deletions(now_s, count_max=len(self._deletions)):
             with suppress(FileNotFoundError):  # its partition was deleted meanwhile

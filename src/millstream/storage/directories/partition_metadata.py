@@ -1,7 +1,7 @@
 """The `partition.metadata` file: which incarnation of a topic a partition directory belongs to.
 
-A topic that is deleted and created again keeps its name, so the directory's name alone cannot
-tell whether its log belongs to the topic that exists now (KIP-516).
+A topic that is deleted and created again keeps its name, so the directory's name does not
+say whether its log belongs to the topic that exists now (KIP-516).
 """
 
 import base64
@@ -22,7 +22,7 @@ _ZERO: Final = UUID(int=0)
 
 
 class CorruptPartitionMetadata(OperatingError):
-    """The file does not tell a topic id; the directory's owner cannot be known."""
+    """The file has no valid topic id; it is unknown whose partition the directory is."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason

@@ -55,24 +55,26 @@ class LogState(NamedTuple):
     high_watermark: Offset
 
 
-class GivesWay(Protocol):
-    """Compaction of a log, which must not outlive what it works on."""
+class LogMaintenance(Protocol):
+    """Compaction or a move of a log: long work that must not outlive the files it works on."""
 
-    def settle(self) -> None: ...
+    def wind_down(self) -> None:
+        """Finish what cannot be left half done, begin nothing more."""
 
-    def abandon(self) -> None: ...
+    def abandon(self) -> None:
+        """Stop at once and touch no file any more."""
 
 
 class LogBase:
-    """What is known of the log; `DurableLog`, `ShrinkingLog` and `Log` add what it can do."""
+    """The state of the log; `DurableLog`, `TruncatableLog` and `Log` add the operations."""
 
     def __init__(self, context: LogContext, config: LogConfig, state: LogState) -> None:
         self._context = context
         self._config = config
         self.slot = LogSlot(self)
-        """The numbers that the connection core shares; it is their only place."""
-        self._is_slot_drawn = False
-        """Whether the slot's limits hold; if not nothing is staged, and an append draws them."""
+        """The numbers that the connection core shares; they are stored only there."""
+        self._are_limits_set = False
+        """Whether the slot's limits are valid; else nothing is staged, and an append sets them."""
         self.after_commit: Callable[[], None] | None = None
         """Called when staged batches are in the log: the high watermark may move."""
         self._segments = state.segments
@@ -91,16 +93,16 @@ class LogBase:
         self._unflushed_records = 0
         self._active_since_s = context.clock.monotonic_s()
         self.last_flush_s = self._active_since_s
-        self.first_dirty = context.owner.stored(names.CLEANER_OFFSETS, context.partition) or Offset(
-            0
-        )
-        """Where compaction begins next: all below it was compared with all below it."""
-        self.cleaning: GivesWay | None = None
+        self.first_dirty_offset = context.owner.stored(
+            names.CLEANER_OFFSETS, context.partition
+        ) or Offset(0)
+        """Where the next cleaning begins: all records below it were compared with each other."""
+        self.maintenance: LogMaintenance | None = None
         self._is_released = False
         self._failure: str | None = None
-        """Of this log alone; its directory may go on."""
-        self.looked_at_end = state.log_end
-        """Where the log ended when its file was last looked at."""
+        """Of this log only; its directory may still be usable."""
+        self.checked_end = state.log_end
+        """Where the log ended when its file was last checked."""
         self.producers.states.on_high_watermark(self._high_watermark)
         self._check()
 
@@ -181,7 +183,7 @@ class LogBase:
 
     @property
     def trusted_end(self) -> Offset:
-        """A restart after a crash takes what is below it as it is: the stored recovery point."""
+        """A restart after a crash does not check what is below it: the stored recovery point."""
         stored = self._context.owner.stored(names.RECOVERY_POINTS, self.partition)
         return min(self._recovery_point, stored or Offset(0))
 
@@ -215,7 +217,7 @@ class LogBase:
 
     @property
     def is_released(self) -> bool:
-        """Whether it was closed or deleted: what jobs know of it counts no more."""
+        """Whether it was closed or deleted: what jobs know of it is no longer valid."""
         return self._is_released
 
     @property
@@ -241,7 +243,7 @@ class LogBase:
         self.after_commit = after_commit
 
     def stop_leading(self) -> None:
-        """Nothing more is staged; who waits for the high watermark is the caller's to answer."""
+        """Nothing more is staged; the caller answers requests that wait for the high watermark."""
         self.slot.flush_staged()
         self.slot.leader_epoch = NO_LEADER_EPOCH
         self.slot.is_all_plain = False
@@ -252,8 +254,10 @@ class LogBase:
         """Write what the connection core staged; called by the slot, which drops it on an error."""
         self._check_open()
         slot, segment = self.slot, self._segments.active
-        if not self._is_slot_drawn or slot.position != segment.size_bytes:
-            invariant(False, "I-03 batches were staged for another place", partition=self.partition)
+        if not self._are_limits_set or slot.position != segment.size_bytes:
+            invariant(
+                False, "I-03 batches were staged at a wrong position", partition=self.partition
+            )
         records = slot.staged_end - slot.log_end
         try:
             segment.append_all(slot.staged_buffers, slot.staged_rows, size_bytes=slot.staged_bytes)
@@ -274,10 +278,10 @@ class LogBase:
         slot.follow(log_end, active.size_bytes, self._index_room_bytes(active))
         if has_transactions or not slot.is_decided:
             self._note_decided()
-        if not self._is_slot_drawn:
-            self._is_slot_drawn = True
+        if not self._are_limits_set:
+            self._are_limits_set = True
             self._share_producers()
-            log_slot.draw_limits(slot, self._config, active, self._epochs.latest)
+            log_slot.set_limits(slot, self._config, active, self._epochs.latest)
 
     def _share_producers(self) -> None:
         self.slot.producers = cast("dict[int, ProducerEntry]", self.producers.states.by_id)
@@ -286,12 +290,12 @@ class LogBase:
         return self._config.segment_index_bytes - active.offset_index.size_bytes
 
     def _forget_limits(self) -> None:
-        self._is_slot_drawn = False
+        self._are_limits_set = False
         self.slot.is_plain = self.slot.is_decided = False
         self.slot.forget_tail()
 
     def _note_decided(self) -> None:
-        """Staged batches belong to no transaction: only an append the long way changes this."""
+        """Staged batches belong to no transaction: only an append on the slow path changes this."""
         slot = self.slot
         stable = self.producers.states.last_stable_offset(
             log_start=slot.log_start, high_watermark=slot.log_end
@@ -314,7 +318,7 @@ class LogBase:
             self._segments.remove([active])
             self._discard(active)
             return True
-        active.check_file()  # nobody looks at it again before it is read
+        active.check_file()  # it is not checked again before it is read
         self._before_roll()
         # What can fail comes first: on a full disk the active segment must stay as it is.
         active.save_indexes()
@@ -327,7 +331,7 @@ class LogBase:
         return True
 
     def _before_roll(self) -> None:
-        """Recovery tells a hole from compaction's gaps by the stored recovery point."""
+        """Recovery distinguishes a hole from compaction's gaps by the stored recovery point."""
         owner = self._context.owner
         if owner.stored(names.RECOVERY_POINTS, self.partition) is None:
             owner.store(names.RECOVERY_POINTS, {self.partition: self.recovery_start})
@@ -356,15 +360,15 @@ class LogBase:
         """Move it within the log; a leader only moves it up (I-06 is replication's to keep)."""
         slot = self.slot
         if slot.is_decided and offset == slot.log_end:
-            slot.advance_high_watermark(offset)  # no transaction looks at it
+            slot.advance_high_watermark(offset)  # no transaction depends on it
             return
         offset = min(max(offset, slot.log_start), slot.log_end)
         if offset < slot.high_watermark:
             slot.high_watermark = offset
         self.producers.states.on_high_watermark(offset)
         slot.advance_high_watermark(offset)
-        if not slot.is_decided and self._is_slot_drawn:
-            self._note_decided()  # a marker counts once it is replicated
+        if not slot.is_decided and self._are_limits_set:
+            self._note_decided()  # a marker is committed once it is replicated
         self._check()
 
     def advance_log_start(self, offset: Offset) -> None:
@@ -373,7 +377,9 @@ class LogBase:
         Not above the high watermark. Files go later, in `remove_segments_below_start`.
         """
         if offset > self._high_watermark:
-            raise OffsetOutOfRange(asked=offset, start=self._log_start, end=self._high_watermark)
+            raise OffsetOutOfRange(
+                requested=offset, start=self._log_start, end=self._high_watermark
+            )
         if offset <= self._log_start:
             return
         self._log_start = offset
@@ -396,36 +402,36 @@ class LogBase:
     # -- failure ---------------------------------------------------------------------------
 
     def refused(self, error: OSError) -> OperatingError:
-        """The error to raise for a call that failed, which is noted where it has to be.
+        """The error to raise for a call that failed; a failure of log or directory is recorded.
 
-        A file of this log that was cut or removed says nothing against the other logs of the
-        directory, unless that is not there any more.
+        A file of this log that was cut or removed says nothing about the other logs of the
+        directory, unless the directory itself is missing.
         """
         owner = self._context.owner
         if isinstance(error, FileNotFoundError):
-            owner.look()
+            owner.check_health()
         if isinstance(error, ShortFile | FileNotFoundError) and owner.failure is None:
             return self._fail(error)
         return owner.refused(error)
 
     def failed(self, error: OSError) -> StorageFailed:
-        """The same where the call must not be made again."""
+        """The same where the call must not be retried."""
         if isinstance(error, ShortFile):
             return self._fail(error)
         return self._context.owner.failed(error)
 
-    def look(self) -> None:
+    def check_health(self) -> None:
         """Fail if the file that is written to was cut or removed."""
         if self.failure is None and not self._is_released:
-            self.looked_at_end = self._log_end
-            self._look_at(self._segments.active)
+            self.checked_end = self._log_end
+            self._check_segment(self._segments.active)
 
-    def look_at(self, path: str) -> None:
-        """The same for the file at the path, where it is one of this log."""
+    def check_segment_at(self, path: str) -> None:
+        """The same for the file at the path, if it is one of this log."""
         for segment in [one for one in self._segments if one.log.path == path]:
-            self._look_at(segment)
+            self._check_segment(segment)
 
-    def _look_at(self, segment: Segment) -> None:
+    def _check_segment(self, segment: Segment) -> None:
         try:
             segment.check_file()
         except OSError as error:

@@ -8,20 +8,20 @@ from millstream.storage.config import FOREVER
 from millstream.storage.flush import (
     SEGMENTS_PER_FLUSH_MAX,
     FlushJob,
+    abandon_together,
     begin_together,
     finish_together,
-    let_go,
     run_jobs,
 )
 from millstream.storage.log.base import LogBase
 
 
 class DurableLog(LogBase):
-    """Adds flushing: begun and finished by the owner, in between another thread syncs."""
+    """Adds flushing: begun and finished by the owner, while another thread does the sync."""
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether `flush.messages` asks for one, or a roll left a closed segment unsynced."""
+        """Whether `flush.messages` requires one, or a roll left a closed segment unsynced."""
         return self._unflushed_records >= self.config.flush_messages or (
             self._recovery_point < self._segments.active.base_offset
         )
@@ -38,8 +38,8 @@ class DurableLog(LogBase):
     def begin_flush(self, *, is_closing: bool = False) -> FlushJob | None:
         """What must be synced for everything appended so far to be durable; None if nothing.
 
-        Closing takes the active segment's indexes too: a clean start believes them. Where that
-        means many segments the job covers the oldest, and the caller asks again after it.
+        Closing includes the active segment's indexes: a clean start trusts them. Where that means
+        many segments the job covers the oldest, and the caller calls this again after it.
         """
         self._context.owner.check_usable()
         if self._failure is not None:
@@ -57,7 +57,7 @@ class DurableLog(LogBase):
         if is_index_due or not self._are_names_synced:
             job.directory = self._context.directory
         if is_closing:
-            # A clean start believes the newest snapshot it finds: it must be this one.
+            # A clean start trusts the newest snapshot it finds: it must be this one.
             job.index_paths.append(self.producers.snapshot_path(self._log_end))
             self.producers.has_unsynced_names = False
         try:
@@ -83,7 +83,7 @@ class DurableLog(LogBase):
             job.end_offset, job.is_whole = end, False
 
     def finish_flush(self, job: FlushJob) -> None:
-        """The job worked: what it covered is durable."""
+        """The job succeeded: what it covered is durable."""
         if job.truncations != self._truncations:
             return
         end = job.end_offset
@@ -97,12 +97,12 @@ class DurableLog(LogBase):
         self._check()
 
     def abandon_flush(self, job: FlushJob) -> None:
-        """The job did not work, or was not run."""
+        """The job failed, or was not run."""
         self._epochs.dirty |= job.epochs is not None
 
     def flush(self, *, is_closing: bool = False) -> None:
         """Make everything durable now, blocking."""
-        self.look()
+        self.check_health()
         is_whole = False
         while not is_whole:
             job = self._begin_blocking(is_closing=is_closing)
@@ -129,7 +129,7 @@ class DurableLog(LogBase):
             raise self._context.owner.flush_failed(error) from error
 
     def close(self) -> None:
-        """Flush, write what makes the next start quick, let go of files."""
+        """Flush, write what makes the next start quick, release the files."""
         self.prepare_close()
         self.flush(is_closing=True)
         self.release()
@@ -142,9 +142,9 @@ class DurableLog(LogBase):
             self.producers.save_snapshot(self._log_end)
 
     def release(self) -> None:
-        """Let go of memory and descriptors without writing anything."""
-        if self.cleaning is not None:
-            self.cleaning.abandon()
+        """Release memory and descriptors without writing anything."""
+        if self.maintenance is not None:
+            self.maintenance.abandon()
         self._is_released = True
         self.slot.flush_staged()  # refused by now: what was staged is answered as not written
         self._forget_limits()
@@ -154,7 +154,7 @@ class DurableLog(LogBase):
 
 
 def close_together(logs: Sequence[DurableLog]) -> None:
-    """Close many logs of one directory; their syncs wait side by side."""
+    """Close many logs of one directory; their syncs run in parallel."""
     for log in logs:
         log.prepare_close()
     waiting = list(logs)
@@ -163,7 +163,7 @@ def close_together(logs: Sequence[DurableLog]) -> None:
         try:
             run_jobs([job for _, job in begun if job is not None])
         except BaseException:
-            let_go(begun)
+            abandon_together(begun)
             raise
         waiting = waiting[len(begun) :] + finish_together(begun)
     for log in logs:

@@ -35,36 +35,36 @@ from millstream.model.errors import (
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.model.invariant import InvariantViolated, invariant
 from millstream.model.limits import OFFSET_MAX, SEGMENT_OFFSET_SPAN_MAX
-from millstream.runtime.scheduler import StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_blocking
 from millstream.storage import names
 from millstream.storage.config import FOREVER, TimestampType
 from millstream.storage.log import reader as log_reader
 from millstream.storage.log import time_search
 from millstream.storage.log.reader import Isolation, ReadSlice
-from millstream.storage.log.removal import ShrinkingLog
+from millstream.storage.log.removal import TruncatableLog
 from millstream.storage.log.slot import age_limit_ms
-from millstream.storage.log.time_search import RecordPlace
+from millstream.storage.log.time_search import TimestampAndOffset
 from millstream.storage.producers.machine import Duplicate, Origin
 from millstream.storage.producers.producer_log import markers
 from millstream.storage.segments.batch_attributes import CONTROL_BIT, TRANSACTIONAL_BIT
 from millstream.storage.segments.segment import Segment
 from millstream.storage.segments.txn_index import AbortedTransaction
-from millstream.storage.validation import Allowance, Checked, prepare, walk_uncut, walk_whole
+from millstream.storage.validation import Allowance, CheckedRecords, prepare, walk_uncut, walk_whole
 
-# A look-up in an enumeration's class costs as much as four comparisons.
+# A lookup in an enum class costs as much as four comparisons.
 _CREATE_TIME: Final = TimestampType.CREATE_TIME
 _LOG_END: Final = Isolation.LOG_END
 _HIGH_WATERMARK: Final = Isolation.HIGH_WATERMARK
 _TRANSACTION_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
-class Appended(NamedTuple):
-    """What became of an append."""
+class AppendedBatch(NamedTuple):
+    """The result of an append."""
 
     base_offset: Offset
     last_offset: Offset
     append_time_ms: TimestampMs | None
-    """The broker's timestamp where the topic asks for it, else None."""
+    """The broker's timestamp if the topic uses LogAppendTime, else None."""
     is_duplicate: bool
     """The batch was there already; the offsets are those of the first time (I-20)."""
 
@@ -79,19 +79,19 @@ class ReadResult(NamedTuple):
     aborted: list[AbortedTransaction]
 
 
-class Log(ShrinkingLog):
+class Log(TruncatableLog):
     """See the module's docstring."""
 
     # -- append ----------------------------------------------------------------------------
 
     def append_as_leader(
         self,
-        records: bytes | bytearray | memoryview | Checked,
+        records: bytes | bytearray | memoryview | CheckedRecords,
         *,
         leader_epoch: LeaderEpoch,
         origin: Origin = Origin.CLIENT,
         allowance: Allowance | None = None,
-    ) -> Appended:
+    ) -> AppendedBatch:
         """Check the batches, assign offsets in place (in a copy where that cannot be), write.
 
         With an allowance TooLargeForNow is raised where they decompress to more than that.
@@ -102,11 +102,11 @@ class Log(ShrinkingLog):
         if leader_epoch < self._epochs.latest:
             raise FencedLeaderEpoch(ours=self._epochs.latest, theirs=leader_epoch)
         now_ms = self._context.clock.wall_ms()
-        if isinstance(records, Checked) and records.config is config:
+        if isinstance(records, CheckedRecords) and records.config is config:
             now_ms = records.now_ms
             data, rows = records.result()
         else:
-            if isinstance(records, Checked):
+            if isinstance(records, CheckedRecords):
                 records = records.records
             data, rows = prepare(records, config, now_ms=now_ms, origin=origin, allowance=allowance)
         if len(data) > config.segment_bytes:
@@ -121,13 +121,15 @@ class Log(ShrinkingLog):
             duplicate = self._check_producer(data, rows, origin)
         if duplicate is not None:
             stamp = duplicate.timestamp_ms if is_append_time else None
-            return Appended(duplicate.base_offset, duplicate.last_offset, stamp, is_duplicate=True)
+            return AppendedBatch(
+                duplicate.base_offset, duplicate.last_offset, stamp, is_duplicate=True
+            )
         first, last = Offset(rows[BASE_OFFSET]), Offset(rows[LAST_OFFSET - ROW_FIELDS])
         self._write(data, rows)
         slot.records_in += last + 1 - first
         slot.bytes_in += len(data)
         stamp = TimestampMs(now_ms) if is_append_time else None
-        return Appended(first, last, stamp, is_duplicate=False)
+        return AppendedBatch(first, last, stamp, is_duplicate=False)
 
     def _check_producer(
         self, data: bytes | bytearray | memoryview, rows: "array[int]", origin: Origin
@@ -149,7 +151,7 @@ class Log(ShrinkingLog):
         *,
         is_cut: bool = False,
         epoch_max: LeaderEpoch | None = None,
-    ) -> Appended:
+    ) -> AppendedBatch:
         """Write a leader's batches as they are: offsets, epochs and all.
 
         With `is_cut` the last one may have been cut off by a byte limit, and is left out then.
@@ -180,7 +182,7 @@ class Log(ShrinkingLog):
         list(markers(records, rows))  # a marker that cannot be read must not get in
         for part, part_rows in self._parts(records, rows):
             self._write(part, part_rows)
-        return Appended(first, Offset(expected - 1), None, is_duplicate=False)
+        return AppendedBatch(first, Offset(expected - 1), None, is_duplicate=False)
 
     def _parts(
         self, data: bytes | bytearray | memoryview, rows: "array[int]"
@@ -238,7 +240,7 @@ class Log(ShrinkingLog):
             raise self.failed(error) from error
         except Exception as error:
             # The batches are in the file and everything about them was checked before: whatever
-            # this is, going on would leave the log's end behind its bytes.
+            # this is, continuing would leave the log's end behind its bytes.
             raise InvariantViolated("I-03 batches were written that cannot be followed") from error
 
     def _note_epochs(self, rows: "array[int]") -> None:
@@ -251,7 +253,7 @@ class Log(ShrinkingLog):
         """The active segment, after a roll where one is due."""
         active, config = self._segments.active, self._config
         last, stamp_ms = Offset(rows[LAST_OFFSET - ROW_FIELDS]), rows[MAX_TIMESTAMP - ROW_FIELDS]
-        if self._is_slot_drawn and self.slot.takes(last, size_bytes, stamp_ms):
+        if self._are_limits_set and self.slot.takes(last, size_bytes, stamp_ms):
             return active
         if not active.size_bytes:
             if active.has_room_for(last_offset=last, size_bytes=size_bytes):
@@ -269,9 +271,9 @@ class Log(ShrinkingLog):
         return self._segments.active
 
     def _skip_to(self, offset: Offset) -> None:
-        """Let the log go on at `offset`, behind a gap too wide for one segment's indexes.
+        """Continue the log at `offset`, behind a gap too wide for one segment's indexes.
 
-        Only a follower of a compacted log meets one. Everything before it is made durable first:
+        Only a follower of a compacted log can have one. Everything before it is made durable first:
         below the recovery point a gap between segments is no hole to recovery.
         """
         self.flush()
@@ -302,7 +304,7 @@ class Log(ShrinkingLog):
         slot = self.slot
         log_start, log_end, high_watermark = slot.log_start, slot.log_end, slot.high_watermark
         if not log_start <= offset <= log_end:
-            raise OffsetOutOfRange(asked=offset, start=log_start, end=log_end)
+            raise OffsetOutOfRange(requested=offset, start=log_start, end=log_end)
         stable = self.producers.states.last_stable_offset(
             log_start=log_start, high_watermark=high_watermark
         )
@@ -322,11 +324,13 @@ class Log(ShrinkingLog):
                 raise self.refused(error) from error
         return ReadResult(data, high_watermark, stable, log_start, aborted)
 
-    def find_timestamp(self, timestamp_ms: TimestampMs) -> RecordPlace | None:
+    def find_timestamp(self, timestamp_ms: TimestampMs) -> TimestampAndOffset | None:
         """The first record at or after that time; ListOffsets by timestamp."""
-        return run_whole(self.find_timestamp_steps(timestamp_ms))
+        return run_blocking(self.find_timestamp_steps(timestamp_ms))
 
-    def find_timestamp_steps(self, timestamp_ms: TimestampMs) -> StepGenerator[RecordPlace | None]:
+    def find_timestamp_steps(
+        self, timestamp_ms: TimestampMs
+    ) -> StepGenerator[TimestampAndOffset | None]:
         """The same in steps."""
         size_max = self.config.decompressed_batch_bytes_max
         try:
@@ -336,11 +340,11 @@ class Log(ShrinkingLog):
         except OSError as error:
             raise self.refused(error) from error
 
-    def find_max_timestamp(self) -> RecordPlace | None:
+    def find_max_timestamp(self) -> TimestampAndOffset | None:
         """The first record with the largest timestamp."""
-        return run_whole(self.find_max_timestamp_steps())
+        return run_blocking(self.find_max_timestamp_steps())
 
-    def find_max_timestamp_steps(self) -> StepGenerator[RecordPlace | None]:
+    def find_max_timestamp_steps(self) -> StepGenerator[TimestampAndOffset | None]:
         """The same in steps."""
         size_max = self.config.decompressed_batch_bytes_max
         try:

@@ -44,8 +44,8 @@ class ReadSlice:
         """The bytes, once `load` was called; then the file is not needed any more."""
 
     def load(self) -> None:
-        """Take the bytes themselves: for a few that can be had without waiting. Raises OSError, of
-        which the log's owner makes what it means.
+        """Read the bytes into memory: for small slices that are in the page cache. Raises OSError,
+        which the log's owner interprets.
         """
         self.raw = self._read()
         self.file = None
@@ -55,11 +55,11 @@ class ReadSlice:
         try:
             return self._read()
         except OSError as error:
-            told = f"{error.strerror or error} ({error.filename or self._path()})"
+            detail = f"{error.strerror or error} ({error.filename or self._path()})"
             if is_descriptor_shortage(error):
-                raise TooManyOpenFiles(told) from error
+                raise TooManyOpenFiles(detail) from error
             directory = self._path().rpartition("/")[0].rpartition("/")[0]
-            raise StorageFailed(directory, told) from error
+            raise StorageFailed(directory, detail) from error
 
     def _path(self) -> str:
         return "" if self.file is None else self.file.path
@@ -83,26 +83,26 @@ def read_slice(
     for segment in segments.from_number(segments.number_at(start)):
         if segment.base_offset >= limit:
             break
-        place = segment.find_offset(start)
-        if place is None:
+        location = segment.find_offset(start)
+        if location is None:
             continue  # the rest of this segment was compacted away
         end = _end_position(segments, segment, limit=limit, log_end=log_end)
-        if place.position >= end:
+        if location.position >= end:
             break
-        if place.position + place.size_bytes > end:
-            # No rule of ours put the end there: a length or an offset on the disk was changed.
+        if location.position + location.size_bytes > end:
+            # We never end a batch there: a length or an offset on the disk was changed.
             raise CorruptRecords(
-                f"{segment.log.path}: {Reason.LENGTH.text} at byte {place.position}"
+                f"{segment.log.path}: {Reason.LENGTH.text} at byte {location.position}"
             )
-        size = max(min(size_max, end - place.position), place.size_bytes)
+        size = max(min(size_max, end - location.position), location.size_bytes)
         invariant(
-            place.position + size <= end,
+            location.position + size <= end,
             "I-07 a slice reaches beyond what its reader may see",
-            position=place.position,
+            position=location.position,
             size=size,
             end=end,
         )
-        return ReadSlice(segment.log, place.position, size)
+        return ReadSlice(segment.log, location.position, size)
     return EMPTY_SLICE
 
 
@@ -110,8 +110,8 @@ def _end_position(segments: Segments, segment: Segment, *, limit: Offset, log_en
     segment_end = segments.end_of(segment)
     if limit >= (log_end if segment_end is None else segment_end):
         return segment.size_bytes
-    place = segment.find_offset(limit)
-    return segment.size_bytes if place is None else place.position
+    location = segment.find_offset(limit)
+    return segment.size_bytes if location is None else location.position
 
 
 def aborted_in(

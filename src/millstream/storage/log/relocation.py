@@ -1,8 +1,8 @@
-"""A log that can go on in another directory, where a copy of its files is.
+"""A log that can continue in another directory, where a copy of its files is.
 
-The log stays the same object with the same producers, epochs and watermarks: whoever leads the
-partition, waits for its high watermark or reads it does not notice. Slices that are being sent keep
-the old files open.
+The log stays the same object with the same producers, epochs and watermarks: leadership, requests
+that wait for the high watermark and readers are not affected. Slices that are being sent keep the
+old files open.
 """
 
 from millstream.model.invariant import invariant
@@ -18,11 +18,11 @@ class MovableLog(DurableLog):
     """Adds the change of directories; `storage/moves/directory_move.py` copies and decides."""
 
     def move_to(self, context: LogContext) -> None:
-        """Use the copy in `context.directory` from now on. It is durable and complete but for the
-        active segment's indexes, which are in memory. Nothing here can fail: there is no way back.
+        """Use the copy in `context.directory` from now on. It is durable and complete except for
+        the active segment's indexes, which are in memory. Nothing here can fail: there is no undo.
 
-        Flushes that have begun are void: what they sync is in files that no longer count. Those
-        who wait for them are right all the same, since the copy is synced up to the log's end.
+        Flushes that have begun are void: they sync files that are no longer used. Requests that
+        wait for them are still correct, since the copy is synced up to the log's end.
         """
         self._check_open()
         invariant(
@@ -41,7 +41,7 @@ class MovableLog(DurableLog):
         self._epoch_file.retire()
         self._context = context
         self._epoch_file = EpochFile(f"{context.directory}/{names.LEADER_EPOCHS}")
-        self._segments = Segments([self._moved(segment) for segment in old])
+        self._segments = Segments([self._relocate_segment(segment) for segment in old])
         active = self._segments.active
         active.offset_index.take_over(old[-1].offset_index)
         active.time_index.take_over(old[-1].time_index)
@@ -52,7 +52,7 @@ class MovableLog(DurableLog):
             segment.forget()
         self._check()
 
-    def _moved(self, old: Segment) -> Segment:
+    def _relocate_segment(self, old: Segment) -> Segment:
         segment = Segment(self._segment_context(), old.base_offset)
         segment.size_bytes = old.size_bytes
         segment.max_timestamp = old.max_timestamp

@@ -26,7 +26,7 @@ from millstream.storage.segments.segment import Segment
 from millstream.storage.segments.sparse_index import unless_full
 
 
-class ShrinkingLog(MovableLog):
+class TruncatableLog(MovableLog):
     """Adds truncation and retention."""
 
     # -- truncate --------------------------------------------------------------------------
@@ -34,7 +34,7 @@ class ShrinkingLog(MovableLog):
     def truncate_to(self, end_offset: Offset, *, is_unclean: bool = False) -> Offset:
         """Cut off everything from the batch that holds `end_offset` on, durably.
 
-        Returns the new log end, which is lower than asked when that offset lay inside a batch.
+        Returns the new log end, which is lower than `end_offset` if that lay inside a batch.
         `is_unclean` is the record of an unclean election: only then may it go below the high
         watermark (I-08).
         """
@@ -44,7 +44,7 @@ class ShrinkingLog(MovableLog):
         if end_offset >= self._log_end:
             return self._log_end
         if end_offset < self._log_start:
-            raise OffsetOutOfRange(asked=end_offset, start=self._log_start, end=self._log_end)
+            raise OffsetOutOfRange(requested=end_offset, start=self._log_start, end=self._log_end)
         segment = self._segments.at(end_offset)
         try:
             segment.check_transactions()
@@ -65,7 +65,7 @@ class ShrinkingLog(MovableLog):
         return new_end
 
     def truncate_fully(self, start_offset: Offset) -> None:
-        """Drop everything and begin anew at `start_offset`: the leader's log starts later."""
+        """Drop everything and start again at `start_offset`: the leader's log starts later."""
         self._check_open()
         self.slot.flush_staged()
         self._forget_limits()
@@ -87,20 +87,20 @@ class ShrinkingLog(MovableLog):
             raise self.failed(error) from error
 
     def _cut_point(self, segment: Segment, end_offset: Offset) -> tuple[Offset, int]:
-        place = segment.find_offset(end_offset)
-        position = segment.size_bytes if place is None else place.position
+        location = segment.find_offset(end_offset)
+        position = segment.size_bytes if location is None else location.position
         # Not simply `end_offset`: it may lie inside a batch, which goes as a whole, or in a gap.
         return max(self._log_start, segment.end_before(position)), position
 
     def _before_truncation(self, new_end: Offset) -> None:
-        """After a crash, recovery must look at everything that the truncation touches, and what
-        goes must not count as replicated when other records take its place.
+        """After a crash, recovery must check everything that the truncation touches, and what is
+        removed must not be taken as replicated when other records take its place.
         """
         self._truncations += 1
-        if self.cleaning is not None:
-            self.cleaning.settle()
-        self.first_dirty = min(self.first_dirty, new_end)
-        # The segment that is cut gets new indexes, which nobody syncs before it is closed.
+        if self.maintenance is not None:
+            self.maintenance.wind_down()
+        self.first_dirty_offset = min(self.first_dirty_offset, new_end)
+        # The segment that is cut gets new indexes, which are not synced before it is closed.
         cut_base = min(new_end, self._segments.at(new_end).base_offset)
         for name, highest in (
             (names.RECOVERY_POINTS, cut_base),
@@ -117,7 +117,7 @@ class ShrinkingLog(MovableLog):
             self._segments.remove([segment])
             self._discard(segment)
             # One by one: if a crash kept a newer segment but not an older one, there would be a
-            # hole that nobody could tell from compaction's.
+            # hole that could not be distinguished from compaction's gaps.
             disk.sync_directory(directory)
 
     def _after_truncation(self, new_end: Offset) -> None:
@@ -127,11 +127,11 @@ class ShrinkingLog(MovableLog):
         self._epochs.truncate_from_end(new_end)
         image = self._epoch_file.image(self._epochs)
         with unless_full():
-            self._epochs.dirty = True  # until it is there
+            self._epochs.dirty = True  # until it is written
             save_image(self._context.owner.disk, image)
             self._epochs.dirty = False
         self.producers.rebuild(self._segments, self._log_start, new_end)
-        # A snapshot that came back after a power loss would answer for producers of a former life.
+        # A snapshot that came back after a power loss would restore producers of removed records.
         self._context.owner.disk.sync_directory(self._context.directory)
         self.producers.states.on_high_watermark(self._high_watermark)
         self._unflushed_records = 0
@@ -141,7 +141,7 @@ class ShrinkingLog(MovableLog):
     # -- retention -------------------------------------------------------------------------
 
     def plan_retention(self, now_ms: TimestampMs) -> RetentionPlan:
-        """Which of the oldest segments may go now."""
+        """Which of the oldest segments may be deleted now."""
         facts = [
             SegmentFacts(one.base_offset, one.size_bytes, one.largest_timestamp().timestamp_ms)
             for one in self._segments
@@ -152,7 +152,7 @@ class ShrinkingLog(MovableLog):
             retention_ms=config.retention_ms,
             retention_bytes=config.retention_bytes,
         )
-        stamped = self._ages.stamped(facts, now_ms, self._modified_ms)
+        stamped = self._ages.with_timestamps(facts, now_ms, self._modified_ms)
         log = LogFacts(stamped, self._log_start, self._high_watermark, self._log_end)
         return plan_deletion(log, rules, now_ms)
 
@@ -191,8 +191,9 @@ class ShrinkingLog(MovableLog):
 
         One by one, oldest first and each durably, so that a crash leaves no hole; how many.
         """
-        if self.cleaning is not None:
-            self.cleaning.settle()  # its old files would come back after a crash, on their own
+        if self.maintenance is not None:
+            # Its old files would come back after a crash, on their own.
+            self.maintenance.wind_down()
         disk = self._context.owner.disk
         gone = [one for one in self._segments.closed if self._end_of(one) <= self._log_start]
         for segment in gone:

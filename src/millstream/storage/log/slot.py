@@ -1,9 +1,9 @@
-"""How a log keeps its slot: the limits inside which an append is nothing but an append.
+"""How a log maintains its slot: the limits inside which an append may take the fast path.
 
-The connection core appends to a slot without asking the log. So the slot must know beforehand
-where that would be wrong: where the segment must roll, a batch must be stamped or compressed anew,
-a flush waits, or the epoch is new. There `is_plain` is False, or a limit is passed, and the request
-comes to `Log.append_as_leader`, after which the limits are drawn again.
+The connection core appends to a slot without calling the log. So the slot must know beforehand
+where that would be wrong: where the segment must roll, a batch must be stamped or compressed again,
+a flush is due, or the epoch is new. There `is_plain` is False, or a limit is passed, and the
+request takes the slow path, `Log.append_as_leader`, which sets the limits again.
 """
 
 from typing import TYPE_CHECKING
@@ -41,19 +41,19 @@ def age_limit_ms(config: LogConfig, active: Segment) -> int:
 def _jitter_ms(config: LogConfig, active: Segment) -> int:
     """What this segment rolls earlier than others: a number between 0 and `segment.jitter.ms`.
 
-    By its name and not by chance, so that it is the same however often it is asked for.
+    Derived from its name and not random, so that it is the same whenever it is computed.
     """
     width_ms = min(config.segment_jitter_ms, config.segment_ms)
     return crc32(active.path(names.LOG).encode()) * width_ms >> 32
 
 
-def draw_limits(
+def set_limits(
     slot: PartitionSlot, config: LogConfig, active: Segment, latest_epoch: LeaderEpoch
 ) -> None:
-    """Tell the slot what is plain, after an append to `active` that went the long way."""
+    """Set what the fast path may append, after an append to `active` on the slow path."""
     first_ms, limit_ms = active.first_batch_timestamp, age_limit_ms(config, active)
     is_timed = limit_ms >= FOREVER or (first_ms is not None and first_ms >= 0)
-    # 0 where the segment ages by the clock: then every append asks whether it is old.
+    # 0 where the segment ages by the clock: then every append checks whether it is old.
     slot.position_max = min(config.segment_bytes, SEGMENT_POSITION_MAX) if is_timed else 0
     slot.offset_max = min(active.base_offset + SEGMENT_OFFSET_SPAN_MAX, OFFSET_MAX - 1)
     slot.message_bytes_max = config.max_message_bytes

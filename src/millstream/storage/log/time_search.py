@@ -1,8 +1,8 @@
-"""Records of a log found by their time, in steps (`runtime/scheduler.py`).
+"""Searches a log's records by timestamp, in steps (`runtime/scheduler.py`).
 
-Which batch holds the record the indexes tell; to find it in there the batch is read, decompressed
-and gone through by another thread. Meanwhile the log goes on: retention, compaction or a truncation
-may take what is looked at, and then the search begins anew.
+The indexes say which batch holds the record; to find it in there a worker thread reads and
+decompresses the batch. Meanwhile the log may change: retention, compaction or a truncation can
+remove what is being searched, and then the search starts again.
 """
 
 import errno
@@ -28,10 +28,10 @@ from millstream.kernels.errors import MalformedRecords, Reason
 from millstream.model.errors import CorruptRecords
 from millstream.model.ids import LeaderEpoch, Offset, TimestampMs
 from millstream.runtime.disk import File
-from millstream.runtime.scheduler import Pace, StepGenerator
+from millstream.runtime.scheduler import StepGenerator, YieldCounter
 from millstream.storage.segments.batch_attributes import CODEC_MASK, LOG_APPEND_TIME_BIT
 from millstream.storage.segments.file_walk import FileWalk
-from millstream.storage.segments.segment import BatchPlace, Segment
+from millstream.storage.segments.segment import BatchLocation, Segment
 from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.sparse_index import TimeIndexEntry
 from millstream.storage.validation import walk_whole
@@ -39,12 +39,12 @@ from millstream.storage.validation import walk_whole
 T = TypeVar("T")
 
 SEGMENTS_PER_TURN: Final = 64
-"""Segments whose indexes are asked between two turns of others; each may be a small read."""
+"""Segments whose indexes are searched in one step; each may be a small read."""
 
 _ANY_TIME: Final = -(2**63)
 
 
-class RecordPlace(NamedTuple):
+class TimestampAndOffset(NamedTuple):
     """A record found by time."""
 
     offset: Offset
@@ -52,7 +52,7 @@ class RecordPlace(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
-class SearchedLog(Protocol):
+class SearchableLog(Protocol):
     """What a search needs of a log."""
 
     @property
@@ -69,9 +69,9 @@ class SearchedLog(Protocol):
 
 
 def find_timestamp_steps(
-    log: SearchedLog, timestamp_ms: int, *, size_max: int
-) -> StepGenerator[RecordPlace | None]:
-    """The first record at or after the log's start whose timestamp is at least the asked one.
+    log: SearchableLog, timestamp_ms: int, *, size_max: int
+) -> StepGenerator[TimestampAndOffset | None]:
+    """The first record at or after the log's start whose timestamp is at least the given one.
 
     This and the next raise CorruptRecords for a batch that decompresses to more than `size_max`.
     """
@@ -84,8 +84,8 @@ def find_timestamp_steps(
 
 
 def find_max_timestamp_steps(
-    log: SearchedLog, *, size_max: int
-) -> StepGenerator[RecordPlace | None]:
+    log: SearchableLog, *, size_max: int
+) -> StepGenerator[TimestampAndOffset | None]:
     """The first record that has the largest timestamp among those from the log's start on."""
     while True:
         view = _View(log)
@@ -96,13 +96,13 @@ def find_max_timestamp_steps(
 
 
 class _LogChanged(Exception):
-    """What was looked at may be gone."""
+    """What is being searched may be gone."""
 
 
 class _View:
     """The segments from the log's start on, as they are when the search begins."""
 
-    def __init__(self, log: SearchedLog) -> None:
+    def __init__(self, log: SearchableLog) -> None:
         log.check_open()
         self._log = log
         self.log_start = log.log_start
@@ -111,7 +111,7 @@ class _View:
         self.segments = list(self._all.from_number(self._all.number_at(self.log_start)))
 
     def check(self) -> None:
-        """After others had their turn."""
+        """Raise _LogChanged if the log changed; called after every yield."""
         self._log.check_open()
         if self._log.segments is not self._all or self._now() != self._facts:
             raise _LogChanged
@@ -119,11 +119,11 @@ class _View:
     def _now(self) -> tuple[int, int, int]:
         return self._log.truncations, self._all.removals, self._log.log_start
 
-    def search_steps(self, segment: Segment, look: Callable[[File], T]) -> StepGenerator[T]:
-        """Let another thread look into the segment's file."""
+    def search_steps(self, segment: Segment, search: Callable[[File], T]) -> StepGenerator[T]:
+        """Run `search` on the segment's file in a worker thread."""
         file = segment.log.pin()
         try:
-            found: T = yield partial(look, file)
+            found: T = yield partial(search, file)
         finally:
             segment.log.unpin()
         self.check()
@@ -132,35 +132,37 @@ class _View:
 
 def _first_at_steps(
     view: _View, timestamp_ms: int, size_max: int
-) -> StepGenerator[RecordPlace | None]:
-    pace = Pace(SEGMENTS_PER_TURN)
+) -> StepGenerator[TimestampAndOffset | None]:
+    counter = YieldCounter(SEGMENTS_PER_TURN)
     for segment in view.segments:
-        if pace.is_due():
+        if counter.is_due():
             yield None
             view.check()
         if not segment.size_bytes or segment.largest_timestamp().timestamp_ms < timestamp_ms:
             continue
         start = view.log_start
-        while (place := segment.find_timestamp(timestamp_ms, from_offset=start)) is not None:
-            look = partial(_look_for, segment.log.path, place, size_max, timestamp_ms, start)
-            found, last_offset = yield from view.search_steps(segment, look)
+        while (location := segment.find_timestamp(timestamp_ms, from_offset=start)) is not None:
+            search = partial(
+                _find_in_batch, segment.log.path, location, size_max, timestamp_ms, start
+            )
+            found, last_offset = yield from view.search_steps(segment, search)
             if found is not None:
                 return found
             if last_offset < start:
-                raise CorruptRecords(f"{segment.log.path}: OFFSETS at byte {place.position}")
+                raise CorruptRecords(f"{segment.log.path}: OFFSETS at byte {location.position}")
             start = Offset(last_offset + 1)
     return None
 
 
-def _newest_steps(view: _View, size_max: int) -> StepGenerator[RecordPlace | None]:
-    """Of the segment that the log start may cut the index also counts what is gone: it is gone
-    through only where no other has anything newer.
+def _newest_steps(view: _View, size_max: int) -> StepGenerator[TimestampAndOffset | None]:
+    """The index of a segment that the log start cuts includes deleted records: such a segment is
+    scanned only where no other has a newer record.
     """
-    pace = Pace(SEGMENTS_PER_TURN)
+    counter = YieldCounter(SEGMENTS_PER_TURN)
     cut: Segment | None = None
     newest: tuple[TimeIndexEntry, Segment] | None = None
     for segment in view.segments:
-        if pace.is_due():
+        if counter.is_due():
             yield None
             view.check()
         if not segment.size_bytes:
@@ -172,47 +174,51 @@ def _newest_steps(view: _View, size_max: int) -> StepGenerator[RecordPlace | Non
             newest = (entry, segment)
     newest_ms = newest[0].timestamp_ms if newest else -1
     if cut is not None and cut.largest_timestamp().timestamp_ms >= newest_ms:
-        place = cut.find_offset(view.log_start)
-        if place is not None:
-            look = partial(_look_through, place.position, cut.size_bytes, size_max, view.log_start)
-            found = yield from view.search_steps(cut, look)
+        location = cut.find_offset(view.log_start)
+        if location is not None:
+            search = partial(
+                _find_newest, location.position, cut.size_bytes, size_max, view.log_start
+            )
+            found = yield from view.search_steps(cut, search)
             if found is not None and found.timestamp_ms >= newest_ms:
                 return found
     if newest is None:
         return None
     entry, segment = newest
-    place = segment.find_offset(entry.offset)
-    if place is None:
+    location = segment.find_offset(entry.offset)
+    if location is None:
         return None
     start = view.log_start
-    look_for = partial(_look_for, segment.log.path, place, size_max, entry.timestamp_ms, start)
-    return (yield from view.search_steps(segment, look_for))[0]
+    search_batch = partial(
+        _find_in_batch, segment.log.path, location, size_max, entry.timestamp_ms, start
+    )
+    return (yield from view.search_steps(segment, search_batch))[0]
 
 
-# -- in another thread --------------------------------------------------------------------------
+# -- in a worker thread --------------------------------------------------------------------------
 
 
-def _look_for(
+def _find_in_batch(
     path: str,
-    place: BatchPlace,
+    location: BatchLocation,
     size_max: int,
     timestamp_ms: int,
     from_offset: Offset,
     file: File,
-) -> tuple[RecordPlace | None, Offset]:
+) -> tuple[TimestampAndOffset | None, Offset]:
     """The first record of the batch at or after that time, and the batch's last offset."""
-    data = file.read_at(place.position, place.size_bytes)
-    if len(data) != place.size_bytes:
+    data = file.read_at(location.position, location.size_bytes)
+    if len(data) != location.size_bytes:
         raise OSError(errno.EIO, "segment file is shorter than its batches", path)
     batch = OpenBatch(data, size_max=size_max)
     return batch.first_at(timestamp_ms, from_offset=from_offset), batch.last_offset
 
 
-def _look_through(
+def _find_newest(
     position: int, end: int, size_max: int, log_start: Offset, file: File
-) -> RecordPlace | None:
+) -> TimestampAndOffset | None:
     """The newest record from the log start on, in all batches from `position` on."""
-    best: RecordPlace | None = None
+    best: TimestampAndOffset | None = None
     for step in FileWalk(file, start=position, stop=end, check_crc=False):
         rows = step.rows
         for row in range(0, len(rows), ROW_FIELDS):
@@ -227,7 +233,7 @@ def _look_through(
 
 
 class OpenBatch:
-    """One stored batch, opened to look at its records."""
+    """One stored batch, decompressed to search its records."""
 
     __slots__ = ("payload", "rows")
 
@@ -236,7 +242,7 @@ class OpenBatch:
         codec = Codec(self.rows[ATTRIBUTES] & CODEC_MASK)
         body = memoryview(data)[HEADER_BYTES:]
         try:
-            # Bounded again, though a leader did when it was appended: a follower takes what comes.
+            # Bounded again, though the leader did at the append: a follower takes what it gets.
             self.payload = body if codec is Codec.NONE else decompress(codec, body, size_max)
         except MalformedRecords as error:
             raise CorruptRecords(str(error)) from error
@@ -245,7 +251,7 @@ class OpenBatch:
     def last_offset(self) -> Offset:
         return Offset(self.rows[batches.LAST_OFFSET])
 
-    def newest(self, *, from_offset: Offset) -> RecordPlace | None:
+    def newest(self, *, from_offset: Offset) -> TimestampAndOffset | None:
         """The first record from `from_offset` on with the largest timestamp among those."""
         rows, size = self.rows, len(self.payload)
         first = self._seek(from_offset=from_offset, timestamp_ms=None)
@@ -253,24 +259,26 @@ class OpenBatch:
             return None
         index, position, offset_delta, _ = first
         if rows[ATTRIBUTES] & LOG_APPEND_TIME_BIT:
-            return self._place(offset_delta, rows[MAX_TIMESTAMP])
+            return self._make_result(offset_delta, rows[MAX_TIMESTAMP])
         reason, _, newest, newest_at, _ = records.inspect(
             self.payload, position, size, rows[RECORD_COUNT] - index, contiguous=False
         )
         if reason:
             raise CorruptRecords(f"{Reason(reason).name} in a batch at {self.last_offset}")
-        return self._place(newest_at, rows[BASE_TIMESTAMP] + newest)
+        return self._make_result(newest_at, rows[BASE_TIMESTAMP] + newest)
 
-    def first_at(self, timestamp_ms: int, *, from_offset: Offset) -> RecordPlace | None:
+    def first_at(self, timestamp_ms: int, *, from_offset: Offset) -> TimestampAndOffset | None:
         """The first record from `from_offset` on with at least that timestamp."""
         rows = self.rows
         if rows[ATTRIBUTES] & LOG_APPEND_TIME_BIT:
             if rows[MAX_TIMESTAMP] < timestamp_ms:
                 return None
             first = self._seek(from_offset=from_offset, timestamp_ms=None)
-            return None if first is None else self._place(first[2], rows[MAX_TIMESTAMP])
+            return None if first is None else self._make_result(first[2], rows[MAX_TIMESTAMP])
         first = self._seek(from_offset=from_offset, timestamp_ms=timestamp_ms)
-        return None if first is None else self._place(first[2], rows[BASE_TIMESTAMP] + first[3])
+        return (
+            None if first is None else self._make_result(first[2], rows[BASE_TIMESTAMP] + first[3])
+        )
 
     def _seek(
         self, *, from_offset: Offset, timestamp_ms: int | None
@@ -289,9 +297,9 @@ class OpenBatch:
         except MalformedRecords as error:
             raise CorruptRecords(str(error)) from error
 
-    def _place(self, offset_delta: int, timestamp_ms: int) -> RecordPlace:
+    def _make_result(self, offset_delta: int, timestamp_ms: int) -> TimestampAndOffset:
         rows = self.rows
-        return RecordPlace(
+        return TimestampAndOffset(
             Offset(rows[BASE_OFFSET] + offset_delta),
             TimestampMs(timestamp_ms),
             LeaderEpoch(rows[LEADER_EPOCH]),

@@ -1,8 +1,8 @@
-"""Partitions that come and go, and records that go: the log manager's work on many logs at once.
+"""Creation and deletion of partitions and deletion of records, for many logs at once.
 
-Everything here is a generator of steps (`runtime/scheduler.py`): what waits for the disk is a job
-for another thread, and between the jobs only so many logs are touched that nobody else has to wait.
-The caller sees to it that only one of them makes or deletes partitions at a time.
+All of it is step generators (`runtime/scheduler.py`): what waits for the disk is a job for a worker
+thread, and between the jobs only a few logs are touched, so that other requests need not wait. The
+caller ensures that only one of them creates or deletes partitions at a time.
 """
 
 from collections import deque
@@ -28,14 +28,14 @@ from millstream.runtime.background import Background, BackgroundFullError, Outco
 from millstream.runtime.clock import Clock
 from millstream.runtime.disk import Disk, remove_tree, write_all_atomically
 from millstream.runtime.randomness import Randomness
-from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
 from millstream.storage import names
 from millstream.storage.config import LogConfig
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.directories.partition_metadata import encode_topic_id
 from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
-from millstream.storage.log_steps import LOGS_PER_TURN, as_now, remove_segments_steps
+from millstream.storage.log_steps import LOGS_PER_TURN, make_current_check, remove_segments_steps
 from millstream.storage.moves.queue import DirectoryMoves
 from millstream.storage.recovery.loader import make_log_file, new_log
 from millstream.storage.segments.files import OpenFiles
@@ -44,7 +44,7 @@ from millstream.storage.segments.sparse_index import IndexCache
 T = TypeVar("T")
 
 TREES_PER_JOB: Final = 64
-"""Deleted partitions that one job removes: one job at a time, so that flushes find a thread."""
+"""Deleted partitions that one job removes: one job at a time, to leave threads for flushes."""
 
 Starts = Mapping[TopicPartition, Offset]
 
@@ -58,8 +58,8 @@ class NewPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Seams:
-    """What the manager borrows from the process."""
+class StorageDependencies:
+    """What the log manager gets from the process."""
 
     disk: Disk
     clock: Clock
@@ -67,20 +67,22 @@ class Seams:
     background: Background
 
 
-class ChangingLogs:
-    """The part of `LogManager` that is about many logs at once."""
+class LogRegistry:
+    """The part of `LogManager` that creates, finds and deletes logs."""
 
     moves: DirectoryMoves
     files: OpenFiles
 
-    def __init__(self, seams: Seams, directories: Sequence[LogDirectory]) -> None:
-        self._seams = seams
+    def __init__(
+        self, dependencies: StorageDependencies, directories: Sequence[LogDirectory]
+    ) -> None:
+        self._dependencies = dependencies
         self._directories = list(directories)
         self._cache: IndexCache
         self._logs: dict[TopicPartition, Log] = {}
-        self._places: dict[TopicPartition, str] = {}
-        """Directory of every partition that was found or made, usable or not."""
-        self._doomed: deque[tuple[LogDirectory, str]] = deque()
+        self._partition_paths: dict[TopicPartition, str] = {}
+        """Log directory of every partition that was found or created, usable or not."""
+        self._deleted_paths: deque[tuple[LogDirectory, str]] = deque()
         """Deleted partitions whose files are still to be removed."""
         self._is_removing = False
         self._is_stopping = False
@@ -97,20 +99,20 @@ class ChangingLogs:
     ) -> Log:
         """A new, empty log in the directory with the fewest; the existing one when it matches.
 
-        Without `is_new` the partition was here before: while a directory is offline it may be in
-        there, and an empty second one would take its place.
+        Without `is_new` the partition existed on this broker before: it may be in a directory that
+        is offline, and an empty second one would take its place.
         """
         return self.create_many([NewPartition(partition, topic_id, config)], is_new=is_new)[0]
 
     def create_many(self, wanted: Sequence[NewPartition], *, is_new: bool = True) -> list[Log]:
         """As `create`; many at once share their syncs and are much faster for it."""
-        return run_whole(self.create_steps(wanted, is_new=is_new))
+        return run_blocking(self.create_steps(wanted, is_new=is_new))
 
     def create_steps(
         self, wanted: Sequence[NewPartition], *, is_new: bool = True
     ) -> StepGenerator[list[Log]]:
-        """`create_many` in steps. After an error some of them may be there."""
-        for part in in_parts(wanted, LOGS_PER_TURN):
+        """`create_many` in steps. After an error some of them may exist."""
+        for part in chunked(wanted, LOGS_PER_TURN):
             for one in part:
                 self._check_creatable(one, is_new=is_new)
             if part[-1] is not wanted[-1]:
@@ -118,9 +120,9 @@ class ChangingLogs:
         missing = [one for one in dict.fromkeys(wanted) if one.partition not in self._logs]
         ids = {one.partition: one.topic_id for one in missing}
         if len(ids) < len(missing):
-            raise InconsistentTopicId("one partition was to be created in two ways")
+            raise InconsistentTopicId("one partition was to be created with two topic ids")
         counts = self._log_counts()
-        for group in in_parts(missing, LOGS_PER_SYNC_MAX):
+        for group in chunked(missing, LOGS_PER_SYNC_MAX):
             yield from self._create_together_steps(self._contexts(group, counts))
         return [self._logs[one.partition] for one in wanted]
 
@@ -148,10 +150,10 @@ class ChangingLogs:
             self._directories[0].check_usable()
         existing = self._logs.get(one.partition)
         if existing is None:
-            if one.partition in self._places:
-                # A second one elsewhere would be found beside it at the next start.
-                place = self._places[one.partition]
-                raise StorageFailed(place, f"{one.partition} is there and cannot be used")
+            if one.partition in self._partition_paths:
+                # A second one in another directory would be a duplicate at the next start.
+                path = self._partition_paths[one.partition]
+                raise StorageFailed(path, f"{one.partition} exists and cannot be used")
             for directory in () if is_new else self._directories:
                 directory.check_usable()
             return
@@ -174,22 +176,22 @@ class ChangingLogs:
             if not mine:
                 continue
             yield from self._make_files_steps(directory, [context for context, _ in mine])
-            for part in in_parts(mine, LOGS_PER_TURN):
+            for part in chunked(mine, LOGS_PER_TURN):
                 for context, config in part:
                     self._logs[context.partition] = new_log(context, config)
-                    self._places[context.partition] = directory.path
+                    self._partition_paths[context.partition] = directory.path
                 yield None
 
     def _make_files_steps(
         self, directory: LogDirectory, contexts: Sequence[LogContext]
     ) -> StepGenerator[None]:
-        """The files of empty logs, durably; nothing of them stays after an error."""
-        job = partial(_make_files, self._seams.disk, directory, contexts)
+        """Create the files of empty logs, durably; nothing of them stays after an error."""
+        job = partial(_make_files, self._dependencies.disk, directory, contexts)
         try:
             yield job
         except TooManyOpenFiles:
             # Connections took all descriptors: those of idle segments can be given back.
-            if not self.files.give_back(len(contexts)):
+            if not self.files.close_idle(len(contexts)):
                 raise
             yield job
 
@@ -198,17 +200,17 @@ class ChangingLogs:
     def delete(self, partition: TopicPartition) -> None:
         """Remove the partition: renamed at once, its files later and off the loop."""
         self.get(partition)
-        for error in run_whole(self.delete_steps([partition])).values():
+        for error in run_blocking(self.delete_steps([partition])).values():
             raise error
 
     def delete_steps(
         self, partitions: Iterable[TopicPartition]
     ) -> StepGenerator[dict[TopicPartition, OperatingError]]:
-        """`delete` for many, in steps; which could not be deleted, and why."""
+        """`delete` for many, in steps; the partitions that could not be deleted, and why."""
         failures: dict[TopicPartition, OperatingError] = {}
-        for group in in_parts(list(partitions), LOGS_PER_SYNC_MAX):
+        for group in chunked(list(partitions), LOGS_PER_SYNC_MAX):
             logs: list[Log] = []
-            for part in in_parts(group, LOGS_PER_TURN):
+            for part in chunked(group, LOGS_PER_TURN):
                 for one in part:
                     try:
                         logs.append(self.get(one))
@@ -230,40 +232,44 @@ class ChangingLogs:
         """Rename the partitions of released logs, durably."""
         renames: dict[TopicPartition, tuple[str, str]] = {}
         for log in logs:
-            unique = UUID(bytes=self._seams.randomness.bytes(16)).hex
-            doomed = f"{directory.path}/{names.deleted_directory(log.partition, unique)}"
-            renames[log.partition] = (log.context.directory, doomed)
+            unique = UUID(bytes=self._dependencies.randomness.bytes(16)).hex
+            deleted_path = f"{directory.path}/{names.deleted_directory(log.partition, unique)}"
+            renames[log.partition] = (log.context.directory, deleted_path)
         try:
-            yield partial(_rename_all, self._seams.disk, directory, renames)
+            yield partial(_rename_all, self._dependencies.disk, directory, renames)
         except OSError as error:
             failure = directory.failed(error)
             return dict.fromkeys(renames, failure)
         except StorageFailed as failure:
             return dict.fromkeys(renames, failure)
-        for partition, (_, doomed) in renames.items():
-            del self._places[partition]
-            self._doomed.append((directory, doomed))
-        self._remove_doomed()
+        for partition, (_, deleted_path) in renames.items():
+            del self._partition_paths[partition]
+            self._deleted_paths.append((directory, deleted_path))
+        self._remove_deleted()
         return {}
 
-    def _remove_doomed(self) -> None:
-        """Let a job remove the next of them; not one each, or flushes would wait behind all."""
-        if self._is_removing or self._is_stopping or not self._doomed:
+    def _remove_deleted(self) -> None:
+        """Submit a job for the next of them; not one each, or flushes would wait for all."""
+        if self._is_removing or self._is_stopping or not self._deleted_paths:
             return
-        directory = self._doomed[0][0]
+        directory = self._deleted_paths[0][0]
         paths: list[str] = []
-        while self._doomed and self._doomed[0][0] is directory and len(paths) < TREES_PER_JOB:
-            paths.append(self._doomed.popleft()[1])
+        while (
+            self._deleted_paths
+            and self._deleted_paths[0][0] is directory
+            and len(paths) < TREES_PER_JOB
+        ):
+            paths.append(self._deleted_paths.popleft()[1])
         self._is_removing = True
         try:
-            self._seams.background.submit(
-                partial(_remove_trees, self._seams.disk, paths),
+            self._dependencies.background.submit(
+                partial(_remove_trees, self._dependencies.disk, paths),
                 partial(self._after_removal, directory, paths),
                 name=f"remove deleted partitions from {directory.path}",
             )
         except BackgroundFullError:
             self._is_removing = False
-            self._doomed.extendleft((directory, path) for path in reversed(paths))
+            self._deleted_paths.extendleft((directory, path) for path in reversed(paths))
 
     def _after_removal(
         self, directory: LogDirectory, paths: Sequence[str], outcome: Outcome[None]
@@ -271,17 +277,17 @@ class ChangingLogs:
         self._is_removing = False
         if isinstance(outcome.error, OSError):
             if isinstance(directory.refused(outcome.error), TooManyOpenFiles):
-                self._doomed.extend((directory, path) for path in paths)
-                return  # the next turn of retention tries again
+                self._deleted_paths.extend((directory, path) for path in paths)
+                return  # the next run of retention tries again
         else:
             outcome.result()
-        self._remove_doomed()
+        self._remove_deleted()
 
-    # -- records that go -------------------------------------------------------------------
+    # -- deletion of records ---------------------------------------------------------------
 
     def delete_records(self, partition: TopicPartition, before: Offset) -> Offset:
         """Move the log start up, durably; returns it. Raises OffsetOutOfRange beyond the HW."""
-        outcome = run_whole(self.delete_records_steps({partition: before}))[partition]
+        outcome = run_blocking(self.delete_records_steps({partition: before}))[partition]
         if isinstance(outcome, OperatingError):
             raise outcome
         return outcome
@@ -289,17 +295,17 @@ class ChangingLogs:
     def delete_records_steps(
         self, before: Starts
     ) -> StepGenerator[dict[TopicPartition, Offset | OperatingError]]:
-        """The same for many, in steps: where each log starts now, or why nothing was done."""
+        """The same for many, in steps: where each log starts now, or the error."""
         outcomes: dict[TopicPartition, Offset | OperatingError] = {}
         wanted: dict[Log, Offset] = {}
-        for part in in_parts(list(before.items()), LOGS_PER_TURN):
+        for part in chunked(list(before.items()), LOGS_PER_TURN):
             for partition, offset in part:
                 try:
                     log = self.get(partition)
                     log.check_open()
                     if offset > log.high_watermark:
                         raise OffsetOutOfRange(
-                            asked=offset, start=log.log_start, end=log.high_watermark
+                            requested=offset, start=log.log_start, end=log.high_watermark
                         )
                     wanted[log] = offset
                 except OperatingError as error:
@@ -308,14 +314,14 @@ class ChangingLogs:
                 yield None
         while wanted:
             outcomes.update((yield from self._raise_starts_steps(wanted)))
-            # One that was moved to another directory meanwhile: it is told there, too.
+            # For a log that was moved to another directory meanwhile it is repeated there.
             wanted = {log: one for log, one in wanted.items() if log.partition not in outcomes}
         return {partition: outcomes[partition] for partition in before}
 
     def _raise_starts_steps(
         self, wanted: Mapping[Log, Offset]
     ) -> StepGenerator[dict[TopicPartition, Offset | OperatingError]]:
-        """Store new starts, then let the logs begin there: a refusal leaves them as they were."""
+        """Store the new starts, then move the logs': after a refusal they are as before."""
         outcomes: dict[TopicPartition, Offset | OperatingError] = {}
         for directory in self._directories:
             starts = {
@@ -328,12 +334,15 @@ class ChangingLogs:
             offsets = {log.partition: offset for log, offset in starts.items()}
             try:
                 yield partial(
-                    directory.store_current, names.LOG_STARTS, offsets, as_now(list(starts))
+                    directory.store_current,
+                    names.LOG_STARTS,
+                    offsets,
+                    make_current_check(list(starts)),
                 )
             except OperatingError as error:
                 outcomes.update(dict.fromkeys(offsets, error))
                 continue
-            for part in in_parts(list(starts.items()), LOGS_PER_TURN):
+            for part in chunked(list(starts.items()), LOGS_PER_TURN):
                 for log, offset in part:
                     if log.owner is directory:
                         outcomes[log.partition] = yield from self._begin_at_steps(log, offset)
@@ -354,7 +363,7 @@ class ChangingLogs:
             return error
         return start
 
-    # -- what the rest of the manager has ----------------------------------------------------
+    # -- shared with the rest of the manager -----------------------------------------------
 
     def get(self, partition: TopicPartition) -> Log:
         """The partition's log; raises UnknownPartition, or StorageFailed when it is offline."""
@@ -365,8 +374,8 @@ class ChangingLogs:
         return log
 
     def is_gone(self, partition: TopicPartition) -> bool:
-        """Whether no directory has anything that a start could take for the partition."""
-        return partition not in self._places and not any(
+        """Whether no directory contains anything that a start could take for the partition."""
+        return partition not in self._partition_paths and not any(
             one.failure is not None or one.has_leftovers for one in self._directories
         )
 
@@ -387,7 +396,7 @@ class ChangingLogs:
             directory.partition_path(partition),
             self.files,
             self._cache,
-            self._seams.clock,
+            self._dependencies.clock,
         )
 
     def _usable(self) -> list[LogDirectory]:
@@ -395,8 +404,8 @@ class ChangingLogs:
 
     def _in(self, directory: LogDirectory) -> list[Log]:
         """Its logs, without those that failed."""
-        here = (log for log in self._logs.values() if log.owner is directory)
-        return [log for log in here if log.failure is None or directory.failure is not None]
+        inside = (log for log in self._logs.values() if log.owner is directory)
+        return [log for log in inside if log.failure is None or directory.failure is not None]
 
     def _log_counts(self) -> dict[str, int]:
         counts = {directory.path: 0 for directory in self._usable()}
@@ -415,9 +424,11 @@ def _make_files(disk: Disk, directory: LogDirectory, contexts: Sequence[LogConte
     try:
         for context in contexts:
             if disk.exists(context.directory):
-                raise OperatingError(f"{context.directory} came from elsewhere; start anew")
+                raise OperatingError(
+                    f"{context.directory} was not created by us; restart the broker"
+                )
         partitions = [context.partition for context in contexts]
-        directory.forget(*partitions)  # a crash may have kept what it said
+        directory.forget(*partitions)  # a crash may have kept old offsets
         for context in contexts:
             made.append(context.directory)
             disk.make_directories(context.directory)
@@ -430,10 +441,10 @@ def _make_files(disk: Disk, directory: LogDirectory, contexts: Sequence[LogConte
                 if (topic_id := context.topic_id) is not None
             },
         )
-        # Recovery must know of them before they roll, and the roll shall not wait for the disk.
+        # Recovery must know of them before they roll, and the roll must not wait for the disk.
         # With the checkpoint's name the names of the partitions become durable.
         directory.store(names.RECOVERY_POINTS, dict.fromkeys(partitions, Offset(0)))
-        directory.check_in_place()  # else they may be where nobody will find them
+        directory.check_in_place()  # else they may be where no restart finds them
     except (OSError, OperatingError) as error:
         _clear_away(disk, directory, made)
         if isinstance(error, OSError):
@@ -442,9 +453,9 @@ def _make_files(disk: Disk, directory: LogDirectory, contexts: Sequence[LogConte
 
 
 def _clear_away(disk: Disk, directory: LogDirectory, paths: Sequence[str]) -> None:
-    """What an interrupted creation left: the next try may choose another place.
+    """Remove what an interrupted creation left: the next try may choose another directory.
 
-    On a disk that failed too. If something stays there after all, the next start settles it.
+    On a failed disk too. If something stays nevertheless, the next start resolves it.
     """
     is_clear = True
     for path in paths:
@@ -468,14 +479,14 @@ def _rename_all(
         try:
             disk.rename(source, target)
         except FileNotFoundError:
-            directory.look()
-            directory.check_usable()  # else it is only the partition that somebody removed
+            directory.check_health()
+            directory.check_usable()  # else only the partition was removed
     directory.sync_if_possible()
-    with suppress(DiskFull, TooManyOpenFiles):  # it is tried again before a name is used again
+    with suppress(DiskFull, TooManyOpenFiles):  # retried before the name is used again
         directory.forget(*renames)
 
 
 def _remove_trees(disk: Disk, paths: Sequence[str]) -> None:
     for path in paths:
-        with suppress(FileNotFoundError):  # a job that was refused in the middle comes again
+        with suppress(FileNotFoundError):  # a job that was refused halfway is repeated
             remove_tree(disk, path)

@@ -26,21 +26,21 @@ from millstream.model.ids import (
 from millstream.model.limits import INDEX_CACHE_BYTES_MAX, LOGS_PER_SYNC_MAX, OPEN_FILES_MAX
 from millstream.runtime.clock import Clock
 from millstream.runtime.disk import ShortFile
-from millstream.runtime.scheduler import StepGenerator, in_parts, run_whole
+from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
 from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
 from millstream.storage.config import LogConfig
 from millstream.storage.directories import clean_shutdown
 from millstream.storage.directories.clean_shutdown import CleanShutdown
 from millstream.storage.directories.deferred_deletion import DeferredDeletion
-from millstream.storage.directories.log_directory import LogDirectory, Withheld, withhold
+from millstream.storage.directories.log_directory import LogDirectory, MissingDirectory, add_missing
 from millstream.storage.directories.partition_metadata import read_topic_id
 from millstream.storage.flush import Flushable, FlushDone, GroupCommit
 from millstream.storage.log.base import LogContext
 from millstream.storage.log.durability import close_together
 from millstream.storage.log.log import Log
-from millstream.storage.log_steps import as_now
-from millstream.storage.manager.changes import ChangingLogs, NewPartition, Seams
+from millstream.storage.log_steps import make_current_check
+from millstream.storage.manager.changes import LogRegistry, NewPartition, StorageDependencies
 from millstream.storage.moves.directory_move import MoveReport
 from millstream.storage.moves.duplicate_copies import resolve_duplicate_copies
 from millstream.storage.moves.marks import resolve_interrupted_moves
@@ -49,7 +49,7 @@ from millstream.storage.recovery.loader import LoadReport, load_log
 from millstream.storage.segments.files import OpenFiles
 from millstream.storage.segments.sparse_index import IndexCache
 
-__all__ = ["LogManager", "NewPartition", "Seams", "StartReport"]
+__all__ = ["LogManager", "NewPartition", "StartReport", "StorageDependencies"]
 
 ConfigOf = Callable[[TopicPartition, TopicId | None], LogConfig]
 
@@ -63,18 +63,18 @@ class StartReport:
     failed_directories: dict[str, str] = field(default_factory=dict)
     unusable_partitions: dict[TopicPartition, str] = field(default_factory=dict)
     surplus_copies: list[str] = field(default_factory=list)
-    """Empty copies that an interrupted creation left elsewhere; the partition itself is usable."""
+    """Empty copies that an interrupted creation left; the partition itself is usable."""
     last_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """As the last clean stop left it, in every directory, if all is there that was there then;
-    else NO_BROKER_EPOCH."""
+    """As the last clean stop left it in every directory, if all logs of that time were found; else
+    NO_BROKER_EPOCH."""
 
 
-class LogManager(ChangingLogs):
+class LogManager(LogRegistry):
     """Owns the log directories and every log in them."""
 
     def __init__(
         self,
-        seams: Seams,
+        dependencies: StorageDependencies,
         directories: Sequence[str],
         *,
         open_files_max: int = OPEN_FILES_MAX,
@@ -82,17 +82,19 @@ class LogManager(ChangingLogs):
         cleaner_limits: CleanerLimits = CleanerLimits(),  # noqa: B008 - immutable
         on_move_ended: Callable[[MoveReport], None] | None = None,
     ) -> None:
-        """`on_move_ended` is told of every move between directories, for the operator's log."""
+        """`on_move_ended` is called after every move between directories, for the broker's log."""
         if isinstance(directories, str) or not directories:
             raise TypeError(f"directories must be a list of paths, not {directories!r}")
         if len(set(directories)) < len(directories):
             raise ValueError(f"a directory is given twice: {directories!r}")
-        super().__init__(seams, [LogDirectory(seams.disk, path) for path in directories])
+        super().__init__(
+            dependencies, [LogDirectory(dependencies.disk, path) for path in directories]
+        )
         self._commits = {
-            directory.path: GroupCommit(directory, seams.background, reroute=self.flush)
+            directory.path: GroupCommit(directory, dependencies.background, reroute=self.flush)
             for directory in self._directories
         }
-        self.files = OpenFiles(seams.disk, open_max=open_files_max)
+        self.files = OpenFiles(dependencies.disk, open_max=open_files_max)
         self._cache = IndexCache(bytes_max=index_cache_bytes_max)
         self._started: set[str] = set()
         self._deleted_topics: Collection[TopicId] = ()
@@ -100,31 +102,33 @@ class LogManager(ChangingLogs):
             self._directories,
             self._logs,
             self._context,
-            background=seams.background,
-            clock=seams.clock,
-            randomness=seams.randomness,
+            background=dependencies.background,
+            clock=dependencies.clock,
+            randomness=dependencies.randomness,
             on_moved=self._note_moved,
             on_report=on_move_ended,
         )
         self.deferred_deletion = DeferredDeletion(
-            self._directories, clock=seams.clock, background=seams.background
+            self._directories, clock=dependencies.clock, background=dependencies.background
         )
         self.cleaner = Cleaner(
             self,
-            clock=seams.clock,
-            randomness=seams.randomness,
-            background=seams.background,
+            clock=dependencies.clock,
+            randomness=dependencies.randomness,
+            background=dependencies.background,
             flush=self.flush,
             limits=cleaner_limits,
         )
 
     # -- start and stop --------------------------------------------------------------------
 
-    def prepare(self, withheld: Iterable[Withheld], deleted: Collection[TopicId] = ()) -> None:
-        """Before the start: directories that metadata knows and that are not there, and topics
-        that are gone and may have left logs.
+    def prepare(
+        self, missing: Iterable[MissingDirectory], deleted: Collection[TopicId] = ()
+    ) -> None:
+        """Before the start: directories that are in the metadata and missing, and deleted topics
+        that may have left logs.
         """
-        withhold(self._directories, withheld, disk=self._seams.disk)
+        add_missing(self._directories, missing, disk=self._dependencies.disk)
         self._deleted_topics = deleted
 
     def start(self, config_of: ConfigOf) -> StartReport:
@@ -147,26 +151,26 @@ class LogManager(ChangingLogs):
         # All locks before anything is touched: one that another process has must not cost the
         # others their proof of a clean stop.
         for directory in self._directories:
-            with _noting_failure(report):
+            with _record_failure(report):
                 directory.open()
         found: dict[str, list[TopicPartition]] = {}
         for directory in self._usable():
-            with _noting_failure(report), directory.failing():
+            with _record_failure(report), directory.fail_on_error():
                 found[directory.path] = directory.find_partitions()
-        interrupted = self._settle_copies(found, report)
+        interrupted = self._resolve_copies(found, report)
         for directory in self._usable():
-            with _noting_failure(report):
+            with _record_failure(report):
                 partitions = found[directory.path]
                 markers.append(self._start_directory(directory, partitions, config_of, report))
         if len(report.failed_directories) == len(self._directories):
             first = self._directories[0].path
             raise StorageFailed(first, report.failed_directories[first])
         report.last_broker_epoch = _proved_epoch(report, markers)
-        self.moves.begin_again(interrupted)
+        self.moves.queue_interrupted(interrupted)
         return report
 
     def stop_work(self) -> None:
-        """Begin nothing more in the background; what runs may end."""
+        """Begin nothing more in the background; running jobs may end."""
         self._is_stopping = True
         self.cleaner.stop()
         self.moves.stop()
@@ -175,7 +179,7 @@ class LogManager(ChangingLogs):
             commit.stop()
 
     def close(self, *, broker_epoch: BrokerEpoch = NO_BROKER_EPOCH) -> None:
-        """Flush and close every log, store the checkpoints, leave the marker of a clean stop.
+        """Flush and close every log, store the checkpoints, write the marker of a clean stop.
 
         Background work must have ended: `stop_work`, close the background, then this.
         """
@@ -184,30 +188,30 @@ class LogManager(ChangingLogs):
             # No proof of a clean stop for logs that were never opened.
             if directory.failure is None and directory.path in self._started:
                 self._close_directory(directory, broker_epoch)
-        self._let_go()
+        self._release_all()
 
-    def _let_go(self) -> None:
-        """Nothing is ours from here on: release the logs, forget them, give the locks back."""
+    def _release_all(self) -> None:
+        """Release and forget all logs, give the locks back."""
         for log in self._logs.values():
             log.release()
         for directory in self._directories:
             directory.close()
         self._logs.clear()
-        self._places.clear()
+        self._partition_paths.clear()
         self._started.clear()
         self.files.close()
 
-    def _settle_copies(
+    def _resolve_copies(
         self, found: dict[str, list[TopicPartition]], report: StartReport
     ) -> dict[TopicPartition, str]:
-        """Keep one copy of every partition, or none; the moves that were interrupted."""
+        """Keep one copy of every partition, or none; returns the interrupted moves."""
         moves = resolve_interrupted_moves(self._directories, found)
         undecided = resolve_duplicate_copies(
             self._usable(), found, report.surplus_copies, deleted=self._deleted_topics
         )
         for partition, (path, reason) in (moves.unusable | undecided).items():
             report.unusable_partitions[partition] = reason
-            self._places[partition] = path
+            self._partition_paths[partition] = path
         for directory in self._directories:
             if directory.failure is not None:
                 report.failed_directories[directory.path] = directory.failure
@@ -220,8 +224,8 @@ class LogManager(ChangingLogs):
         config_of: ConfigOf,
         report: StartReport,
     ) -> CleanShutdown | None:
-        with directory.failing():
-            marker = clean_shutdown.read_and_remove(self._seams.disk, directory.path)
+        with directory.fail_on_error():
+            marker = clean_shutdown.read_and_remove(self._dependencies.disk, directory.path)
             if marker is None:
                 report.unclean_directories.append(directory.path)
             for partition in partitions:
@@ -238,33 +242,35 @@ class LogManager(ChangingLogs):
         *,
         is_clean: bool,
     ) -> None:
-        self._places[partition] = directory.path
+        self._partition_paths[partition] = directory.path
         path = directory.partition_path(partition)
         outcome = LoadReport()
         try:
-            topic_id = read_topic_id(self._seams.disk, f"{path}/{names.PARTITION_METADATA}")
+            topic_id = read_topic_id(self._dependencies.disk, f"{path}/{names.PARTITION_METADATA}")
             context = self._context(directory, partition, topic_id)
             config = config_of(partition, topic_id)
             self._logs[partition] = load_log(context, config, is_clean=is_clean, report=outcome)
         except StorageFailed:
             raise
         except OperatingError as error:
-            # One partition that cannot be understood must not keep the others from starting.
+            # One partition that cannot be loaded must not keep the others from starting.
             report.unusable_partitions[partition] = str(error)
             return
         report.loaded[partition] = outcome
 
     def _close_directory(self, directory: LogDirectory, broker_epoch: BrokerEpoch) -> None:
         try:
-            for logs in in_parts(self._in(directory), LOGS_PER_SYNC_MAX):
+            for logs in chunked(self._in(directory), LOGS_PER_SYNC_MAX):
                 close_together(logs)
             noted = _Checkpoints()
             for log in self._in(directory):
                 noted.note(log)
             noted.store(directory, lambda _: True)
-            unopened = [path for one, path in self._places.items() if one not in self._logs]
+            unopened = [
+                path for one, path in self._partition_paths.items() if one not in self._logs
+            ]
             if directory.path not in unopened and not directory.failed_partitions:
-                # Whatever was not opened was not recovered either: the next start must look.
+                # What was not opened was not recovered either: the next start must do it.
                 log_count = len(self._logs) if broker_epoch != NO_BROKER_EPOCH else None
                 clean_shutdown.write(
                     directory.disk, directory.path, broker_epoch, log_count=log_count
@@ -288,7 +294,7 @@ class LogManager(ChangingLogs):
 
     @property
     def clock(self) -> Clock:
-        return self._seams.clock
+        return self._dependencies.clock
 
     @property
     def directories(self) -> list[LogDirectory]:
@@ -297,59 +303,59 @@ class LogManager(ChangingLogs):
     # -- upkeep ----------------------------------------------------------------------------
 
     def unusable_directories(self) -> set[str]:
-        """Those that failed, after a look whether each is still what was opened.
+        """Those that failed, after a check whether each is still the one that was opened.
 
-        For whoever is about to mark them as this broker's: a start may take minutes, and the mark
-        in an empty mount point would make the next start take that for the directory.
+        Called before they are marked as this broker's: a start may take minutes, and the mark in
+        an empty mount point would make the next start take that for the directory.
         """
         for directory in self._usable():
-            directory.look()
+            directory.check_health()
         return {one.path for one in self._directories if one.failure is not None}
 
     def check_directories_steps(self) -> StepGenerator[None]:
-        """Whether every directory is still what was opened, and the files that were written to
-        since are whole, in steps; what is not fails.
+        """Check that every directory is still the one that was opened, and that the files written
+        to since the last check are complete, in steps; what is not is marked as failed.
         """
         for directory in self._usable():
-            yield directory.look
-        written = [log for log in self._logs.values() if log.slot.log_end != log.looked_at_end]
-        for part in in_parts(written):
+            yield directory.check_health
+        written = [log for log in self._logs.values() if log.slot.log_end != log.checked_end]
+        for part in chunked(written):
             for log in part:
                 if log.failure is None:
-                    log.look()
+                    log.check_health()
             yield None
 
-    def reading_failed(self, error: OSError) -> None:
+    def on_read_error(self, error: OSError) -> None:
         """A file could not be read while it was sent: its log failed, or its directory."""
         directory = str(error.filename).rpartition("/")[0]
         for log in [one for one in self._logs.values() if one.context.directory == directory]:
             if isinstance(error, ShortFile):
-                log.look_at(error.filename)  # not if we cut it ourselves
+                log.check_segment_at(error.filename)  # not if we cut it ourselves
             else:
                 log.refused(error)
 
     def note_full(self, path: str) -> None:
-        """There was no room for what others keep at the path, inside of a log directory."""
+        """There was no room for a file of another component inside a log directory."""
         for directory in self._directories:
             if f"{path}/".startswith(f"{directory.path}/"):
                 directory.full()
 
     def expect(self, *names: str) -> None:
-        """What every directory in use has; one that loses it is not the same any more."""
+        """Set the names that every directory in use must have; one that loses them has failed."""
         for directory in self._directories:
             directory.expected_names = names
 
     def store_checkpoints(self) -> None:
         """Recovery points, high watermarks and log starts of every directory to their files."""
-        run_whole(self.store_checkpoints_steps())
+        run_blocking(self.store_checkpoints_steps())
 
     def store_checkpoints_steps(self) -> StepGenerator[None]:
         """The same in steps."""
         for directory in self._usable():
             logs = self._in(directory)
-            is_current = as_now(logs)
+            is_current = make_current_check(logs)
             noted = _Checkpoints()
-            for part in in_parts(logs):
+            for part in chunked(logs):
                 for log in part:
                     noted.note(log)
                 if len(logs) > len(part):
@@ -357,15 +363,15 @@ class LogManager(ChangingLogs):
             try:
                 yield partial(noted.store, directory, is_current)
             except (StorageFailed, DiskFull, TooManyOpenFiles):
-                continue  # noted in the directory, or good enough: old checkpoints mean more work
+                continue  # the directory recorded it; old checkpoints only mean a longer recovery
 
     def store_high_watermarks_steps(self, logs: Sequence[Log]) -> StepGenerator[None]:
-        """The high watermarks of these alone, in steps."""
+        """The high watermarks of these logs only, in steps."""
         for directory in self._usable():
             mine = [log for log in logs if log.owner is directory]
-            is_current = as_now(mine)
+            is_current = make_current_check(mine)
             marks: dict[TopicPartition, Offset] = {}
-            for part in in_parts(mine):
+            for part in chunked(mine):
                 marks.update((log.partition, log.high_watermark) for log in part)
                 if len(mine) > len(part):
                     yield None
@@ -376,16 +382,16 @@ class LogManager(ChangingLogs):
 
     def run_retention(self) -> int:
         """Remove what retention allows; returns the number of segments."""
-        return run_whole(self.retention_steps())
+        return run_blocking(self.retention_steps())
 
     def retention_steps(self) -> StepGenerator[int]:
         """The same in steps."""
-        # Minutes after a start, which is spared the module.
+        # First needed minutes after a start, which does not load the module.
         from millstream.storage.manager.retention_pass import retention_steps_of
 
-        now_ms = TimestampMs(self._seams.clock.wall_ms())
+        now_ms = TimestampMs(self._dependencies.clock.wall_ms())
         removed = 0
-        self._remove_doomed()
+        self._remove_deleted()
         for directory in self._usable():
             try:
                 removed += yield from retention_steps_of(directory, self._in(directory), now_ms)
@@ -401,8 +407,8 @@ class LogManager(ChangingLogs):
         self._commits[log.owner.path].request(log, done)
 
     def flush_due(self) -> None:
-        """Start the flushes that `flush.messages`, `flush.ms` or a roll ask for."""
-        now_s = self._seams.clock.monotonic_s()
+        """Start the flushes that `flush.messages`, `flush.ms` or a roll require."""
+        now_s = self._dependencies.clock.monotonic_s()
         self.moves.resume()
         for commit in self._commits.values():
             commit.resume()
@@ -410,17 +416,17 @@ class LogManager(ChangingLogs):
             if log.failure is None:
                 self.flush(log, lambda _: None)
 
-    def with_waiting(self) -> list[Log]:
-        """Those that requests of the connection core wait for."""
+    def logs_with_waiting_requests(self) -> list[Log]:
+        """Logs for which requests wait in the connection core."""
         return [log for log in self._logs.values() if log.slot.waiting and log.failure is None]
 
     def run_cleaner(self) -> None:
-        """Let the compaction of logs begin or go on; it chains by itself while there is work."""
+        """Start or continue the compaction of logs; it goes on by itself while there is work."""
         self.cleaner.run_once()
 
     def expire_producers(self) -> int:
         """Forget idle producers everywhere; returns how many."""
-        now_ms = TimestampMs(self._seams.clock.wall_ms())
+        now_ms = TimestampMs(self._dependencies.clock.wall_ms())
         return sum(
             log.producers.states.expire(now_ms, log.config.producer_expiration_ms) for log in self
         )
@@ -428,11 +434,11 @@ class LogManager(ChangingLogs):
     # -- inside ----------------------------------------------------------------------------
 
     def _note_moved(self, context: LogContext) -> None:
-        self._places[context.partition] = context.owner.path
+        self._partition_paths[context.partition] = context.owner.path
 
 
 class _Checkpoints:
-    """What the checkpoint files of one directory shall say, noted on the thread of the logs."""
+    """The new content of a directory's checkpoint files, taken on the logs' own thread."""
 
     __slots__ = ("_dirty", "_high_watermarks", "_log_starts", "_recovery_points")
 
@@ -449,7 +455,7 @@ class _Checkpoints:
         self._log_starts[partition] = log.log_start
         if log.config.cleanup_compact:
             # Late is harmless: a cleaning repeated from an older offset gives the same.
-            self._dirty[partition] = log.first_dirty
+            self._dirty[partition] = log.first_dirty_offset
 
     def store(self, directory: LogDirectory, is_current: Callable[[TopicPartition], bool]) -> None:
         """Blocks; for any thread."""
@@ -460,24 +466,24 @@ class _Checkpoints:
 
 
 def _proved_epoch(report: StartReport, markers: Sequence[CleanShutdown | None]) -> BrokerEpoch:
-    """The epoch under which all that is not here any more would have been lost, and nothing is.
+    """The broker epoch of the last clean stop if it is proved that no log was lost since.
 
-    Whoever has it keeps its place among those that have all records, in every partition: a single
-    log that is missing, or that cannot be used, makes the whole of it untrue.
+    With it the broker stays in the ISR or ELR of all its partitions: a single log that is missing
+    or unusable makes that wrong.
     """
     first = markers[0] if markers else None
     if first is None or first.broker_epoch is None or any(one != first for one in markers):
         return NO_BROKER_EPOCH
     if first.log_count is None:
-        is_all_there = not report.failed_directories and not report.unusable_partitions
+        has_all_logs = not report.failed_directories and not report.unusable_partitions
     else:
-        is_all_there = first.log_count == len(report.loaded)
-    return first.broker_epoch if is_all_there else NO_BROKER_EPOCH
+        has_all_logs = first.log_count == len(report.loaded)
+    return first.broker_epoch if has_all_logs else NO_BROKER_EPOCH
 
 
 @contextmanager
-def _noting_failure(report: StartReport) -> Iterator[None]:
-    """A directory that fails is left out; the start goes on with the others."""
+def _record_failure(report: StartReport) -> Iterator[None]:
+    """Record a failed directory; the start goes on with the others."""
     try:
         yield
     except StorageFailed as failure:

@@ -1,9 +1,9 @@
-"""The bytes of a partition on their way to another log directory, for any thread.
+"""Copies the files of a partition to another log directory, in any thread.
 
-All inputs are values taken by the log's owner. A log only grows at its end while it moves (who
-truncates it is noticed by the owner, compaction waits), so what was copied once stays right, and a
-later call copies only what is missing. What a call wrote is durable when it returns, but for the
-names: the small files that complete the copy are written later and sync those.
+All inputs are values taken by the log's owner. A log only grows at its end while it moves (the
+owner notices truncations, compaction waits), so what was copied once stays right, and a later call
+copies only what is missing. What a call wrote is durable when it returns, except for the names: the
+small files that complete the copy are written later and sync those.
 """
 
 import errno
@@ -19,17 +19,17 @@ from millstream.storage import names
 from millstream.storage.throttle import CancelFlag, Throttle
 
 CHUNK_BYTES: Final = MIB
-"""One read and one write; between two the copy can be slowed down or stopped."""
+"""One read and one write; between two the copy can be throttled or cancelled."""
 
 SYNCED_TOGETHER_MAX: Final = 64
-"""Files held open for one sync: side by side they cost little more than one alone."""
+"""Files held open for one sync: in parallel they cost little more than a single one."""
 
 _KEPT: Final = (names.PARTITION_METADATA, names.LEADER_EPOCHS, names.MOVED_HERE)
 """In the copy besides the segments' files."""
 
 
 class Side(Enum):
-    """Whose disk an error speaks of."""
+    """Whose disk had an error."""
 
     SOURCE = "source"
     TARGET = "target"
@@ -49,7 +49,7 @@ class SegmentPart(NamedTuple):
     base_offset: Offset
     size_bytes: int
     end_offset: Offset
-    """Where the copy ends once this part is there."""
+    """Where the copy ends once this part is copied."""
     is_closed: bool
 
 
@@ -63,8 +63,8 @@ class CopyPlan(NamedTuple):
 
 
 @contextmanager
-def blaming(side: Side, *, is_sync: bool = False) -> Iterator[None]:
-    """An error of the disk inside is that side's."""
+def blame(side: Side, *, is_sync: bool = False) -> Iterator[None]:
+    """Attribute a disk error inside to that side."""
     try:
         yield
     except OSError as error:
@@ -82,13 +82,13 @@ class Copier:
         self.cancel = CancelFlag()
         self._is_hurried = False
         self._log_bytes: dict[Offset, int] = {}
-        self._settled: set[Offset] = set()
-        """Closed segments that are there with all their files."""
+        self._completed: set[Offset] = set()
+        """Closed segments that are copied with all their files."""
         self._snapshots: set[Offset] = set()
         self._unsynced: dict[str, None] = {}
         """Files that were written and not synced yet; an order, not a set, for repeatable runs."""
         self.end_offset = Offset(0)
-        """The copy holds what the log has below it; for who watches."""
+        """The copy has all of the log below it; for the reported lag."""
         self.size_bytes = 0
 
     def missing_bytes(self, plan: CopyPlan) -> int:
@@ -101,7 +101,7 @@ class Copier:
         """Copy what is missing, about `bytes_max` of it; whether that was all.
 
         `is_hurried` is for the loop's own thread, which must not wait for the throttle. Raises
-        CopyFailed, and CleaningCancelled when it was told to stop.
+        CopyFailed, and CleaningCancelled when it was cancelled.
         """
         self._is_hurried = is_hurried
         self._remove_unplanned(plan)
@@ -129,9 +129,9 @@ class Copier:
         while self._unsynced:
             some = list(self._unsynced)[:SYNCED_TOGETHER_MAX]
             with ExitStack() as opened:
-                with blaming(Side.TARGET):
+                with blame(Side.TARGET):
                     files = [opened.enter_context(self._disk.open_read(path)) for path in some]
-                with blaming(Side.TARGET, is_sync=True):
+                with blame(Side.TARGET, is_sync=True):
                     self._disk.sync_many(files, [])
             for path in some:
                 del self._unsynced[path]
@@ -141,7 +141,7 @@ class Copier:
     def _copy_segment(self, part: SegmentPart, bytes_max: int) -> int:
         """Copy the rest of a segment; how many bytes that was."""
         base = part.base_offset
-        if base in self._settled:
+        if base in self._completed:
             return 0
         start = self._log_bytes.get(base, 0)
         stop = min(part.size_bytes, start + bytes_max)
@@ -153,29 +153,29 @@ class Copier:
                 self._copy_file(base, names.OFFSET_INDEX)
                 self._copy_file(base, names.TIME_INDEX)
                 self._keep_age(base)
-                self._settled.add(base)
+                self._completed.add(base)
         return stop - start
 
     def _keep_age(self, base: Offset) -> None:
-        """A closed segment is as old as it was: retention may know it by its file alone."""
-        with blaming(Side.SOURCE):
+        """A closed segment keeps its age: retention may have to take it from the file's time."""
+        with blame(Side.SOURCE):
             time_ms = self._disk.modified_ms(names.segment_path(self._source, base, names.LOG))
         if time_ms is not None:
-            with blaming(Side.TARGET):
+            with blame(Side.TARGET):
                 target = names.segment_path(self._target, base, names.LOG)
                 self._disk.set_modified_ms(target, time_ms)
 
     def _copy_range(self, base: Offset, start: int, stop: int) -> None:
         source = names.segment_path(self._source, base, names.LOG)
         target = names.segment_path(self._target, base, names.LOG)
-        with blaming(Side.SOURCE):
+        with blame(Side.SOURCE):
             reader = self._disk.open_read(source)
         with reader:
-            with blaming(Side.TARGET):
+            with blame(Side.TARGET):
                 writer = self._disk.open_write(target)
             with writer:
                 if not start:
-                    with blaming(Side.TARGET):
+                    with blame(Side.TARGET):
                         writer.truncate(0)
                 for position in range(start, stop, CHUNK_BYTES):
                     self._copy_chunk(reader, writer, position, min(CHUNK_BYTES, stop - position))
@@ -184,11 +184,11 @@ class Copier:
         self.size_bytes += stop - start
 
     def _copy_chunk(self, reader: File, writer: File, position: int, size: int) -> None:
-        with blaming(Side.SOURCE):
+        with blame(Side.SOURCE):
             data = reader.read_at(position, size)
             if len(data) < size:
                 raise OSError(errno.EIO, "segment file is shorter than its batches", reader.path)
-        with blaming(Side.TARGET):
+        with blame(Side.TARGET):
             writer.write_at(position, data)
         if self._is_hurried:
             self._throttle.note(size)
@@ -196,42 +196,42 @@ class Copier:
             self._throttle.spend(size, self.cancel)
 
     def _copy_file(self, base: Offset, kind: str) -> None:
-        """Copy an index or a snapshot as a whole. One that is not there can be built again."""
+        """Copy an index or a snapshot as a whole. A missing one can be built again."""
         source = names.segment_path(self._source, base, kind)
         target = names.segment_path(self._target, base, kind)
-        with blaming(Side.SOURCE):
+        with blame(Side.SOURCE):
             try:
                 reader = self._disk.open_read(source)
             except FileNotFoundError:
                 self._remove(target)
                 return
         with reader:
-            with blaming(Side.TARGET):
+            with blame(Side.TARGET):
                 writer = self._disk.open_write(target)
             with writer:
                 self._copy_all(reader, writer)
         self._unsynced[target] = None
 
     def _copy_all(self, reader: File, writer: File) -> None:
-        with blaming(Side.TARGET):
+        with blame(Side.TARGET):
             writer.truncate(0)
         position = 0
         while True:
-            with blaming(Side.SOURCE):
+            with blame(Side.SOURCE):
                 data = reader.read_at(position, CHUNK_BYTES)
             if not data:
                 break
-            with blaming(Side.TARGET):
+            with blame(Side.TARGET):
                 writer.write_at(position, data)
             position += len(data)
 
-    # -- what went meanwhile ---------------------------------------------------------------
+    # -- what was removed meanwhile --------------------------------------------------------
 
     def _remove_unplanned(self, plan: CopyPlan) -> None:
-        """Retention takes segments from the log: they must not come back with the copy."""
+        """Segments that retention removed from the log must not come back with the copy."""
         planned = {part.base_offset for part in plan.parts}
         wanted = {names.SNAPSHOT: set(plan.snapshots)}
-        with blaming(Side.TARGET):
+        with blame(Side.TARGET):
             present = self._disk.list_directory(self._target)
         for name in present:
             parsed = names.parse_segment_file(name)
@@ -244,10 +244,10 @@ class Copier:
                 self._remove(f"{self._target}/{name}")
         for base in [one for one in self._log_bytes if one not in planned]:
             self.size_bytes -= self._log_bytes.pop(base)
-            self._settled.discard(base)
+            self._completed.discard(base)
         self._snapshots.intersection_update(plan.snapshots)
 
     def _remove(self, path: str) -> None:
         self._unsynced.pop(path, None)
-        with blaming(Side.TARGET), suppress(FileNotFoundError):
+        with blame(Side.TARGET), suppress(FileNotFoundError):
             self._disk.remove(path)

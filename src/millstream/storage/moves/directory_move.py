@@ -5,8 +5,8 @@
 Copies run off the loop and take what the log has by then; each finds less to do. The seal writes
 the small files and marks both directories (`storage/moves/marks.py`). The commit runs on the loop,
 so that nothing is written meanwhile: it copies the short rest, syncs it, renames the copy into
-place and lets the log go on there. A crash before the renaming leaves the source valid, one after
-it the target; the start finds out. Compaction of the partition waits while it moves.
+place and continues the log there. A crash before the rename leaves the source valid, one after it
+the target; the start finds out. Compaction of the partition waits while it moves.
 """
 
 import errno
@@ -25,24 +25,24 @@ from millstream.storage import names
 from millstream.storage.directories.partition_metadata import encode_topic_id
 from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
-from millstream.storage.moves.copy import Copier, CopyFailed, CopyPlan, SegmentPart, Side, blaming
-from millstream.storage.moves.marks import SETTLED, Mark, remove_mark
+from millstream.storage.moves.copy import Copier, CopyFailed, CopyPlan, SegmentPart, Side, blame
+from millstream.storage.moves.marks import SOURCE_RETIRED, Mark, remove_mark
 from millstream.storage.segments.sparse_index import IndexDamaged
 from millstream.storage.segments.txn_index import TransactionIndex
 from millstream.storage.throttle import CleaningCancelled, Throttle
 
 JOB_BYTES_MAX: Final = 32 * MIB
-"""Of one job: a large partition must not keep a thread from the flushes of all others."""
+"""Of one job: a large partition must not occupy a thread that flushes of others need."""
 
 TAIL_BYTES_MAX: Final = MIB
 """What the commit may copy on the loop, as a rule: a few milliseconds."""
 
 TAIL_DOUBLINGS_MAX: Final = 5
-"""A log that grows faster than it is copied is let in with a longer rest, 32 MiB at the most."""
+"""A log that grows faster than it is copied is committed with a longer rest, 32 MiB at most."""
 
 
 class MoveEnd(Enum):
-    """How a move came out."""
+    """How a move ended."""
 
     MOVED = "moved"
     CANCELLED = "cancelled, or the partition was closed or deleted"
@@ -52,7 +52,7 @@ class MoveEnd(Enum):
 
 
 class MoveReport(NamedTuple):
-    """The end of a move, for the operator's log."""
+    """The end of a move, for the broker's log."""
 
     partition: TopicPartition
     target: str
@@ -60,27 +60,29 @@ class MoveReport(NamedTuple):
     detail: str = ""
 
 
-class Surroundings(NamedTuple):
-    """What every move of a broker borrows."""
+class MoveDependencies(NamedTuple):
+    """What all moves of a broker share."""
 
     background: Background
     throttle: Throttle
     on_moved: Callable[[LogContext], None]
-    """Told at once when a log went on elsewhere."""
+    """Called at once when a log continues in its new directory."""
     on_end: Callable[[MoveReport], None]
 
 
 class DirectoryMove:
-    """One partition on its way. Registers itself with the log as what must give way."""
+    """The move of one partition. Registers itself as the log's maintenance."""
 
-    def __init__(self, log: Log, context: LogContext, unique: str, around: Surroundings) -> None:
+    def __init__(
+        self, log: Log, context: LogContext, unique: str, dependencies: MoveDependencies
+    ) -> None:
         self.log = log
         self.target = context.owner
         self._source = log.context
         self._context = context
         self._unique = unique
         self._disk = context.owner.disk
-        self._around = around
+        self._dependencies = dependencies
         future = names.future_directory(log.partition, unique)
         self.future = f"{context.owner.path}/{future}"
         self._copier = self._new_copier()
@@ -100,7 +102,7 @@ class DirectoryMove:
             self._disk,
             source=self._source.directory,
             target=self.future,
-            throttle=self._around.throttle,
+            throttle=self._dependencies.throttle,
         )
 
     # -- what others see -------------------------------------------------------------------
@@ -122,37 +124,37 @@ class DirectoryMove:
 
     # -- called by the log -----------------------------------------------------------------
 
-    def settle(self) -> None:
-        """The log is about to be truncated. Its count of truncations tells us all we need."""
+    def wind_down(self) -> None:
+        """The log is about to be truncated: the copy is restarted when `truncations` has grown."""
 
     def abandon(self) -> None:
         """The log is closed or deleted, or the move was cancelled: the source is not touched."""
         self._is_abandoned = True
         self._copier.cancel.set()
-        if self.log.cleaning is self:
-            self.log.cleaning = None
+        if self.log.maintenance is self:
+            self.log.maintenance = None
 
     # -- called by the moves ---------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; where the partition is being compacted, once that has given way."""
+        """Begin; if the partition is being compacted, once that has ended."""
         if self._is_abandoned:
             self._clear(MoveEnd.CANCELLED)
             return
-        if self.log.cleaning is not None:
-            self.log.cleaning.settle()
+        if self.log.maintenance is not None:
+            self.log.maintenance.wind_down()
             self._stalled = self.start
             return
-        self.log.cleaning = self
+        self.log.maintenance = self
         self._guarded(self._begin_copy)
 
     def stop(self) -> None:
-        """The broker stops, and the background takes nothing more; the next start clears up."""
+        """The broker stops, and the background accepts nothing more; the next start cleans up."""
         self._is_stopped = True
         self.abandon()
 
     def resume(self) -> None:
-        """Try again what the background had no room for, or what compaction kept waiting."""
+        """Try again what the background had no room for, or what compaction delayed."""
         stalled, self._stalled = self._stalled, None
         if stalled is not None:
             stalled()
@@ -160,7 +162,7 @@ class DirectoryMove:
     # -- steps -----------------------------------------------------------------------------
 
     def _begin_copy(self) -> None:
-        # What an earlier stay of the partition left in the checkpoints must not speak for this one.
+        # Checkpoints of an earlier copy of the partition in the target are not valid for this one.
         self.target.forget(self.log.partition)
         self._copy()
 
@@ -172,7 +174,7 @@ class DirectoryMove:
     def _copied(self, is_all: bool) -> None:  # noqa: FBT001 - what the job returned
         self._rounds += is_all
         if self._is_void():
-            self._begin_anew()
+            self._restart_copy()
         elif not is_all or self._copier.missing_bytes(self._plan()) > self._tail_max():
             self._copy()
         else:
@@ -187,16 +189,16 @@ class DirectoryMove:
 
         def seal() -> None:
             copier.copy(plan, bytes_max=JOB_BYTES_MAX)
-            with blaming(Side.TARGET):
+            with blame(Side.TARGET):
                 write_all_atomically(disk, files)
-            with blaming(Side.SOURCE):
+            with blame(Side.SOURCE):
                 write_atomically(disk, permit, Mark(self._unique, self.target.path).encode())
 
         self._submit(seal, self._sealed, "seal")
 
     def _sealed(self, _: None) -> None:
         if self._is_void():
-            self._begin_anew()
+            self._restart_copy()
         elif self._copier.missing_bytes(self._plan()) > self._tail_max():
             self._copy()
         else:
@@ -209,10 +211,10 @@ class DirectoryMove:
         total_bytes = sum(part.size_bytes for part in plan.parts)
         self._copier.copy(plan, bytes_max=total_bytes, is_hurried=True)
         self._copy_waiting_aborts()
-        with blaming(Side.TARGET):
+        with blame(Side.TARGET):
             write_all_atomically(self._disk, self._small_files())
         self.target.store(names.LOG_STARTS, {self.log.partition: self.log.log_start})
-        with blaming(Side.TARGET):
+        with blame(Side.TARGET):
             self._disk.rename(self.future, self._context.directory)
         try:
             self._disk.sync_directory(self.target.path)
@@ -221,8 +223,8 @@ class DirectoryMove:
             return
         self._is_moved = True
         self.log.move_to(self._context)
-        self.log.cleaning = None
-        self._around.on_moved(self._context)
+        self.log.maintenance = None
+        self._dependencies.on_moved(self._context)
         self._retire_source()
 
     def _copy_waiting_aborts(self) -> None:
@@ -233,58 +235,58 @@ class DirectoryMove:
         copy = TransactionIndex(
             self._disk, names.segment_path(self.future, active.base_offset, names.TXN_INDEX)
         )
-        with blaming(Side.SOURCE):
+        with blame(Side.SOURCE):
             missing = active.txn_index.entries()[len(copy) :]
-        with blaming(Side.TARGET):
+        with blame(Side.TARGET):
             for aborted in missing:
                 copy.append(aborted)
-            copy.save()  # a full disk ends the move here, `append` alone would bear it
+            copy.save()  # a full disk ends the move here, `append` would tolerate it
             copy.sync()
 
     def _withdraw(self, error: OSError) -> None:
-        """Nobody knows which name a restart will find, so the source must say that it counts."""
+        """It is unknown which name a restart will find, so the source must be marked as valid."""
         source = self._source
         reason = self.target.failed(error)
         try:
             self._disk.remove(f"{source.directory}/{names.MOVING_AWAY}")
             self._disk.sync_directory(source.directory)
         except OSError as failure:
-            source.owner.failed(failure)  # for want of a descriptor too: it must not be used then
+            source.owner.failed(failure)  # also without a descriptor: it must not be used then
         self._finish(MoveEnd.FAILED, str(reason))
 
     def _retire_source(self) -> None:
-        """The log is elsewhere now; an error of the old directory changes nothing about that."""
+        """The log is in the target now; an error of the old directory does not change that."""
         source, disk = self._source, self._disk
         partition = self.log.partition
-        doomed = f"{source.owner.path}/{names.deleted_directory(partition, self._unique)}"
+        deleted_path = f"{source.owner.path}/{names.deleted_directory(partition, self._unique)}"
 
-        def settle() -> None:
-            # The source may be offline for ever from here on: that it let go must be known here.
-            with blaming(Side.TARGET), suppress(FileNotFoundError):  # deleted meanwhile
+        def mark_source_retired() -> None:
+            # The source may be offline forever from here on: the target must record its retirement.
+            with blame(Side.TARGET), suppress(FileNotFoundError):  # deleted meanwhile
                 mark = f"{self._context.directory}/{names.MOVED_HERE}"
-                write_atomically(disk, mark, Mark(self._unique, SETTLED).encode())
+                write_atomically(disk, mark, Mark(self._unique, SOURCE_RETIRED).encode())
 
         try:
-            disk.rename(source.directory, doomed)
+            disk.rename(source.directory, deleted_path)
         except OSError as error:
             source.owner.failed(error)
-            self._submit(settle, lambda _: self._finish(MoveEnd.MOVED), "settle")
+            self._submit(mark_source_retired, lambda _: self._finish(MoveEnd.MOVED), "mark retired")
             return
 
         def retire() -> None:
-            settle()
-            with blaming(Side.SOURCE):
+            mark_source_retired()
+            with blame(Side.SOURCE):
                 disk.sync_directory(source.owner.path)
-            with blaming(Side.TARGET):
+            with blame(Side.TARGET):
                 remove_mark(disk, self._context.directory, names.MOVED_HERE)
-            with blaming(Side.SOURCE):
-                remove_tree(disk, doomed)
+            with blame(Side.SOURCE):
+                remove_tree(disk, deleted_path)
 
         with suppress(DiskFull, TooManyOpenFiles, StorageFailed):
             source.owner.forget(partition)
         self._submit(retire, lambda _: self._finish(MoveEnd.MOVED), "retire")
 
-    # -- what the log is -------------------------------------------------------------------
+    # -- state of the log ------------------------------------------------------------------
 
     def _plan(self) -> CopyPlan:
         log = self.log
@@ -305,14 +307,14 @@ class DirectoryMove:
     def _is_void(self) -> bool:
         return self.log.truncations != self._truncations
 
-    def _begin_anew(self) -> None:
+    def _restart_copy(self) -> None:
         """The log was truncated: what was copied may be what is gone."""
         self._truncations = self.log.truncations
         self._copier = self._new_copier()
         disk, future = self._disk, self.future
 
         def clear() -> None:
-            with blaming(Side.TARGET):
+            with blame(Side.TARGET):
                 for name in disk.list_directory(future):
                     disk.remove(f"{future}/{name}")
 
@@ -322,7 +324,7 @@ class DirectoryMove:
         return TAIL_BYTES_MAX << min(max(0, self._rounds - 1), TAIL_DOUBLINGS_MAX)
 
     def _small_files(self) -> dict[str, bytes]:
-        """What the copy needs besides its segments. No topic id: a directory of an older Kafka."""
+        """What the copy needs besides its segments. Older Kafka's directories have no topic id."""
         files = {
             names.LEADER_EPOCHS: self.log.epochs.encode(),
             names.MOVED_HERE: Mark(self._unique, self._source.owner.path).encode(),
@@ -332,7 +334,7 @@ class DirectoryMove:
         return {f"{self.future}/{name}": content for name, content in files.items()}
 
     def _store_checkpoints(self) -> None:
-        """Into the target: what was deleted must not come back, and a start must be quick."""
+        """In the target: deleted records must not come back, and a start must be quick."""
         log, target = self.log, self.target
         # Closed segments that were copied are durable with their indexes.
         covered = min(log.segments.active.base_offset, self._copier.end_offset)
@@ -340,7 +342,7 @@ class DirectoryMove:
             names.LOG_STARTS: log.log_start,
             names.HIGH_WATERMARKS: log.high_watermark,
             names.RECOVERY_POINTS: max(log.log_start, covered),
-            names.CLEANER_OFFSETS: log.first_dirty,
+            names.CLEANER_OFFSETS: log.first_dirty_offset,
         }
         for name, offset in stored.items():
             if name != names.CLEANER_OFFSETS or log.config.cleanup_compact:
@@ -352,7 +354,7 @@ class DirectoryMove:
         if self._is_stopped:
             return
         try:
-            self._around.background.submit(
+            self._dependencies.background.submit(
                 work,
                 lambda outcome: self._arrive(lambda: self._handle(outcome, then, name)),
                 name=f"move of {self.log.partition}: {name}",
@@ -361,7 +363,7 @@ class DirectoryMove:
             self._stalled = lambda: self._submit(work, then, name)
 
     def _arrive(self, handle: Callable[[], None]) -> None:
-        """Handle answers one after the other, also when the background gives them at once."""
+        """Handle outcomes one after the other, also when the background delivers them at once."""
         self._arrived.append(handle)
         if self._is_handling:
             return
@@ -378,9 +380,9 @@ class DirectoryMove:
         elif self._is_abandoned and not self._is_moved:
             self._clear(MoveEnd.CANCELLED)
         else:
-            self._guarded(lambda: self._go_on(outcome, then))
+            self._guarded(lambda: self._continue(outcome, then))
 
-    def _go_on(self, outcome: Outcome[Any], then: Callable[[Any], None]) -> None:
+    def _continue(self, outcome: Outcome[Any], then: Callable[[Any], None]) -> None:
         value = outcome.result()
         if not self._is_moved:
             self._source.owner.check_usable()
@@ -388,7 +390,7 @@ class DirectoryMove:
         then(value)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step; whatever the disks say ends the move and leaves the log as it was."""
+        """Run a step; an error of a disk ends the move and leaves the log as it was."""
         try:
             step()
         except CopyFailed as failed:
@@ -404,10 +406,10 @@ class DirectoryMove:
 
     def _on_copy_failed(self, failed: CopyFailed) -> None:
         is_outdated = failed.error.errno in (errno.ENOENT, errno.EIO) and (
-            self._is_void() or not self._is_there(failed.error.filename)
+            self._is_void() or not self._has_segment(failed.error.filename)
         )
         if failed.side is Side.SOURCE and is_outdated and not self._is_moved:
-            self._guarded(self._begin_anew if self._is_void() else self._copy)
+            self._guarded(self._restart_copy if self._is_void() else self._copy)
             return
         owner = self._source.owner if failed.side is Side.SOURCE else self.target
         error = failed.error
@@ -421,12 +423,12 @@ class DirectoryMove:
         else:
             self._clear(MoveEnd.FAILED, str(refusal))
 
-    def _is_there(self, path: str | None) -> bool:
+    def _has_segment(self, path: str | None) -> bool:
         """Whether the log still has that segment: retention may have been faster than the copy."""
         return any(segment.path(names.LOG) == path for segment in self.log.segments)
 
     def _clear(self, end: MoveEnd, detail: str = "") -> None:
-        """Throw the copy away, take the mark back, then end."""
+        """Remove the copy and the mark, then end."""
         disk, future, source = self._disk, self.future, self._source.directory
 
         def remove() -> None:
@@ -435,14 +437,14 @@ class DirectoryMove:
             with suppress(OSError):
                 remove_tree(disk, future)
 
-        self._let_go()
+        self._unregister()
         self._submit(remove, lambda _: self._finish(end, detail), "remove")
 
-    def _let_go(self) -> None:
-        if self.log.cleaning is self:
-            self.log.cleaning = None
+    def _unregister(self) -> None:
+        if self.log.maintenance is self:
+            self.log.maintenance = None
 
     def _finish(self, end: MoveEnd, detail: str = "") -> None:
         self._is_over = True
-        self._let_go()
-        self._around.on_end(MoveReport(self.log.partition, self.target.path, end, detail))
+        self._unregister()
+        self._dependencies.on_end(MoveReport(self.log.partition, self.target.path, end, detail))

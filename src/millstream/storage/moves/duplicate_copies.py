@@ -1,9 +1,9 @@
-"""One partition found in several log directories: which copy counts.
+"""One partition found in several log directories: which copy is valid.
 
 A creation that failed in one directory is repeated in another, and what it left in the first may
-still be there, or come back with a power loss. It never held a record, which tells it from the
+still exist, or come back with a power loss. It never held a record, which distinguishes it from the
 partition itself. And a topic that was deleted and created again while a directory was offline has
-its old logs in there, which the deletion's note tells from the new ones.
+its old logs in there, which are recognized by the ids of deleted topics.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,28 +27,29 @@ def resolve_duplicate_copies(
     *,
     deleted: Collection[TopicId] = (),
 ) -> dict[TopicPartition, tuple[str, str]]:
-    """Keep one copy of a partition that is in several directories, or none: `found` loses the rest.
+    """Keep one copy of a partition that is in several directories, or none; the rest is removed
+    from `found`.
 
-    Returns the partitions of which none is kept: a place, and the reason. Copies of the `deleted`
-    topics do not count. A directory that fails notes it.
+    Returns the partitions of which none is kept: a directory, and the reason. Copies of the
+    `deleted` topics are not valid. A directory that fails records it.
     """
     holders: dict[TopicPartition, list[LogDirectory]] = {}
     for directory in usable:
         for partition in found[directory.path]:
             holders.setdefault(partition, []).append(directory)
     undecided: dict[TopicPartition, tuple[str, str]] = {}
-    for partition, places in holders.items():
-        if len(places) == 1:
+    for partition, candidates in holders.items():
+        if len(candidates) == 1:
             continue
         kept: LogDirectory | None = None
         with suppress(StorageFailed):
-            living = _without_deleted(partition, places, surplus, deleted)
+            living = _without_deleted(partition, candidates, surplus, deleted)
             kept = keep_one_copy(partition, living, surplus)
-        for place in places:
-            if place is not kept:
-                found[place.path].remove(partition)
+        for directory in candidates:
+            if directory is not kept:
+                found[directory.path].remove(partition)
         if kept is None:
-            paths = [place.path for place in places]
+            paths = [directory.path for directory in candidates]
             reason = f"{partition} is both in {' and in '.join(paths)}"
             undecided[partition] = paths[0], reason
     return undecided
@@ -56,58 +57,58 @@ def resolve_duplicate_copies(
 
 def _without_deleted(
     partition: TopicPartition,
-    places: Sequence[LogDirectory],
+    candidates: Sequence[LogDirectory],
     surplus: list[str],
     deleted: Collection[TopicId],
 ) -> Sequence[LogDirectory]:
     """The copies of topics that exist; all of them if none does, for the metadata to decide."""
     dead = []
-    for place in places if deleted else ():
-        path = f"{place.partition_path(partition)}/{names.PARTITION_METADATA}"
-        with place.failing(), suppress(OperatingError):
-            if read_topic_id(place.disk, path) in deleted:
-                dead.append(place)
-    if len(dead) == len(places):
-        return places
-    for place in dead:
-        surplus.append(place.partition_path(partition))
-        with place.failing():
-            remove_tree(place.disk, place.partition_path(partition))
-    return [place for place in places if place not in dead]
+    for directory in candidates if deleted else ():
+        path = f"{directory.partition_path(partition)}/{names.PARTITION_METADATA}"
+        with directory.fail_on_error(), suppress(OperatingError):
+            if read_topic_id(directory.disk, path) in deleted:
+                dead.append(directory)
+    if len(dead) == len(candidates):
+        return candidates
+    for directory in dead:
+        surplus.append(directory.partition_path(partition))
+        with directory.fail_on_error():
+            remove_tree(directory.disk, directory.partition_path(partition))
+    return [directory for directory in candidates if directory not in dead]
 
 
 def keep_one_copy(
-    partition: TopicPartition, places: Sequence[LogDirectory], surplus: list[str]
+    partition: TopicPartition, candidates: Sequence[LogDirectory], surplus: list[str]
 ) -> LogDirectory | None:
-    """The directory whose copy counts; None when only the operator can know.
+    """The directory whose copy is valid; None when only the operator can know.
 
     The paths of the others are added to `surplus`. They are removed, unless they are of another
-    topic: without its neighbour at a later start an empty one would pass for the partition.
+    topic: at a later start without the other copy an empty one would be taken for the partition.
     Raises StorageFailed.
     """
     topic_ids = {}
     used = []
-    for place in places:
-        path = place.partition_path(partition)
-        with place.failing():
-            if _has_history(place.disk, path):
-                used.append(place)
+    for directory in candidates:
+        path = directory.partition_path(partition)
+        with directory.fail_on_error():
+            if _has_history(directory.disk, path):
+                used.append(directory)
             try:
-                topic_id = read_topic_id(place.disk, f"{path}/{names.PARTITION_METADATA}")
+                topic_id = read_topic_id(directory.disk, f"{path}/{names.PARTITION_METADATA}")
             except OperatingError:
                 return None
         if topic_id is not None:
-            topic_ids[place.path] = topic_id
+            topic_ids[directory.path] = topic_id
     is_one_topic = len(set(topic_ids.values())) <= 1
     if len(used) > 1 or not (used or is_one_topic):
         return None
-    kept = used[0] if used else max(places, key=lambda place: place.path in topic_ids)
-    for place in places:
-        if place is not kept:
-            surplus.append(place.partition_path(partition))
-            with place.failing():
+    kept = used[0] if used else max(candidates, key=lambda directory: directory.path in topic_ids)
+    for directory in candidates:
+        if directory is not kept:
+            surplus.append(directory.partition_path(partition))
+            with directory.fail_on_error():
                 if is_one_topic:
-                    remove_tree(place.disk, place.partition_path(partition))
+                    remove_tree(directory.disk, directory.partition_path(partition))
     return kept
 
 

@@ -1,7 +1,7 @@
 """All moves of partitions between the log directories of one broker, one after the other.
 
-Also remembers where partitions that do not exist yet are wanted: an administrator may say so before
-he creates the topic.
+Also remembers the directory requested for partitions that do not exist yet: an administrator may
+choose it before the topic is created.
 """
 
 import math
@@ -19,21 +19,22 @@ from millstream.storage import names
 from millstream.storage.directories.log_directory import LogDirectory
 from millstream.storage.log.base import LogContext
 from millstream.storage.log.log import Log
-from millstream.storage.moves.directory_move import DirectoryMove, MoveReport, Surroundings
+from millstream.storage.moves.directory_move import DirectoryMove, MoveDependencies, MoveReport
 from millstream.storage.throttle import Throttle
 
 PREFERRED_MAX: Final = 10_000
-"""Wishes for partitions that do not exist: anybody may send names, the oldest are forgotten."""
+"""Requests for partitions that do not exist: any client may send names, the oldest are dropped.
+"""
 
 ContextFactory = Callable[[LogDirectory, TopicPartition, TopicId | None], LogContext]
 
 
 class LogDirectoryNotFound(OperatingError):
-    """The path is none of this broker's log directories."""
+    """The path is not one of this broker's log directories."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        super().__init__(f"{path} is no log directory of this broker")
+        super().__init__(f"{path} is not a log directory of this broker")
 
 
 class PartitionNameTooLong(OperatingError):
@@ -41,7 +42,7 @@ class PartitionNameTooLong(OperatingError):
 
 
 class FutureLog(NamedTuple):
-    """A copy that will take the place of a partition's log."""
+    """A copy that will replace a partition's log."""
 
     partition: TopicPartition
     directory: str
@@ -64,24 +65,24 @@ class DirectoryMoves:
         on_moved: Callable[[LogContext], None],
         on_report: Callable[[MoveReport], None] | None = None,
     ) -> None:
-        """`on_report` is told of every end."""
+        """`on_report` is called at the end of every move."""
         self._directories = directories
         """The owner's own list: it may grow before the start."""
         self._logs = logs
         self._context_for = context_for
         self._randomness = randomness
         self.throttle = Throttle(clock, bytes_per_s=math.inf)
-        """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`; each byte counts once."""
-        self._around = Surroundings(background, self.throttle, on_moved, self._ended)
+        """Kafka's `replica.alter.log.dirs.io.max.bytes.per.second`; each byte is counted once."""
+        self._dependencies = MoveDependencies(background, self.throttle, on_moved, self._ended)
         self._waiting: deque[DirectoryMove] = deque()
-        self._newest_steps: dict[TopicPartition, DirectoryMove] = {}
-        """Of each partition the move that was begun last, until it ends."""
+        self._newest_moves: dict[TopicPartition, DirectoryMove] = {}
+        """The latest move of each partition, until it ends."""
         self._current: DirectoryMove | None = None
         self._preferred: OrderedDict[TopicPartition, str] = OrderedDict()
         self._is_stopped = False
         self._on_report = on_report
 
-    # -- what is wanted --------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
     def check_directory(self, path: str) -> LogDirectory:
         """The directory; raises LogDirectoryNotFound, or StorageFailed when it is offline."""
@@ -104,7 +105,7 @@ class DirectoryMoves:
             self._preferred.popitem(last=False)
 
     def take_preferred(self, partition: TopicPartition) -> LogDirectory | None:
-        """Where the partition was wanted, once; None when nobody said or it is offline."""
+        """The directory requested for the partition, once; None if there is none or offline."""
         directory = self._at(self._preferred.pop(partition, ""))
         if directory is None or directory.failure is not None or not directory.is_open:
             return None
@@ -113,7 +114,7 @@ class DirectoryMoves:
     def move(self, partition: TopicPartition, path: str) -> None:
         """Move the partition's log to that directory; it is being copied when this returns.
 
-        A move to somewhere else is given up. Nothing to do where it is, or is on its way to.
+        A move to another directory is cancelled. Nothing to do where it is, or is being moved to.
         Raises LogDirectoryNotFound, PartitionNameTooLong, UnknownPartition, StorageFailed (while
         any directory is offline: the partition might be in there too), DiskFull.
         """
@@ -143,12 +144,12 @@ class DirectoryMoves:
     # -- upkeep ----------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Go on with what the background had no room for or compaction kept waiting."""
+        """Continue what the background had no room for or compaction delayed."""
         if self._current is not None:
             self._current.resume()
         self._start_next()
 
-    def begin_again(self, interrupted: Mapping[TopicPartition, str]) -> None:
+    def queue_interrupted(self, interrupted: Mapping[TopicPartition, str]) -> None:
         """Queue the moves that the last incarnation did not finish; `resume` starts them."""
         for partition, path in interrupted.items():
             log, directory = self._logs.get(partition), self._at(path)
@@ -157,16 +158,16 @@ class DirectoryMoves:
             try:
                 self._enqueue(log, directory)
             except (DiskFull, TooManyOpenFiles):
-                continue  # as if it had been refused: the administrator sees that it is not there
+                continue  # as if it had been refused: the administrator sees that it did not move
 
     def stop(self) -> None:
-        """Begin nothing more and let go of the logs; before the background is closed."""
+        """Begin nothing more and release the logs; before the background is closed."""
         self._is_stopped = True
         if self._current is not None:
             self._current.stop()
         self._current = None
         self._waiting.clear()
-        self._newest_steps.clear()
+        self._newest_moves.clear()
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -175,14 +176,14 @@ class DirectoryMoves:
 
     def _all(self) -> list[DirectoryMove]:
         found = [] if self._current is None else [self._current]
-        return [move for move in (*found, *self._waiting) if self._counts(move)]
+        return [move for move in (*found, *self._waiting) if self._is_valid(move)]
 
-    def _counts(self, move: DirectoryMove) -> bool:
+    def _is_valid(self, move: DirectoryMove) -> bool:
         return self._logs.get(move.log.partition) is move.log and not move.is_given_up
 
     def _of(self, partition: TopicPartition) -> DirectoryMove | None:
-        move = self._newest_steps.get(partition)
-        return move if move is not None and self._counts(move) else None
+        move = self._newest_moves.get(partition)
+        return move if move is not None and self._is_valid(move) else None
 
     def _cancel(self, move: DirectoryMove) -> None:
         # A waiting one stays in the queue: its turn is to clear away what it has made.
@@ -195,15 +196,15 @@ class DirectoryMoves:
     def _enqueue(self, log: Log, directory: LogDirectory) -> None:
         unique = UUID(bytes=self._randomness.bytes(16)).hex
         context = self._context_for(directory, log.partition, log.context.topic_id)
-        move = DirectoryMove(log, context, unique, self._around)
-        # Made now although it may have to wait: after a restart it tells that the move is wanted.
+        move = DirectoryMove(log, context, unique, self._dependencies)
+        # Made now although it may have to wait: after a restart it shows the requested move.
         try:
             directory.disk.make_directories(move.future)
         except OSError as error:
             raise directory.refused(error) from error
-        directory.check_in_place()  # from here on what it leads to has the copy, or nothing has
+        directory.check_in_place()  # else the copy would be in another file system
         self._waiting.append(move)
-        self._newest_steps[log.partition] = move
+        self._newest_moves[log.partition] = move
 
     def _start_next(self) -> None:
         while self._current is None and self._waiting and not self._is_stopped:
@@ -215,8 +216,8 @@ class DirectoryMoves:
 
     def _ended(self, report: MoveReport) -> None:
         ended, self._current = self._current, None
-        if ended is not None and self._newest_steps.get(ended.log.partition) is ended:
-            del self._newest_steps[ended.log.partition]
+        if ended is not None and self._newest_moves.get(ended.log.partition) is ended:
+            del self._newest_moves[ended.log.partition]
         if self._on_report is not None:
             self._on_report(report)
         self._start_next()

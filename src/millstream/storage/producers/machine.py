@@ -1,12 +1,12 @@
 """What a partition knows of its producers: the machine behind idempotence and transactions.
 
-It answers, before a batch is written, whether it is new, a retry, or wrong; it follows every batch
-and marker that reached the log; and it knows the oldest transaction that is not yet decided, which
-bounds what read_committed consumers may see. Pure: no clock, no disk. The order on a leader is
-`check`, write, `apply`; followers and recovery only `apply`: what a leader let pass is a fact.
+It decides, before a batch is written, whether it is new, a retry, or wrong; it follows every batch
+and marker that was appended; and it knows the oldest undecided transaction, which limits what
+read_committed consumers may see. Pure: no clock, no disk. The order on a leader is `check`, write,
+`apply`; followers and recovery only `apply`: what a leader accepted is not checked again.
 
 The rules are those of Kafka 4.3. Verification of a transaction with its coordinator before the
-first write (KIP-890) is the caller's; `has_open_transaction` tells it when that is due.
+first write (KIP-890) is left to the caller; `has_open_transaction` says when that is due.
 """
 
 from array import array
@@ -60,7 +60,7 @@ class StaleCoordinatorEpoch(OperatingError):
 
 
 class Origin(Enum):
-    """Who asks for an append, and so how much is checked."""
+    """Where an append comes from, which decides how much is checked."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -98,7 +98,7 @@ class ProducerBatch(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """A batch that is in the log already, where it is: the retry gets this as its answer."""
+    """A batch that is in the log already, and its offsets: the response to the retry."""
 
     base_offset: Offset
     last_offset: Offset
@@ -187,7 +187,7 @@ class ProducerStates:
         """None when the batch may be appended, a Duplicate when it was before (I-20).
 
         Raises StaleProducerEpoch, OutOfOrderSequence or InvalidTransactionState. A producer that
-        is not known (it idled away, or retention took its batches) may begin at any sequence.
+        is not known (it expired, or retention removed its batches) may begin at any sequence.
         """
         if origin is Origin.REPLICATION:
             return None
@@ -230,12 +230,12 @@ class ProducerStates:
             entry = self._producers[producer_id] = ProducerEntry(producer_id, epoch)
         elif entry.epoch != epoch:
             entry.start_epoch(epoch)
-        # Spelled out because the call alone would cost a tenth of the whole.
+        # Spelled out because the mere call would cost a tenth of the whole.
         if base_offset <= entry.last_offset:
             invariant(False, "I-03 producer's batches out of order", batch=batch)
         last = entry.last_sequence
         if base_sequence >= 0 <= last and base_sequence != (last + 1) & SEQUENCE_MAX:
-            # It was forgotten here once and began anew: older numbers mean other batches.
+            # It was forgotten once and began again: older numbers mean other batches.
             entry.forget_batches()
         last_sequence = (
             (base_sequence + last_offset - base_offset) & SEQUENCE_MAX
@@ -255,8 +255,8 @@ class ProducerStates:
 
         A marker ends only the transaction of its (producer id, epoch) (I-24). Since version 2 the
         coordinator raises the epoch with each marker, so a valid one is above the batches' epoch.
-        An equal one is the same marker sent again, harmless as long as nothing is open. At the
-        highest epoch there is no room to raise it, and the fencing abort comes with an equal one.
+        An equal one is the same marker sent again, harmless as long as nothing is open. The
+        highest epoch cannot be raised, so there the fencing abort has an equal one.
         """
         entry = self._producers.get(marker.producer_id)
         if entry is None:
@@ -310,7 +310,7 @@ class ProducerStates:
 
     @property
     def first_unstable_offset(self) -> Offset | None:
-        """As above, but a transaction also counts until its marker is below the high watermark."""
+        """As above, but a transaction is unstable until its marker is below the high watermark."""
         return self._undecided.first
 
     def last_stable_offset(self, *, log_start: Offset, high_watermark: Offset) -> Offset:
@@ -323,7 +323,7 @@ class ProducerStates:
         return max(unstable, log_start)
 
     def on_high_watermark(self, high_watermark: Offset) -> None:
-        """Let go of the decided transactions whose markers every new leader will have."""
+        """Forget the decided transactions whose markers every new leader will have."""
         self._undecided.release_below(high_watermark)
 
     # The log's ends

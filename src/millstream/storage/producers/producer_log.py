@@ -35,7 +35,7 @@ from millstream.storage.producers.machine import (
 from millstream.storage.producers.recall import recall
 from millstream.storage.producers.snapshot import CorruptSnapshot, decode, encode
 from millstream.storage.segments.batch_attributes import CONTROL_BIT
-from millstream.storage.segments.segment import Segment, believable
+from millstream.storage.segments.segment import Segment, plausible_rows
 from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.txn_index import AbortedTransaction
 
@@ -66,7 +66,7 @@ class ProducerLog:
         self._snapshots: list[Offset] = []
         """Offsets of the snapshot files, ascending."""
         self._recalled: set[ProducerId] | None = None
-        """Producers whose batches were looked up in the log: once is enough for each."""
+        """Producers whose batches were read from the log: once is enough for each."""
 
     def move_to(self, directory: str) -> None:
         """The log's files are in another directory now, snapshots and all."""
@@ -188,15 +188,15 @@ class ProducerLog:
         for segment in segments.from_number(segments.number_at(start)):
             if segment.base_offset >= log_end:
                 break
-            place = segment.find_offset(start)
-            if place is None:
+            location = segment.find_offset(start)
+            if location is None:
                 continue
-            self._replay(segment, place.position, start)
+            self._replay(segment, location.position, start)
 
     def _replay(self, segment: Segment, position: int, start: Offset) -> None:
         expected = segment.base_offset
         for step in segment.walk(position):
-            rows = believable(step.rows, base_offset=segment.base_offset, expected=expected)
+            rows = plausible_rows(step.rows, base_offset=segment.base_offset, expected=expected)
             if len(rows) < len(step.rows):
                 raise CorruptRecords(f"{segment.log.path}: offsets go back after {expected - 1}")
             expected = Offset(step.last_offset + 1)
@@ -271,7 +271,7 @@ def read_marker(data: ReadableBuffer, rows: "array[int]", row: int) -> Marker | 
 
 
 def _value_start(data: ReadableBuffer, length_at: int) -> int:
-    """Behind the varint that gives the value's length; `locate` checked it."""
+    """The position after the varint of the value's length; `locate` checked it."""
     while data[length_at] & 0x80:
         length_at += 1
     return length_at + 1

@@ -1,9 +1,9 @@
-"""What a snapshot does not remember of a producer, looked up in the log.
+"""Restores from the log what a snapshot does not have of a producer.
 
 Kafka's snapshot has the last batch of each producer only. A producer with five requests under way
 when its broker stops sends all of them again, and only the last one would be known: the others
 would be refused as out of order, or stored a second time under a new epoch (I-20). With several
-brokers another one leads by then, which saw all of them; a broker that is alone has the log.
+brokers another one leads by then, which saw all of them; a standalone broker has the log.
 """
 
 from typing import Final
@@ -28,12 +28,12 @@ from millstream.storage.segments.batch_attributes import CONTROL_BIT
 from millstream.storage.segments.segment_list import Segments
 
 RECALL_BYTES_MAX: Final = 8 * MIB
-"""Read of the log for one producer: more than five of its requests, less than a pause."""
+"""Read of the log for one producer: more than five of its requests, without a long pause."""
 RECALL_OFFSETS_MAX: Final = 100_000
 
 
 def recall(segments: Segments, entry: ProducerEntry, *, log_start: Offset) -> bool:
-    """Let the entry know the batches before its last one; False when there are none to be found.
+    """Add the batches before the last one to the entry; False when none are found.
 
     Raises OSError, or CorruptRecords for a log that cannot be read.
     """
@@ -49,7 +49,7 @@ def recall(segments: Segments, entry: ProducerEntry, *, log_start: Offset) -> bo
     chain = [found.pop()]
     while found and len(chain) < BATCHES_KEPT:
         if (found[-1][1] + 1) & SEQUENCE_MAX != chain[-1][0]:
-            break  # it began anew in between: older numbers mean other batches
+            break  # it began again in between: older numbers mean other batches
         chain.append(found.pop())
     if len(chain) <= len(known):
         return False
@@ -62,10 +62,10 @@ def recall(segments: Segments, entry: ProducerEntry, *, log_start: Offset) -> bo
 def _batches_of(segments: Segments, entry: ProducerEntry, *, start: Offset) -> list[KeptBatch]:
     found: list[KeptBatch] = []
     for segment in segments.from_number(segments.number_at(start)):
-        place = segment.find_offset(max(start, segment.base_offset))
-        if place is None:
+        location = segment.find_offset(max(start, segment.base_offset))
+        if location is None:
             continue
-        for step in segment.walk(place.position):
+        for step in segment.walk(location.position):
             found += [
                 _kept(ProducerBatch.of_row(step.rows, row))
                 for row in range(0, len(step.rows), ROW_FIELDS)
@@ -100,7 +100,7 @@ def _start(segments: Segments, log_start: Offset, last: Offset) -> Offset:
 def _bytes_from(segments: Segments, start: Offset) -> int:
     size = 0
     for segment in segments.from_number(segments.number_at(start)):
-        place = segment.find_offset(max(start, segment.base_offset))
-        if place is not None:
-            size += segment.size_bytes - place.position
+        location = segment.find_offset(max(start, segment.base_offset))
+        if location is not None:
+            size += segment.size_bytes - location.position
     return size

@@ -26,7 +26,7 @@ _ENTRIES_AT: Final = _HEAD.size + _COUNT.size
 
 
 class CorruptSnapshot(OperatingError):
-    """Bytes that are not a whole, true snapshot: an older one or the log itself must do."""
+    """Bytes that are not a valid snapshot: an older one or the log itself is used instead."""
 
 
 def encode(states: ProducerStates) -> bytes:
@@ -84,8 +84,8 @@ def _load(rows: Iterable[tuple[int, ...]], end_offset: Offset) -> ProducerStates
 
 def _decode_entry(row: tuple[int, ...], end_offset: Offset) -> ProducerEntry:
     producer_id, epoch, last_sequence, last_offset, delta, timestamp_ms, coordinator, txn = row
-    # A CRC can be right and the content still not ours to believe: state from beyond the end of
-    # the log would make us refuse or mislead honest producers.
+    # A CRC can be right and the content still wrong: state from beyond the end of the log would
+    # make us refuse or mislead correct producers.
     if producer_id < 0 or not NO_OFFSET <= last_offset < end_offset or txn >= end_offset:
         raise CorruptSnapshot(f"producer {producer_id} lies beyond offset {end_offset}")
     if last_offset >= 0 and not 0 <= delta <= last_offset:

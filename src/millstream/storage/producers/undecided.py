@@ -1,7 +1,7 @@
 """Transactions that still hold back read_committed readers of a partition, by their offsets.
 
 Two kinds: those without a marker, and those whose marker is above the high watermark. A new leader
-may lack such a marker, so it decides nothing yet.
+may not have such a marker, so the transaction is not decided yet.
 """
 
 from bisect import bisect_left, insort
@@ -63,7 +63,7 @@ class UndecidedTransactions:
         insort(self._marked_firsts, first_offset)
 
     def release_below(self, offset: Offset) -> None:
-        """Markers below the high watermark (or the log start) are with every possible leader."""
+        """Markers below the high watermark (or the log start) are on every possible leader."""
         released = 0
         while released < len(self._marked) and self._marked[released][0] < offset:
             _remove(self._marked_firsts, self._marked[released][1])

@@ -1,7 +1,7 @@
 """After a crash: read what lies above the recovery point, keep the valid prefix, rebuild the rest.
 
 Offsets must grow and leader epochs must not fall from batch to batch (I-03, I-10): after a power
-loss the bytes behind the first bad batch can be anything, also whole batches of an older life.
+loss the bytes behind the first bad batch can be anything, also whole batches of an older file.
 """
 
 from array import array
@@ -21,12 +21,12 @@ from millstream.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.producers.producer_log import ProducerLog
 from millstream.storage.segments.file_walk import WalkStep
-from millstream.storage.segments.segment import Segment, believable
+from millstream.storage.segments.segment import Segment, plausible_rows
 from millstream.storage.segments.sparse_index import unless_full
 
 
-class Recovered(NamedTuple):
-    """How a segment came out."""
+class RecoveryResult(NamedTuple):
+    """The result of the recovery of a segment."""
 
     end_offset: Offset
     bytes_cut: int
@@ -43,11 +43,11 @@ def recover_segment(
     *,
     epochs: LeaderEpochs,
     producers: ProducerLog,
-) -> Recovered:
+) -> RecoveryResult:
     """Walk the segment with all checks, rebuild its indexes, cut it at the first bad byte.
 
     `epoch` is that of the last batch before the segment. `producers` describes the log before it
-    and follows it. `epochs` may know more than the batches tell, because compaction can take all
+    and follows it. `epochs` may know more than the batches show, because compaction can remove all
     batches of an epoch: it is corrected where a batch contradicts it, and never the reason to cut
     one off. The walk and the checks are the same whether it is the first recovery or a repetition
     (I-11).
@@ -59,7 +59,7 @@ def recover_segment(
     walk = segment.walk(check_crc=True)
     reason = Reason.NONE
     for step in walk:
-        good = believable(
+        good = plausible_rows(
             step.rows, base_offset=segment.base_offset, expected=end_offset, epoch=epoch
         )
         try:
@@ -79,7 +79,7 @@ def recover_segment(
         reason = reason or walk.reason
     with unless_full():
         segment.save_indexes()
-    return Recovered(end_offset, size_before - valid_end, reason, epoch)
+    return RecoveryResult(end_offset, size_before - valid_end, reason, epoch)
 
 
 def _follow(

@@ -1,4 +1,4 @@
-"""Opening the log of one partition: from a clean stop in moments, from a crash with recovery.
+"""Opening the log of one partition: quickly after a clean stop, after a crash with recovery.
 
 Rebuilt or cut to fit, in this order: leftovers and interrupted swaps (`storage/recovery/tidy.py`),
 segments below the log start, segments above the recovery point
@@ -25,9 +25,9 @@ from millstream.storage.epochs import LeaderEpochs
 from millstream.storage.log.base import LogContext, LogState
 from millstream.storage.log.log import Log
 from millstream.storage.producers.producer_log import ProducerLog
-from millstream.storage.recovery.crash_recovery import Recovered, recover_segment
+from millstream.storage.recovery.crash_recovery import RecoveryResult, recover_segment
 from millstream.storage.recovery.tidy import PartitionFiles, tidy
-from millstream.storage.segments.segment import Segment, SegmentContext, believable
+from millstream.storage.segments.segment import Segment, SegmentContext, plausible_rows
 from millstream.storage.segments.segment_list import Segments
 from millstream.storage.segments.sparse_index import IndexDamaged
 
@@ -81,22 +81,22 @@ def load_log(
     no room for it, TooManyOpenFiles, and CorruptRecords for a pipe or a directory in place of a
     file: this log then cannot be used before the next start, the others can.
     """
-    loading = _Loading(context, config, report or LoadReport())
+    loader = _Loader(context, config, report or LoadReport())
     disk = context.owner.disk
     try:
         if not disk.exists(context.directory):
             disk.make_directories(context.directory)
             disk.sync_directory(context.owner.path)
-        return Log(context, config, loading.run(is_clean=is_clean))
+        return Log(context, config, loader.run(is_clean=is_clean))
     except OSError as error:
-        trouble = _trouble_of_one(error, context)
+        trouble = _as_partition_error(error, context)
         if trouble is None:
             raise
         raise trouble from error
 
 
-def _trouble_of_one(error: OSError, context: LogContext) -> OperatingError | None:
-    """The error for this partition, where it says nothing against the whole directory."""
+def _as_partition_error(error: OSError, context: LogContext) -> OperatingError | None:
+    """The error for this partition, if it is not a failure of the whole directory."""
     if error.errno == errno.ENOSPC:
         return context.owner.full()
     if is_descriptor_shortage(error):
@@ -106,8 +106,8 @@ def _trouble_of_one(error: OSError, context: LogContext) -> OperatingError | Non
     return None
 
 
-class _Loading:
-    """One run through the steps; holds what they pass on to each other."""
+class _Loader:
+    """Runs the steps of loading; holds what they pass to each other."""
 
     def __init__(self, context: LogContext, config: LogConfig, report: LoadReport) -> None:
         self._context = context
@@ -138,7 +138,7 @@ class _Loading:
         first = segments[0].base_offset if segments else stored_start
         log_start = max(stored_start, first)
         if not segments:
-            return self._start_anew(log_start)
+            return self._start_empty(log_start)
         number, is_trusted = self._trusted_count(segments, is_clean=is_clean)
         if is_trusted:
             log_end = self._tail_end
@@ -147,7 +147,7 @@ class _Loading:
         if log_end < log_start:
             # The log starts after everything that survived: nothing of it may be read again.
             self._drop(segments)
-            return self._start_anew(log_start)
+            return self._start_empty(log_start)
         return self._finish(segments, log_start, log_end, is_clean=is_clean)
 
     def _stored(self, name: str) -> Offset:
@@ -222,7 +222,7 @@ class _Loading:
         last_offset = segment.base_offset - 1
         for step in walk:
             expected = Offset(last_offset + 1)
-            rows = believable(step.rows, base_offset=segment.base_offset, expected=expected)
+            rows = plausible_rows(step.rows, base_offset=segment.base_offset, expected=expected)
             if len(rows) < len(step.rows):
                 return False
             last_offset = Offset(step.last_offset)
@@ -263,8 +263,8 @@ class _Loading:
     def _epoch_before(self, segments: list[Segment], number: int) -> LeaderEpoch:
         """Epoch of the last batch before that segment; NO_LEADER_EPOCH when that is not known.
 
-        Where the file says something lower, that counts: damage to one of them must not make
-        sound batches look like those of an older life.
+        If the file has a lower one, that is taken: damage to one of them must not make sound
+        batches look outdated.
         """
         found = NO_LEADER_EPOCH
         before = [segment for segment in segments[:number] if segment.size_bytes]
@@ -274,7 +274,7 @@ class _Loading:
         return found if stored == NO_LEADER_EPOCH else min(found, stored)
 
     def _is_after_hole(self, segment: Segment, end: Offset) -> bool:
-        """Whether what should lie before the segment was lost with the power.
+        """Whether what should lie before the segment was lost with a power failure.
 
         A segment begins where the one before it ended. After a crash the kernel may have kept a
         newer segment and lost the end, or the name, of an older one. Compaction leaves gaps too,
@@ -293,7 +293,7 @@ class _Loading:
             self._drop([segment])
             self._disk.sync_directory(self._context.directory)
 
-    def _note(self, segment: Segment, outcome: Recovered) -> None:
+    def _note(self, segment: Segment, outcome: RecoveryResult) -> None:
         self._report.recovered_segments += 1
         self._report.recovered_bytes += segment.size_bytes
         self._report.cut_bytes += outcome.bytes_cut
@@ -301,7 +301,7 @@ class _Loading:
 
     # -- the rest --------------------------------------------------------------------------
 
-    def _start_anew(self, start: Offset) -> LogState:
+    def _start_empty(self, start: Offset) -> LogState:
         state = self._empty(start)
         self._forget_epochs_from(start)
         # If a crash lost this name but kept a later segment's, the log would start there.
@@ -327,7 +327,7 @@ class _Loading:
         """Whether every record was deleted, none lost: the log still knows their newest epoch.
 
         After DeleteRecords or retention that epoch begins at the log's end. After a crash it may
-        also be that of records which a truncation took: only the batch before it can tell.
+        also be that of records which a truncation removed: only the batch before it shows that.
         """
         if log_start != log_end:
             return False
@@ -373,7 +373,7 @@ class _Loading:
         )
 
     def _lower_stored(self, log_end: Offset, *, recovery_point: Offset) -> None:
-        """What was lost must not count as replicated, cleaned or synced again when other records
+        """What was lost must not be taken as replicated, cleaned or synced when other records
         take its place.
         """
         lowered = {

@@ -1,4 +1,4 @@
-"""The files of a partition directory put in order after whatever happened: crash, kill, swap.
+"""Cleans up the files of a partition directory after a crash, a kill or an interrupted swap.
 
 Compaction writes `.cleaned` files, syncs them, and then renames in this order, with a directory
 sync after every step: indexes to `.swap`, log to `.swap`, replaced segments to `.deleted`,

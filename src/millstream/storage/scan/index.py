@@ -17,7 +17,7 @@ from millstream.storage.scan.report import ScanReport
 _OFFSET_ENTRY: Final = Struct(">ii")
 _TIME_ENTRY: Final = Struct(">qi")
 _CHUNK_BYTES: Final = 48 * KIB
-"""A whole number of entries of either kind."""
+"""A multiple of both entry sizes."""
 _NO_KEY: Final = 2**63
 """Above every key: no entry is left."""
 
@@ -26,7 +26,7 @@ class IndexCheck(ABC):
     """Entries are (value, key), both increasing; every key must be a batch's, with its value.
 
     The offset index has last offsets by position, the time index largest timestamps by last
-    offset. Call `meet` for every batch whose key is at least `next_key`, then `finish`.
+    offset. Call `check_batch` for every batch whose key is at least `next_key`, then `finish`.
     """
 
     kind: str
@@ -45,13 +45,15 @@ class IndexCheck(ABC):
         self._entries = self._in_order(file, self._entries_end(file, is_newest=is_newest))
         self._advance()
 
-    def meet(self, key: int, value: int) -> None:
-        """A batch: no entry may lie before it, and one that names it must be right."""
+    def check_batch(self, key: int, value: int) -> None:
+        """Check a batch: no entry may point before it, and its own entry must be right."""
         while self.next_key <= key:
             if self.next_key < key:
-                self._report.add_problem(self.path, self.tell_no_batch(self._next_value))
+                self._report.add_problem(self.path, self.describe_missing_batch(self._next_value))
             elif self._next_value != value:
-                self._report.add_problem(self.path, self.tell_wrong(self._next_value, value))
+                self._report.add_problem(
+                    self.path, self.describe_wrong_entry(self._next_value, value)
+                )
             self._advance()
 
     def finish(self) -> None:
@@ -65,12 +67,12 @@ class IndexCheck(ABC):
             self._report.add_problem(self.path, f"{entries} behind the last whole batch")
 
     @abstractmethod
-    def tell_no_batch(self, value: int) -> str:
-        """In words: the entry names a batch that is not there."""
+    def describe_missing_batch(self, value: int) -> str:
+        """The message for an entry whose batch does not exist."""
 
     @abstractmethod
-    def tell_wrong(self, value: int, expected: int) -> str:
-        """In words: the batch is there, its value is another."""
+    def describe_wrong_entry(self, value: int, expected: int) -> str:
+        """The message for an entry whose batch has another value."""
 
     def _advance(self) -> None:
         self._next_value, self.next_key = next(self._entries, (-1, _NO_KEY))
@@ -85,11 +87,11 @@ class IndexCheck(ABC):
                     before = (value, key)
                     yield before
                 else:
-                    told = f"entry ({value}, {key}) comes after ({before[0]}, {before[1]})"
-                    self._report.add_problem(self.path, told)
+                    problem = f"entry ({value}, {key}) comes after ({before[0]}, {before[1]})"
+                    self._report.add_problem(self.path, problem)
 
     def _entries_end(self, file: File, *, is_newest: bool) -> int:
-        """Where the entries end; what follows is told, once.
+        """Where the entries end; what follows is reported, once.
 
         Kafka makes the indexes of the segment it writes to longer than needed and cuts them when
         it is stopped. One that was killed leaves them as they are, full of zeros at the end.
@@ -100,16 +102,16 @@ class IndexCheck(ABC):
         if end == 0 and size == entry_bytes:
             return size  # a first entry can be all zeros, and right
         if size - end >= entry_bytes:
-            told = f"only zeros from byte {end} on"
+            problem = f"only zeros from byte {end} on"
             if is_newest:
-                told += ", as a broker that was killed leaves it"
-                self._report.add_note(self.path, told)
+                problem += ", as a broker that was killed leaves it"
+                self._report.add_note(self.path, problem)
             else:
-                self._report.add_problem(self.path, told)
+                self._report.add_problem(self.path, problem)
             return end
         if size % entry_bytes:
-            told = f"{size} bytes is no whole number of entries"
-            self._report.add_problem(self.path, told)
+            problem = f"{size} bytes are no multiple of an entry"
+            self._report.add_problem(self.path, problem)
         return size - size % entry_bytes
 
 
@@ -119,11 +121,11 @@ class OffsetIndexCheck(IndexCheck):
     kind = names.OFFSET_INDEX
     entry = _OFFSET_ENTRY
 
-    def tell_no_batch(self, value: int) -> str:
+    def describe_missing_batch(self, value: int) -> str:
         offset, position = self.base + value, self.next_key
         return f"offset {offset} should be at byte {position}, where no batch begins"
 
-    def tell_wrong(self, value: int, expected: int) -> str:
+    def describe_wrong_entry(self, value: int, expected: int) -> str:
         found, right = self.base + value, self.base + expected
         return f"the batch at byte {self.next_key} ends with offset {right}, not {found}"
 
@@ -134,10 +136,10 @@ class TimeIndexCheck(IndexCheck):
     kind = names.TIME_INDEX
     entry = _TIME_ENTRY
 
-    def tell_no_batch(self, value: int) -> str:
+    def describe_missing_batch(self, value: int) -> str:
         return f"no batch ends with offset {self.base + self.next_key}, as timestamp {value} says"
 
-    def tell_wrong(self, value: int, expected: int) -> str:
+    def describe_wrong_entry(self, value: int, expected: int) -> str:
         offset = self.base + self.next_key
         return f"{expected} is the largest timestamp up to offset {offset}, not {value}"
 

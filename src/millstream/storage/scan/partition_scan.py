@@ -49,7 +49,7 @@ def scan_checkpoints(disk: Disk, directory: str) -> ScanReport:
         try:
             read_offsets(disk, path)
         except CorruptCheckpoint as error:
-            _tell_checkpoint(disk, path, error, report)
+            _report_checkpoint(disk, path, error, report)
     return report
 
 
@@ -68,8 +68,8 @@ class _PartitionScan:
         next_offset = 0
         for base in bases:
             if base < next_offset:
-                told = f"begins before offset {next_offset}, where the segment before it ends"
-                self._report.add_problem(self._path(base, names.LOG), told)
+                problem = f"begins before offset {next_offset}, where the segment before it ends"
+                self._report.add_problem(self._path(base, names.LOG), problem)
             scan = self._scan_log(base, is_newest=base == bases[-1])
             self._report.segments.append(scan)
             next_offset = max(next_offset, base, scan.last_offset + 1)
@@ -118,8 +118,8 @@ class _PartitionScan:
             position = rows[row + POSITION] + step.shift
             first, last = rows[row + BASE_OFFSET], rows[row + LAST_OFFSET]
             if first <= scan.last_offset:
-                told = f"the batch at byte {position} begins with offset {first}, "
-                self._report.add_problem(path, f"{told}not above {scan.last_offset}")
+                problem = f"the batch at byte {position} begins with offset {first}, "
+                self._report.add_problem(path, f"{problem}not above {scan.last_offset}")
             self._note_epoch(path, position, rows[row + LEADER_EPOCH], first)
             scan.last_offset = last
             scan.batch_count += 1
@@ -128,16 +128,16 @@ class _PartitionScan:
                 scan.max_timestamp_ms = max(scan.max_timestamp_ms, rows[row + MAX_TIMESTAMP])
             relative = last - scan.base_offset
             if position >= offsets.next_key:
-                offsets.meet(position, relative)
+                offsets.check_batch(position, relative)
             if relative >= times.next_key:
-                times.meet(relative, scan.max_timestamp_ms)
+                times.check_batch(relative, scan.max_timestamp_ms)
 
     def _note_epoch(self, path: str, position: int, epoch: int, first: int) -> None:
         starts = self._report.epoch_starts
         known = starts[-1][0] if starts else NO_LEADER_EPOCH
         if epoch < known:
-            told = f"the batch at byte {position} is of epoch {epoch}, after one of {known}"
-            self._report.add_problem(path, told)
+            problem = f"the batch at byte {position} is of epoch {epoch}, after one of {known}"
+            self._report.add_problem(path, problem)
         elif epoch > known:
             starts.append((epoch, first))
 
@@ -146,8 +146,8 @@ class _PartitionScan:
         try:
             TransactionIndex(self._disk, path).check(base)
         except IndexDamaged as error:
-            told = str(error).removeprefix(f"{path}: ")
-            self._report.add_problem(path, f"not what markers could have caused: {told}")
+            problem = str(error).removeprefix(f"{path}: ")
+            self._report.add_problem(path, f"not what markers could have caused: {problem}")
 
     # -- the other files -------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class _PartitionScan:
         try:
             epochs = LeaderEpochs.load(self._disk, path)
         except CorruptCheckpoint as error:
-            _tell_checkpoint(self._disk, path, error, self._report)
+            _report_checkpoint(self._disk, path, error, self._report)
             return
         entries = epochs.entries()
         if not entries:
@@ -187,9 +187,9 @@ class _PartitionScan:
             self._report.add_problem(path, error.reason)
 
 
-def _tell_checkpoint(disk: Disk, path: str, error: CorruptCheckpoint, report: ScanReport) -> None:
+def _report_checkpoint(disk: Disk, path: str, error: CorruptCheckpoint, report: ScanReport) -> None:
     """Kafka creates its checkpoints empty and may be killed before it has anything for them."""
     if disk.size(path) == 0:
-        report.add_note(path, "is empty, so what it should tell counts as unknown")
+        report.add_note(path, "is empty, so its content is unknown")
     else:
         report.add_problem(path, f"line {error.line_number}: {error.reason}")

@@ -1,4 +1,4 @@
-"""What an offline scan found, in sentences, and never more of them than somebody can read."""
+"""The findings of an offline scan as messages, of each file no more than a person can read."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -7,7 +7,7 @@ from millstream.kernels.errors import Reason
 from millstream.model.ids import Offset
 
 PROBLEMS_PER_FILE_MAX: Final = 10
-"""Told in full; one bad sector can spoil thousands of entries, and the first ones say it all."""
+"""Listed in full; one bad sector can damage thousands of entries, and the first ones suffice."""
 
 
 def describe_damage(reason: Reason, position: int) -> str:
@@ -30,32 +30,32 @@ class SegmentScan:
 
 @dataclass(slots=True)
 class _FileProblems:
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     count: int = 0
 
 
 @dataclass(slots=True)
 class ScanReport:
-    """Segments in order, epochs as the batches tell them, and what was found wrong."""
+    """Segments in order, epochs as the batches have them, and the problems."""
 
     segments: list[SegmentScan] = field(default_factory=list)
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What looks odd and costs nothing: the next start deals with it."""
+    """What is unusual and harmless: the next start deals with it."""
     _found: dict[str, _FileProblems] = field(default_factory=dict)
 
     def add_problem(self, path: str, what: str) -> None:
         found = self._found.setdefault(path, _FileProblems())
         found.count += 1
         if found.count <= PROBLEMS_PER_FILE_MAX:
-            found.told.append(f"{path}: {what}")
+            found.messages.append(f"{path}: {what}")
 
     def add_note(self, path: str, what: str) -> None:
         self.notes.append(f"{path}: {what}")
 
     @property
     def problem_count(self) -> int:
-        """All of them, also those that are not told one by one."""
+        """All of them, also those that are not listed."""
         return sum(found.count for found in self._found.values())
 
     @property
@@ -63,7 +63,7 @@ class ScanReport:
         """File by file, the first few of each and how many more there are."""
         lines: list[str] = []
         for path, found in self._found.items():
-            lines += found.told
-            if found.count > len(found.told):
-                lines.append(f"{path}: and {found.count - len(found.told):,} more")
+            lines += found.messages
+            if found.count > len(found.messages):
+                lines.append(f"{path}: and {found.count - len(found.messages):,} more")
         return lines

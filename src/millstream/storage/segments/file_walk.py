@@ -26,7 +26,7 @@ class WalkStep(NamedTuple):
 
 
 class FileWalk:
-    """Iterate to walk; afterwards `valid_end` and `reason` tell where and why it stopped.
+    """Iterate to walk; afterwards `valid_end` and `reason` say where and why it stopped.
 
     The buffer of a step is reused by the next one.
     """

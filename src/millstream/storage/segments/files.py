@@ -55,7 +55,7 @@ class OpenFiles:
     """At most `open_max` unpinned files stay open; the ones unused for longest are closed first.
 
     Second-chance replacement: using a file only sets a flag, because the append path uses one on
-    every call and a move in an ordered dictionary would cost more than the rest of the look-up.
+    every call and a move in an ordered dictionary would cost more than the rest of the lookup.
     """
 
     def __init__(self, disk: Disk, *, open_max: int) -> None:
@@ -107,8 +107,8 @@ class OpenFiles:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._evict_one():
                     raise
 
-    def give_back(self, count: int) -> int:
-        """Close up to that many files that nobody pinned, for others to open; how many it were."""
+    def close_idle(self, count: int) -> int:
+        """Close up to that many unpinned files, so that others can be opened; how many."""
         closed = 0
         while closed < count and self._evict_one():
             closed += 1
@@ -119,7 +119,7 @@ class OpenFiles:
         self._ring.remove(handle)
 
     def close(self) -> None:
-        """Close every file that nobody pinned."""
+        """Close every unpinned file."""
         for handle in list(self._ring):
             handle.forget()
 

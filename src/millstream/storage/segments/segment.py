@@ -40,7 +40,7 @@ from millstream.storage.segments.sparse_index import (
 from millstream.storage.segments.txn_index import TransactionIndex
 
 SEARCH_BYTES: Final = 8 * KIB
-"""One read of a look-up: an index interval and the header that follows it."""
+"""One read of a search: an index interval and the header that follows it."""
 
 Finder = Callable[[bytes, int, int, int], tuple[int, int]]
 
@@ -48,20 +48,20 @@ Finder = Callable[[bytes, int, int, int], tuple[int, int]]
 _INT32: Final = Struct(">i")
 _INT64: Final = Struct(">q")
 T = TypeVar("T")
-_PLACE: Final = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
+_HEADER_FIELDS: Final = Struct(">qi4xb6xi")  # base offset, length, magic, last offset delta
 _MAGIC: Final = 2
 _LENGTH_OVERHEAD: Final = 12
 """The length field does not count itself and the base offset before it."""
 
 
-class BatchPlace(NamedTuple):
-    """Where a batch lies in its segment."""
+class BatchLocation(NamedTuple):
+    """Position and size of a batch in its segment's file."""
 
     position: int
     size_bytes: int
 
 
-def believable(
+def plausible_rows(
     rows: "array[int]",
     *,
     base_offset: Offset,
@@ -208,8 +208,8 @@ class Segment:
 
     def stop_recovering(self) -> None:
         """As `stop_writing`, but a full disk must not keep a log from being read: without room the
-        index files go and are built again when needed. Nobody would build the list of aborted
-        transactions again, so OSError when there is no room for that.
+        index files are removed and built again when needed. The list of aborted transactions would
+        not be built again, so OSError when there is no room for that.
         """
         if self.max_timestamp is not None:
             self.time_index.append_if_later(self.max_timestamp)
@@ -251,9 +251,9 @@ class Segment:
         self._bytes_since_index = 0
         if end_position:
             self.max_timestamp = None
-            # Too late to refuse. Whoever asks for the largest timestamp hears of the damage.
+            # Too late to refuse. The next use of the largest timestamp reports the damage.
             with suppress(CorruptRecords):
-                self.max_timestamp = self._looked_up(self._rescan_max_timestamp)
+                self.max_timestamp = self._search_with_rebuild(self._rescan_max_timestamp)
         else:
             self.start_indexes()
         with unless_full():
@@ -261,13 +261,13 @@ class Segment:
 
     # -- finding ---------------------------------------------------------------------------
 
-    def find_offset(self, offset: Offset) -> BatchPlace | None:
+    def find_offset(self, offset: Offset) -> BatchLocation | None:
         """The first batch whose last offset is at least `offset`; None when there is none.
 
-        This and the other look-ups raise CorruptRecords when the log itself is damaged.
+        This and the other searches raise CorruptRecords when the log itself is damaged.
         """
         try:
-            before, after = self.offset_index.around(offset)
+            before, after = self.offset_index.positions_around(offset)
             return self._batch_at(after, offset) or self._search(before, offset)
         except (IndexDamaged, FileNotFoundError):
             return self._with_new_indexes(
@@ -276,7 +276,11 @@ class Segment:
 
     def end_before(self, position: int) -> Offset:
         """The offset after the last batch that begins before `position`, a batch's own."""
-        return self._looked_up(lambda: self._end_before(position)) if position else self.base_offset
+        return (
+            self._search_with_rebuild(lambda: self._end_before(position))
+            if position
+            else self.base_offset
+        )
 
     def _end_before(self, position: int) -> Offset:
         start = self.offset_index.position_at_or_before(Offset(self._offset_at(position) - 1))
@@ -316,20 +320,20 @@ class Segment:
         header = self.log.open().read_at(position, 8)
         return Offset(int.from_bytes(header, "big", signed=True))
 
-    def find_timestamp(self, timestamp_ms: int, *, from_offset: Offset) -> BatchPlace | None:
-        """The first batch from `from_offset` on whose max timestamp is at least the asked one."""
-        return self._looked_up(lambda: self._find_timestamp(timestamp_ms, from_offset))
+    def find_timestamp(self, timestamp_ms: int, *, from_offset: Offset) -> BatchLocation | None:
+        """The first batch from `from_offset` on whose max timestamp is at least the given one."""
+        return self._search_with_rebuild(lambda: self._find_timestamp(timestamp_ms, from_offset))
 
-    def _find_timestamp(self, timestamp_ms: int, from_offset: Offset) -> BatchPlace | None:
-        entry = self._true(self.time_index.at_or_before(timestamp_ms - 1))
+    def _find_timestamp(self, timestamp_ms: int, from_offset: Offset) -> BatchLocation | None:
+        entry = self._verify_entry(self.time_index.at_or_before(timestamp_ms - 1))
         offset = max(from_offset, entry.offset if entry else self.base_offset)
-        place = self.find_offset(Offset(offset))
-        if place is None:
+        location = self.find_offset(Offset(offset))
+        if location is None:
             return None
-        return self._scan(batches.find_timestamp, place.position, timestamp_ms)
+        return self._scan(batches.find_timestamp, location.position, timestamp_ms)
 
     def rolling_timestamp(self) -> TimestampMs | None:
-        """Timestamp of the first batch, from which the age for `segment.ms` counts."""
+        """Timestamp of the first batch, from which the age for `segment.ms` is measured."""
         if self.first_batch_timestamp is None and self.size_bytes:
             header = self.log.open().read_at(0, batches.HEADER_BYTES)
             if len(header) < batches.HEADER_BYTES:
@@ -343,7 +347,7 @@ class Segment:
 
     def newest_epoch(self) -> LeaderEpoch:
         """Leader epoch of the last batch; NO_LEADER_EPOCH when there is none."""
-        return self._looked_up(self._newest_epoch) if self.size_bytes else NO_LEADER_EPOCH
+        return self._search_with_rebuild(self._newest_epoch) if self.size_bytes else NO_LEADER_EPOCH
 
     def _newest_epoch(self) -> LeaderEpoch:
         position = self.offset_index.last_position()
@@ -357,10 +361,10 @@ class Segment:
             raise IndexDamaged(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
         return epoch
 
-    def read(self, place: BatchPlace) -> bytes:
+    def read(self, location: BatchLocation) -> bytes:
         """The bytes of one batch."""
-        data = self.log.open().read_at(place.position, place.size_bytes)
-        if len(data) != place.size_bytes:
+        data = self.log.open().read_at(location.position, location.size_bytes)
+        if len(data) != location.size_bytes:
             raise ShortFile(self.log.path)
         return data
 
@@ -383,10 +387,10 @@ class Segment:
         return FileWalk(self.log.open(), start=position, stop=self.size_bytes, check_crc=check_crc)
 
     def rebuild_indexes(self, *, is_active: bool = False) -> None:
-        """Write the offset and time index anew from the batches; see `reopen_for_writing`.
+        """Write the offset and time index again from the batches; see `reopen_for_writing`.
 
-        Raises CorruptRecords, and leaves the indexes alone, when the log is not whole: behind the
-        damage they may be all that still leads to a batch.
+        Raises CorruptRecords, and does not touch the indexes, when the log is damaged: behind the
+        damage they may be the only way to a batch.
         """
         self._check_whole()
         is_active |= self.offset_index.is_writable
@@ -405,7 +409,7 @@ class Segment:
         walk = self.walk()
         expected = self.base_offset
         for step in walk:
-            rows = believable(step.rows, base_offset=self.base_offset, expected=expected)
+            rows = plausible_rows(step.rows, base_offset=self.base_offset, expected=expected)
             if len(rows) < len(step.rows):
                 at = step.shift + step.rows[len(rows) + POSITION]
                 raise CorruptRecords(f"{self.log.path}: OFFSETS at byte {at}")
@@ -415,19 +419,19 @@ class Segment:
                 raise ShortFile(self.log.path)
             raise CorruptRecords(f"{self.log.path}: {walk.reason.text} at byte {walk.valid_end}")
 
-    def _looked_up(self, look_up: Callable[[], T]) -> T:
-        """What `look_up` finds, once more with new indexes when these turn out to be damaged."""
+    def _search_with_rebuild(self, search: Callable[[], T]) -> T:
+        """What `search` finds; repeated with new indexes if these turn out to be damaged."""
         try:
-            return look_up()
+            return search()
         except (IndexDamaged, FileNotFoundError):
-            return self._with_new_indexes(look_up)
+            return self._with_new_indexes(search)
 
-    def _with_new_indexes(self, look_up: Callable[[], T]) -> T:
+    def _with_new_indexes(self, search: Callable[[], T]) -> T:
         self.rebuild_indexes()
         try:
-            return look_up()
+            return search()
         except IndexDamaged as error:
-            # The indexes say what the log says, so it is the log that cannot be right.
+            # The indexes were just built from the log, so it is the log that is damaged.
             raise CorruptRecords(str(error)) from error
 
     # -- leaving ---------------------------------------------------------------------------
@@ -468,7 +472,7 @@ class Segment:
         self.txn_index.path = self.path(names.TXN_INDEX)
 
     def forget(self) -> None:
-        """Let go of memory and descriptors; the files stay."""
+        """Release memory and descriptors; the files stay."""
         self.offset_index.forget()
         self.time_index.forget()
         self.log.forget()
@@ -476,7 +480,7 @@ class Segment:
     # -- inside ----------------------------------------------------------------------------
 
     def _cut_partial_write(self, file: File, position: int) -> None:
-        # A part may be there: cut it off, or the next append would leave it in the middle.
+        # A part may be written: cut it off, or the next append would leave it in the middle.
         try:
             file.truncate(position)
         except OSError as error:
@@ -485,11 +489,13 @@ class Segment:
 
     def _rescan_max_timestamp(self) -> TimeIndexEntry:
         """Largest timestamp of what a truncation left: the index knows it only in steps."""
-        last = self._true(self.time_index.last())
+        last = self._verify_entry(self.time_index.last())
         newest = last or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
-        place = self.find_offset(newest.offset)
-        for step in self.walk(place.position if place else 0):
-            rows = believable(step.rows, base_offset=self.base_offset, expected=self.base_offset)
+        location = self.find_offset(newest.offset)
+        for step in self.walk(location.position if location else 0):
+            rows = plausible_rows(
+                step.rows, base_offset=self.base_offset, expected=self.base_offset
+            )
             for row in range(0, len(rows), ROW_FIELDS):
                 if rows[row + MAX_TIMESTAMP] > newest.timestamp_ms and rows[row + RECORD_COUNT]:
                     stamp = TimestampMs(rows[row + MAX_TIMESTAMP])
@@ -497,23 +503,25 @@ class Segment:
         return newest
 
     def _load_max_timestamp(self) -> TimeIndexEntry:
-        last = self._looked_up(lambda: self._true(self.time_index.last()))
+        last = self._search_with_rebuild(lambda: self._verify_entry(self.time_index.last()))
         self.max_timestamp = last or TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
         return self.max_timestamp
 
-    def _true(self, entry: TimeIndexEntry | None) -> TimeIndexEntry | None:
-        """The entry if its batch says the same: retention and look-ups depend on a single one."""
+    def _verify_entry(self, entry: TimeIndexEntry | None) -> TimeIndexEntry | None:
+        """The entry if its batch confirms it: retention and searches depend on a single one."""
         if entry is None:
             return None
-        place = self.find_offset(entry.offset)
-        header = self.log.open().read_at(place.position, batches.HEADER_BYTES) if place else b""
+        location = self.find_offset(entry.offset)
+        header = (
+            self.log.open().read_at(location.position, batches.HEADER_BYTES) if location else b""
+        )
         if len(header) == batches.HEADER_BYTES:
             base, stamp = _INT64.unpack_from(header)[0], _INT64.unpack_from(header, 35)[0]
             if base <= entry.offset and stamp == entry.timestamp_ms:
                 return entry
-        raise IndexDamaged(f"{self.time_index.path}: no batch is as {entry} says")
+        raise IndexDamaged(f"{self.time_index.path}: no batch matches {entry}")
 
-    def _batch_at(self, position: int, offset: Offset) -> BatchPlace | None:
+    def _batch_at(self, position: int, offset: Offset) -> BatchLocation | None:
         """The batch at `position` if it holds the offset: batches of more than an index interval
         have entries of their own, and then this is the whole search.
         """
@@ -522,30 +530,35 @@ class Segment:
         header = self.log.open().read_at(position, batches.HEADER_BYTES)
         if len(header) < batches.HEADER_BYTES:
             raise IndexDamaged(f"{self.log.path}: the file ends in the batch at {position}")
-        base, length, magic, delta = _PLACE.unpack_from(header)
+        base, length, magic, delta = _HEADER_FIELDS.unpack_from(header)
         size = length + _LENGTH_OVERHEAD
         is_whole = batches.HEADER_BYTES <= size <= self.size_bytes - position
         if magic != _MAGIC or not is_whole or base < self.base_offset:
             raise IndexDamaged(f"{self.offset_index.path}: no batch at position {position}")
-        return BatchPlace(position, size) if base <= offset <= base + delta else None
+        return BatchLocation(position, size) if base <= offset <= base + delta else None
 
-    def _search(self, position: int, offset: Offset) -> BatchPlace | None:
+    def _search(self, position: int, offset: Offset) -> BatchLocation | None:
         if position and not 0 < position < self.size_bytes:
             raise IndexDamaged(f"{self.offset_index.path}: position {position} is past the end")
-        place = self._scan(batches.find_offset, position, offset)
-        if position and place and place.position == position and self._offset_at(position) > offset:
+        location = self._scan(batches.find_offset, position, offset)
+        if (
+            position
+            and location
+            and location.position == position
+            and self._offset_at(position) > offset
+        ):
             # A damaged entry leads past the batch that was meant.
             raise IndexDamaged(f"{self.offset_index.path}: entry leads past offset {offset}")
-        return place
+        return location
 
-    def _scan(self, find: Finder, position: int, wanted: int) -> BatchPlace | None:
+    def _scan(self, find: Finder, position: int, wanted: int) -> BatchLocation | None:
         file = self.log.open()
         while position < self.size_bytes:
             size = min(SEARCH_BYTES, self.size_bytes - position)
             chunk = file.read_at(position, size)
             at, found = find(chunk, 0, len(chunk), wanted)
             if 0 <= found <= self.size_bytes - position - at:
-                return BatchPlace(position + at, found)
+                return BatchLocation(position + at, found)
             # Without a step forward the file is shorter than it was.
             if found != -1 or at == 0 or at > self.size_bytes - position:
                 raise IndexDamaged(f"{self.log.path}: no batch at position {position + at}")

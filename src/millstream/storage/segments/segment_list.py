@@ -15,7 +15,7 @@ class Segments:
 
     def __init__(self, segments: Sequence[Segment] = ()) -> None:
         self.removals = 0
-        """Grows whenever segments leave the log: who has a list of them must look again."""
+        """Grows whenever segments leave the log: a list of them taken before is outdated."""
         self._all = list(segments)
         self._bases = [segment.base_offset for segment in self._all]
         self._check_order()

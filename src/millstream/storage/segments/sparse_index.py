@@ -90,24 +90,24 @@ class SparseIndex:
         self._saved_bytes = 0
         self._unsynced = False
         self._has_stale_end = False
-        """The file is longer than what counts of it: entries were cut since it was written."""
+        """The file is longer than its valid entries: some were cut since it was written."""
         self._writable = False
 
     def start_empty(self) -> None:
-        """Begin anew in memory; the file is replaced when saved."""
+        """Start with no entries in memory; the file is replaced when saved."""
         self._entries = bytearray()
         self._saved_bytes = -1
         self._writable = True
 
     def take_over(self, other: "SparseIndex") -> None:
-        """Go on with the entries of the same segment's index in another directory."""
-        entries = other._loaded()  # noqa: SLF001 - one of us
+        """Continue with the entries of the same segment's index in another directory."""
+        entries = other._load()  # noqa: SLF001 - one of us
         self.start_empty()
         self._entries = entries
 
     def start_writing(self) -> None:
         """Load all entries and keep them in memory, for the active segment."""
-        self._loaded()
+        self._load()
         self._cache.forget(self)
         self._writable = True
 
@@ -147,9 +147,9 @@ class SparseIndex:
     def replace_file(self) -> None:
         """Put the rebuilt entries of a closed segment in place, durably and at once.
 
-        Nobody looks at a trusted segment's index after a crash: a part of one would stay.
+        A trusted segment's index is not checked after a crash: a partial one would stay.
         """
-        entries = self._loaded()
+        entries = self._load()
         try:
             write_atomically(self._disk, self.path, bytes(entries))
         except OSError as error:
@@ -174,7 +174,7 @@ class SparseIndex:
     def entries(self) -> bytearray:
         """All of them as the file has them, to be added to by the active segment."""
         entries = self._entries
-        return entries if entries is not None and self._writable else self._loaded()
+        return entries if entries is not None and self._writable else self._load()
 
     @property
     def is_writable(self) -> bool:
@@ -186,12 +186,12 @@ class SparseIndex:
 
     @property
     def entry_count(self) -> int:
-        return len(self._loaded()) // self._entry.size
+        return len(self._load()) // self._entry.size
 
     @property
     def size_bytes(self) -> int:
         entries = self._entries
-        return len(entries if entries is not None else self._loaded())
+        return len(entries if entries is not None else self._load())
 
     def _write_missing(self, file: File, entries: bytearray) -> None:
         start = max(self._saved_bytes, 0)
@@ -210,7 +210,7 @@ class SparseIndex:
                 self._disk.remove(path)
         self._unsynced = False
 
-    def _loaded(self) -> bytearray:
+    def _load(self) -> bytearray:
         entries = self._entries
         if entries is None:
             entries = bytearray(read_whole(self._disk, self.path))
@@ -223,10 +223,10 @@ class SparseIndex:
 
     def _check(self, entries: bytearray) -> None:
         if len(entries) % self._entry.size:
-            raise IndexDamaged(f"{self.path}: {len(entries)} bytes is no whole number of entries")
+            raise IndexDamaged(f"{self.path}: {len(entries)} bytes are no multiple of an entry")
 
     def _cut(self, entry_count: int) -> None:
-        entries = self._loaded()
+        entries = self._load()
         size = entry_count * self._entry.size
         if size < len(entries):
             del entries[size:]
@@ -235,7 +235,7 @@ class SparseIndex:
 
     def _count_at_most(self, wanted: int, field: int) -> int:
         """Entries, from the first on, whose `field` is at most `wanted`."""
-        entries, entry = self._loaded(), self._entry
+        entries, entry = self._load(), self._entry
         low, high = 0, len(entries) // entry.size
         while low < high:
             middle = (low + high) >> 1
@@ -246,7 +246,7 @@ class SparseIndex:
         return low
 
     def _entry_at(self, number: int) -> tuple[int, ...]:
-        return self._entry.unpack_from(self._loaded(), number * self._entry.size)
+        return self._entry.unpack_from(self._load(), number * self._entry.size)
 
 
 class OffsetIndex(SparseIndex):
@@ -258,15 +258,15 @@ class OffsetIndex(SparseIndex):
         super().__init__(disk, path, base, entry=_OFFSET_ENTRY, cache=cache)
 
     def position_at_or_before(self, offset: Offset) -> int:
-        """Where to begin looking for the batch with `offset`."""
+        """Where to start the search for the batch with `offset`."""
         number = self._count_at_most(offset - self.base, 0)
         return self._entry_at(number - 1)[1] if number else 0
 
-    def around(self, offset: Offset) -> tuple[int, int]:
+    def positions_around(self, offset: Offset) -> tuple[int, int]:
         """As above, and where the first indexed batch that ends at or after `offset` begins (-1
         when there is none).
         """
-        entries, entry = self._loaded(), _OFFSET_ENTRY
+        entries, entry = self._load(), _OFFSET_ENTRY
         number = self._count_at_most(offset - self.base - 1, 0)
         before = entry.unpack_from(entries, (number - 1) * entry.size)[1] if number else 0
         at = number * entry.size
@@ -315,7 +315,7 @@ class TimeIndex(SparseIndex):
 
     def append_if_later(self, entry: TimeIndexEntry) -> None:
         """Add it unless the newest entry already has that timestamp or a later one."""
-        entries = self._loaded()
+        entries = self._load()
         timestamp_ms, offset = entry
         newest, relative = NO_TIMESTAMP, -1
         if entries:
@@ -328,7 +328,7 @@ class TimeIndex(SparseIndex):
         return self._typed(count - 1) if count else None
 
     def at_or_before(self, timestamp_ms: int) -> TimeIndexEntry | None:
-        """Newest entry whose timestamp is at most the asked one."""
+        """Newest entry whose timestamp is at most the given one."""
         count = self._count_at_most(timestamp_ms, 0)
         return self._typed(count - 1) if count else None
 

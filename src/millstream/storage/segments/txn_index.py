@@ -27,7 +27,7 @@ class AbortedTransaction(NamedTuple):
     first_offset: Offset
     last_offset: Offset
     last_stable_offset: Offset
-    """Every transaction below this offset was decided when the marker was written."""
+    """Every transaction below this offset was complete when the marker was written."""
 
     def encode(self) -> bytes:
         return _ENTRY.pack(_VERSION, *self)

@@ -54,7 +54,7 @@ def test_every_version_moves(desk: LogDesk, version: int) -> None:
 
 def test_another_wish_replaces_the_first(desk: LogDesk) -> None:
     moves, steps = desk.logs.moves, StepBackground()
-    moves._around = moves._around._replace(background=steps)
+    moves._dependencies = moves._dependencies._replace(background=steps)
     assert ask(desk, request_for(THERE)) == ["NONE"]
     steps.run_next()
     assert ask(desk, request_for(THERE)) == ["NONE"]

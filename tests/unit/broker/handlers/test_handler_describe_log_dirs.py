@@ -75,7 +75,7 @@ def test_only_what_was_asked_for(desk: LogDesk) -> None:
 def test_a_copy_on_its_way_is_shown_in_its_new_place(desk: LogDesk) -> None:
     moves = desk.logs.moves
     steps = StepBackground()
-    moves._around = moves._around._replace(background=steps)
+    moves._dependencies = moves._dependencies._replace(background=steps)
     target = next(one.path for one in desk.logs.directories if one is not desk.leader.log.owner)
     moves.move(desk.leader.partition, target)
 

@@ -23,7 +23,7 @@ from millstream.broker.groups.service import OFFSETS_TOPIC
 from millstream.broker.requests.registry import SERVED
 from millstream.groups.records.entries import decode_batches
 from millstream.model.ids import Offset
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 from millstream.storage.log.reader import Isolation
 from millstream.testing.sim import virtual_loop
 from millstream.wire.api_keys import ApiKey
@@ -287,7 +287,7 @@ def test_offsets_topic_is_compacted_and_what_was_deleted_stays_deleted() -> None
             if one.partition.topic == OFFSETS_TOPIC:
                 one.roll()
                 desk.logs.flush(one, lambda _: None)
-        run_whole(desk.logs.store_checkpoints_steps())
+        run_blocking(desk.logs.store_checkpoints_steps())
         desk.logs.run_cleaner()
         kept = sum(len(_records(one)) for one in logs)
         assert kept < 10

@@ -26,7 +26,7 @@ from millstream.controller.image import (
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime.randomness import SeededRandomness
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 from millstream.wire.messages.pull_metadata import PullMetadataResponse
 
 ONE, TWO = BrokerId(1), BrokerId(2)
@@ -110,7 +110,7 @@ class History:
 
 def answers(news: MetadataDelta, piece_partitions: int) -> list[PullMetadataResponse]:
     """Over the wire."""
-    transfer: Transfer = run_whole(cut_chunks_steps(news, piece_partitions=piece_partitions))
+    transfer: Transfer = run_blocking(cut_chunks_steps(news, piece_partitions=piece_partitions))
     count = max(1, len(transfer.pieces))
     made = [response_of(transfer, transfer_id=3, piece=piece) for piece in range(count)]
     return [PullMetadataResponse.decode(one.encode(0), 0) for one in made]

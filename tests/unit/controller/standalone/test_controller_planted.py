@@ -14,7 +14,7 @@ from millstream.controller.cluster.fenced_writes import FencedWriter
 from millstream.controller.cluster.plans import Plan
 from millstream.coordination.port import Check, Session
 from millstream.model.invariant import InvariantViolated
-from millstream.runtime.scheduler import StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_blocking
 
 SEEDS = range(1, 41)
 
@@ -42,7 +42,7 @@ def image_before_the_write(patch: pytest.MonkeyPatch) -> None:
         plan = (
             cast("Plan[Any]", decided)
             if is_whole
-            else run_whole(cast("StepGenerator[Any]", decided))
+            else run_blocking(cast("StepGenerator[Any]", decided))
         )
         if plan.image is not before:
             self._move(before, plan)

@@ -27,7 +27,7 @@ def entry(configs: BrokerConfigs, name: str) -> ConfigEntry:
     return configs.describe_broker([name])[0]
 
 
-def told(one: ConfigEntry) -> list[tuple[str, str | None, int]]:
+def synonyms(one: ConfigEntry) -> list[tuple[str, str | None, int]]:
     return [(synonym.name, synonym.value, int(synonym.source)) for synonym in one.synonyms]
 
 
@@ -58,7 +58,7 @@ def test_own_dynamic_wins_over_default_dynamic_over_file_over_default() -> None:
     assert configs.get_int(name) == 2
     configs.set_dynamic(broker={name: "3"}, default={name: "2"})
     assert configs.get_int(name) == 3
-    assert told(entry(configs, name)) == [
+    assert synonyms(entry(configs, name)) == [
         (name, "3", 2),
         (name, "2", 3),
         (name, "1", 4),
@@ -258,11 +258,11 @@ def test_id_can_be_handed_in() -> None:
 
 def test_subscribers_hear_of_a_change_when_it_is_so() -> None:
     configs = BrokerConfigs({})
-    heard = []
-    configs.subscribe(lambda: heard.append(configs.get_int("max.connections")))
+    received = []
+    configs.subscribe(lambda: received.append(configs.get_int("max.connections")))
     configs.set_dynamic(broker={"max.connections": "5"}, default={})
     configs.set_dynamic(broker={}, default={"max.connections": "6"})
-    assert heard == [5, 6]
+    assert received == [5, 6]
 
 
 def test_stored_setting_that_cannot_be_is_passed_over() -> None:
@@ -307,7 +307,7 @@ def test_change_that_cannot_be_is_refused() -> None:
 
 
 def test_change_looks_at_what_the_other_level_has() -> None:
-    """Valid alone, but not over what is set for all brokers."""
+    """Valid by itself, but not over what is set for all brokers."""
     configs = BrokerConfigs({})
     configs.set_dynamic(broker={}, default={"log.cleaner.max.compaction.lag.ms": "5"})
     with pytest.raises(InvalidConfigRequest):
@@ -328,20 +328,20 @@ def test_value_is_described_with_where_it_comes_from() -> None:
     configs = BrokerConfigs({"num.partitions": " 3 "})
     one = entry(configs, "num.partitions")
     assert (one.value, one.source, one.is_read_only) == ("3", ConfigSource.STATIC_BROKER, True)
-    assert told(one) == [("num.partitions", " 3 ", 4), ("num.partitions", "1", 5)]
+    assert synonyms(one) == [("num.partitions", " 3 ", 4), ("num.partitions", "1", 5)]
     assert not entry(configs, "max.connections").is_read_only
 
 
 def test_units_of_one_time_are_synonyms_after_the_key_itself() -> None:
     configs = BrokerConfigs({"log.retention.hours": "5"})
-    assert told(entry(configs, "log.retention.ms")) == []
+    assert synonyms(entry(configs, "log.retention.ms")) == []
     assert entry(configs, "log.retention.ms").value is None
-    assert told(entry(configs, "log.retention.hours")) == [
+    assert synonyms(entry(configs, "log.retention.hours")) == [
         ("log.retention.hours", "5", 4),
         ("log.retention.hours", "168", 5),
     ]
     configs.set_dynamic(broker={"log.retention.ms": "9"}, default={})
-    assert told(entry(configs, "log.retention.ms")) == [
+    assert synonyms(entry(configs, "log.retention.ms")) == [
         ("log.retention.ms", "9", 2),
         ("log.retention.hours", "5", 4),
         ("log.retention.hours", "168", 5),
@@ -352,7 +352,7 @@ def test_topic_describes_its_own_value_over_the_brokers() -> None:
     configs = BrokerConfigs({"log.segment.bytes": "2097152"})
     own = configs.describe_topic({"segment.bytes": " 4194304"}, ["segment.bytes"])[0]
     assert (own.value, own.source) == ("4194304", ConfigSource.TOPIC)
-    assert told(own) == [
+    assert synonyms(own) == [
         ("segment.bytes", "4194304", 1),
         ("log.segment.bytes", "2097152", 4),
         ("log.segment.bytes", "1073741824", 5),
@@ -368,7 +368,7 @@ def test_default_of_all_brokers_is_described_alone() -> None:
     configs.set_dynamic(broker={"max.connections": "3"}, default={"max.connections": "2"})
     (only,) = configs.describe_default(None)
     assert (only.value, only.source) == ("2", ConfigSource.DYNAMIC_DEFAULT_BROKER)
-    assert told(only) == [("max.connections", "2", 3)]
+    assert synonyms(only) == [("max.connections", "2", 3)]
 
 
 def test_internal_key_is_not_shown() -> None:

@@ -73,18 +73,18 @@ def test_text_of_another_type_is_refused_by_name(kind: ConfigType, text: str) ->
 
 
 @pytest.mark.parametrize(
-    ("rule", "good", "bad", "told"),
+    ("rule", "good", "bad", "allowed"),
     [
-        (at_least(1), "1", "0", "a whole number of 32 bits, at least 1"),
-        (between(1, 3), "3", "4", "a whole number of 32 bits, between 1 and 3"),
+        (at_least(1), "1", "0", "an int32, at least 1"),
+        (between(1, 3), "3", "4", "an int32, between 1 and 3"),
     ],
 )
-def test_rule_bounds_a_number(rule: object, good: str, bad: str, told: str) -> None:
+def test_rule_bounds_a_number(rule: object, good: str, bad: str, allowed: str) -> None:
     bounded = key(ConfigType.INT)._replace(rule=rule)  # type: ignore[arg-type]
     assert bounded.parse(good) == int(good)
     with pytest.raises(InvalidValue) as caught:
         bounded.parse(bad)
-    assert caught.value.allowed == told
+    assert caught.value.allowed == allowed
 
 
 def test_rule_names_the_texts() -> None:

@@ -32,7 +32,7 @@ def test_key_is_on_the_page(name: str) -> None:
 
 
 def test_every_broker_key_is_read_by_the_code() -> None:
-    """A key that is shown works: nobody could obey one whose name is nowhere."""
+    """A key that is shown works: no one could use one whose name is nowhere."""
     topic_defaults = {name for key in TOPIC_KEYS.values() for name in key.synonyms}
     fallbacks = {name for others in FALLBACKS.values() for name, _ in others}
     unread = set(BROKER_KEYS) - topic_defaults - fallbacks - _texts_in_code()

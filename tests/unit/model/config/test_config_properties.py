@@ -49,7 +49,7 @@ def test_file_is_read_as_java_reads_it(text: str, settings: dict[str, str]) -> N
 
 def test_lines_are_counted_over_comments_and_continuations() -> None:
     text = "# one\na=1\\\n  2\n\nb=3"
-    assert [(one.name, one.place) for one in read_properties(text)] == [
+    assert [(one.name, one.origin) for one in read_properties(text)] == [
         ("a", "line 2"),
         ("b", "line 5"),
     ]
@@ -83,7 +83,7 @@ def load(path: Path, text: str, environment: dict[str, str] | None = None) -> Se
 
 
 def test_file_of_kafka_is_taken_with_warnings(tmp_path: Path) -> None:
-    """Keys without effect and those nobody knows are warned about."""
+    """Keys without effect and unknown ones are warned about."""
     file = tmp_path / "server.properties"
     settings = load(
         file,
@@ -121,11 +121,11 @@ def test_bad_value_is_told_with_file_line_and_what_is_allowed(tmp_path: Path, li
     name, _, value = line.partition("=")
     with pytest.raises(InvalidConfig) as caught:
         load(file, f"# settings\n\n{line}\n")
-    told = str(caught.value)
-    assert told.startswith(f"{file}, line 3: ")
-    assert name in told
-    assert repr(value) in told
-    assert "it must be" in told
+    message = str(caught.value)
+    assert message.startswith(f"{file}, line 3: ")
+    assert name in message
+    assert repr(value) in message
+    assert "it must be" in message
 
 
 def test_missing_file_is_an_os_error(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_bad_value_in_toml_is_told_with_its_line(tmp_path: Path) -> None:
 
 
 def test_toml_place_is_the_name_where_no_line_can_be_found() -> None:
-    assert read_toml('a = { b = "1" }')[0].place == "a.b"
+    assert read_toml('a = { b = "1" }')[0].origin == "a.b"
 
 
 # -- the environment ---------------------------------------------------------------------------

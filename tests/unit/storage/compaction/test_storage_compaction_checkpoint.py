@@ -17,9 +17,9 @@ from kits.storage.manager_stories import ONE, TWO, Broker
 from millstream.model.errors import OperatingError
 from millstream.model.ids import LeaderEpoch, Offset
 from millstream.storage import names
-from millstream.storage.compaction.cleaner import POSTPONED_S
-from millstream.storage.compaction.log_cleaning import End
-from millstream.storage.compaction.recovery_points import Checkpointing
+from millstream.storage.compaction.cleaner import RETRY_DELAY_S
+from millstream.storage.compaction.log_cleaning import CleaningEnd
+from millstream.storage.compaction.recovery_points import RecoveryPointCheckpoint
 from millstream.storage.directories.checkpoints import read_offsets
 from millstream.storage.flush import FlushJob
 from millstream.storage.log.base import LogBase
@@ -61,7 +61,7 @@ def test_a_log_that_was_never_flushed_is_flushed_stored_and_cleaned() -> None:
     bench = rolled()
     assert bench.cleaner.run_once() == PARTITION
     assert bench.background.run_all() == ["flush", "store", *CLEANING]
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     assert bench.values() == [(b"a", b"2")]
     assert stored_point(sim_disk(bench)) == 2
     bench.check()
@@ -134,7 +134,7 @@ def test_a_log_that_rolls_meanwhile_is_cleaned_as_far_as_the_file_says() -> None
     bench.log.set_high_watermark(bench.log.log_end)
     run_until(bench, "map keys")
     bench.background.run_all()
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     assert bench.state() == {b"a": b"4", b"b": b"5"}
     bench.check()
 
@@ -179,7 +179,7 @@ def test_a_flush_that_fails_takes_the_directory_offline_and_nothing_is_cleaned()
     bench.cleaner.run_once()
     assert bench.background.run_all() == ["flush"]
     assert bench.opened.owner.failure is not None
-    assert bench.is_clean(), "it is left alone"
+    assert bench.is_clean(), "it is not cleaned again"
 
 
 def test_without_room_for_the_checkpoint_what_is_trusted_is_cleaned() -> None:
@@ -198,7 +198,7 @@ def test_without_room_for_the_checkpoint_what_is_trusted_is_cleaned() -> None:
     assert bench.background.run_all() == ["flush", "store", *CLEANING]
     assert bench.values() == [(b"a", b"2"), (b"a", b"3"), (b"a", b"4")]
     assert bench.is_clean(), "not at once again"
-    bench.clock.advance(int(POSTPONED_S * 1000))
+    bench.clock.advance(int(RETRY_DELAY_S * 1000))
     bench.clean()
     assert bench.values() == [(b"a", b"4")]
 
@@ -254,7 +254,7 @@ def first_broken_promise(*, limit: int = 600) -> str | None:
     while (name := bench.background.run_next()) is not None:
         if name == "store":
             sim_disk(bench).mark("stored")
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     assert len(bench.records()) == len(before) - 3, "a=0, a=2 and a=4 are gone"
     count = 0
     for state in crash_states(recording, limit=limit, seed=11):
@@ -294,8 +294,8 @@ def test_the_explorer_notices_a_flush_that_was_skipped(monkeypatch: pytest.Monke
     """The planted bug: the recovery point is stored for what was not synced."""
     monkeypatch.setattr(FlushJob, "run", lambda job: None)
 
-    def without_syncs(steps: Checkpointing, end_offset: Offset) -> None:
+    def without_syncs(steps: RecoveryPointCheckpoint, end_offset: Offset) -> None:
         flush_now(steps.log, steps._flushed)
 
-    monkeypatch.setattr(Checkpointing, "start", without_syncs)
+    monkeypatch.setattr(RecoveryPointCheckpoint, "start", without_syncs)
     assert first_broken_promise() is not None

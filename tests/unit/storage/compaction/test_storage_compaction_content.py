@@ -110,7 +110,7 @@ def test_a_second_cleaning_without_new_data_has_nothing_to_do(bench: Bench) -> N
     bench.seal()
     bench.clean()
     assert bench.is_clean()
-    assert bench.log.first_dirty == 2
+    assert bench.log.first_dirty_offset == 2
 
 
 def test_small_segments_are_merged_up_to_segment_bytes(bench: Bench) -> None:
@@ -258,7 +258,7 @@ def test_tombstones_behind_the_maps_end_get_no_horizon_yet() -> None:
         bench.put(a=None)
         bench.seal()
         assert first_cleaning(bench) == flags
-        assert bench.log.first_dirty == mapped_end
+        assert bench.log.first_dirty_offset == mapped_end
 
 
 def test_a_batch_that_only_half_fits_the_map_gets_no_horizon_either() -> None:
@@ -266,7 +266,7 @@ def test_a_batch_that_only_half_fits_the_map_gets_no_horizon_either() -> None:
     bench.append([(b"a", b"1"), (b"x", None), (b"a", b"2"), (b"y", b"1")])
     bench.seal()
     assert first_cleaning(bench) == [False]
-    assert bench.log.first_dirty == 1
+    assert bench.log.first_dirty_offset == 1
     assert bench.values() == [(b"a", b"1"), (b"x", None), (b"a", b"2"), (b"y", b"1")]
     bench.background.run_all()
     assert bench.values() == [(b"x", None), (b"a", b"2"), (b"y", b"1")]
@@ -281,7 +281,7 @@ def test_a_map_of_one_key_still_gets_through() -> None:
         bench.append([(b"a", b"%d" % number), (b"b", b"%d" % number), (b"c", b"%d" % number)])
     bench.seal()
     bench.clean()
-    assert bench.log.first_dirty == 30
+    assert bench.log.first_dirty_offset == 30
     assert bench.state() == {b"a": b"9", b"b": b"9", b"c": b"9"}
     assert len(bench.reports) > 5
     assert bench.values() == [(b"a", b"9"), (b"b", b"9"), (b"c", b"9")]

@@ -14,7 +14,7 @@ from kits.storage.compaction_kit import (
 from millstream.model.ids import Offset
 from millstream.runtime.disk import remove_tree
 from millstream.storage import names
-from millstream.storage.compaction.log_cleaning import End
+from millstream.storage.compaction.log_cleaning import CleaningEnd
 from millstream.storage.log.reader import Isolation
 from millstream.testing.log_kit import PARTITION
 from millstream.testing.sim.clock import ManualClock
@@ -62,7 +62,7 @@ def test_the_story_has_all_steps() -> None:
     ran = bench.background.run_all()
     swap = ["write", "swap", "swap", "swap", "swap"]
     assert ran == ["map keys", *swap * GROUPS, "write"]
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     assert len(AFTER) < len(BEFORE)
 
 
@@ -87,7 +87,7 @@ def test_power_lost_at_any_moment() -> None:
     recording = disk.record()
     bench.cleaner.run_once()
     bench.background.run_all()
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     count = 0
     for state in crash_states(recording, limit=400, seed=11):
         again = Bench(state.disk, clock=ManualClock())
@@ -112,7 +112,7 @@ def with_worthless_segment() -> Bench:
 
 @pytest.mark.parametrize("jobs", range(12))
 def test_a_segment_that_came_to_nothing_leaves_no_hole_and_does_not_come_back(jobs: int) -> None:
-    """The stored recovery point is old, so recovery looks for holes between the segments."""
+    """The stored recovery point is old, so recovery checks for holes between the segments."""
     bench = with_worthless_segment()
     bench.cleaner.run_once()
     for _ in range(jobs):
@@ -157,7 +157,7 @@ def test_appends_and_reads_go_on_between_steps(jobs: int) -> None:
     assert set(AFTER) - set(BEFORE) == set()
     assert set(AFTER) <= set(in_between)
     bench.background.run_all()
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     bench.check()
     assert bench.state()[b"k1"] == b"during29".ljust(200, b".")
     bench.settle_watermarks()
@@ -177,7 +177,7 @@ def test_a_truncation_between_steps_is_not_undone(jobs: int, end: int) -> None:
     sim_disk(bench).mark("truncated")
     found = bench.records()
     bench.background.run_all()
-    assert bench.reports[0].end in (End.VOID, End.CLEANED)
+    assert bench.reports[0].end in (CleaningEnd.VOID, CleaningEnd.CLEANED)
     assert bench.records() == found
     assert not bench.strange_files()
     bench.check()
@@ -231,7 +231,7 @@ def test_retention_between_steps_takes_what_it_wants(jobs: int, start: int) -> N
     bench.opened.owner.store(names.LOG_STARTS, {PARTITION: Offset(start)})
     bench.log.remove_segments_below_start()
     bench.background.run_all()
-    assert bench.reports[0].end in (End.VOID, End.CLEANED)
+    assert bench.reports[0].end in (CleaningEnd.VOID, CleaningEnd.CLEANED)
     assert not bench.strange_files()
     bench.check()
     visible = [one for one in AFTER if one.offset >= start]
@@ -250,7 +250,7 @@ def test_a_log_deleted_between_steps_is_left_alone(jobs: int) -> None:
     bench.disk.rename(bench.log.context.directory, doomed)
     files = bench.disk.list_directory(doomed)
     bench.background.run_all()
-    assert bench.reports[-1].end is End.ABANDONED
+    assert bench.reports[-1].end is CleaningEnd.ABANDONED
     assert bench.disk.list_directory(doomed) == files
     assert not bench.disk.exists(bench.log.context.directory)
     assert bench.opened.owner.failure is None
@@ -262,7 +262,7 @@ def test_a_clean_stop_between_steps(jobs: int) -> None:
     bench = after(jobs)
     bench.cleaner.stop()
     bench.background.run_all()
-    assert bench.reports[-1].end is End.ABANDONED
+    assert bench.reports[-1].end is CleaningEnd.ABANDONED
     again = bench.reopened(is_clean=True)
     check_content(again, f"stopped after {jobs} jobs")
 
@@ -300,5 +300,5 @@ def test_steps_are_resumed_when_the_background_was_full() -> None:
         assert not bench.background.queue
         bench.background.room = 1
         bench.cleaner.run_once()
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     assert bench.records() == AFTER

@@ -28,9 +28,9 @@ from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.compaction.cleaner import Cleaner, CleanerLimits
-from millstream.storage.compaction.log_cleaning import CleaningReport, End
-from millstream.storage.compaction.source import OutputLimits, Pacing, Source, grouped, walk
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.compaction.log_cleaning import CleaningEnd, CleaningReport
+from millstream.storage.compaction.source import OutputLimits, Pacing, Source, group_sources, walk
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.throttle import CancelFlag, CleaningCancelled, Throttle
 from millstream.testing.log_kit import PARTITION, read_all
 from millstream.testing.record_batches import BatchSpec, build_batch
@@ -68,7 +68,7 @@ def test_a_corrupt_batch_makes_one_log_uncleanable_and_the_others_go_on() -> Non
     cleaner.on_report = reports.append
     cleaner.run_once()
     background.run_all()
-    assert [report.end for report in reports] == [End.CORRUPT, End.CLEANED]
+    assert [report.end for report in reports] == [CleaningEnd.CORRUPT, CleaningEnd.CLEANED]
     assert "CRC" in cleaner.uncleanable[PARTITION]
     assert good.values() == [(b"a", b"2")]
     assert not bad.strange_files()
@@ -81,7 +81,7 @@ def test_a_full_disk_only_postpones() -> None:
     bench = filled()
     fault = DiskFault(operation="write", errno=errno.ENOSPC, path_part=".cleaned", times=None)
     sim_disk(bench).faults.plan(fault)
-    assert run(bench).end is End.DISK_FULL
+    assert run(bench).end is CleaningEnd.DISK_FULL
     assert not bench.strange_files()
     assert bench.opened.owner.failure is None
     assert bench.records() == filled().records()
@@ -108,7 +108,7 @@ def test_any_other_disk_error_takes_the_directory_offline(operation: str, path_p
     bench = filled()
     fault = DiskFault(operation=operation, errno=errno.EIO, path_part=path_part)  # type: ignore[arg-type]
     sim_disk(bench).faults.plan(fault)
-    assert run(bench).end is End.FAILED
+    assert run(bench).end is CleaningEnd.FAILED
     assert bench.opened.owner.failure is not None
     sim_disk(bench).faults.heal()
     sim_disk(bench).kill()
@@ -122,7 +122,7 @@ def test_a_batch_that_may_not_be_decompressed_is_named() -> None:
     bench.append([(b"a", b"x" * 5000)], codec=Codec.GZIP)
     bench.seal()
     bench.log.config = replace(COMPACT, decompressed_batch_bytes_max=1000)
-    assert run(bench).end is End.CORRUPT
+    assert run(bench).end is CleaningEnd.CORRUPT
     assert "decompresses to more" in bench.cleaner.uncleanable[PARTITION]
 
 
@@ -173,7 +173,7 @@ def paced(bytes_per_s: float) -> tuple[ManualClock, Throttle, list[float]]:
 
 
 def test_a_changed_rate_counts_for_the_pause_that_has_begun() -> None:
-    """At a byte a second it would have been for ever."""
+    """At a byte a second it would have been forever."""
     clock, waits = ManualClock(), list[float]()
 
     def pause(_: CancelFlag, seconds: float) -> None:
@@ -231,13 +231,13 @@ def test_groups_respect_offset_span_and_index_size() -> None:
 
     limits = OutputLimits(segment_bytes=100, segment_index_bytes=10**6, index_interval_bytes=10)
     near = [source(0, 10), source(10, 20), source(20, 30)]
-    assert [len(group) for group in grouped(near, limits)] == [3]
+    assert [len(group) for group in group_sources(near, limits)] == [3]
     wide = [source(0, 10), source(10, 2**31), source(2**31, 2**31 + 1)]
-    assert [len(group) for group in grouped(wide, limits)] == [2, 1]
+    assert [len(group) for group in group_sources(wide, limits)] == [2, 1]
     small_index = limits._replace(segment_index_bytes=24)
-    assert [len(group) for group in grouped(near, small_index)] == [2, 1]
+    assert [len(group) for group in group_sources(near, small_index)] == [2, 1]
     heavy = [source(0, 10, 60), source(10, 20, 40), source(20, 30, 1)]
-    assert [len(group) for group in grouped(heavy, limits)] == [2, 1]
+    assert [len(group) for group in group_sources(heavy, limits)] == [2, 1]
 
 
 # -- the manager and real threads
@@ -251,9 +251,9 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
     async def scenario() -> None:
         randomness = SeededRandomness(3)
         background = ThreadBackground(asyncio.get_running_loop())
-        seams = Seams(OsDisk(), SystemClock(), randomness, background)
+        dependencies = StorageDependencies(OsDisk(), SystemClock(), randomness, background)
         limits = CleanerLimits(key_map_bytes=64 * 1024)
-        manager = LogManager(seams, [str(tmp_path)], cleaner_limits=limits)
+        manager = LogManager(dependencies, [str(tmp_path)], cleaner_limits=limits)
         config = replace(COMPACT, segment_bytes=16 * 1024, file_delete_delay_ms=0)
         manager.start(lambda *_: config)
         log = manager.create(TopicPartition("t", 0), topic_id(randomness), config)
@@ -275,7 +275,7 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
         await flushed.wait()
         manager.store_checkpoints()
         # The first report may be of a cleaning that began before the flush.
-        while log.first_dirty < log.segments.active.base_offset:
+        while log.first_dirty_offset < log.segments.active.base_offset:
             reported.clear()
             manager.run_cleaner()
             await reported.wait()
@@ -284,10 +284,12 @@ def test_appends_go_on_while_real_threads_clean(tmp_path: Path) -> None:
         assert await background.close(timeout_s=20) == []
         manager.close(broker_epoch=BrokerEpoch(1))
         inline = StepBackground()
-        again = LogManager(Seams(OsDisk(), SystemClock(), randomness, inline), [str(tmp_path)])
+        again = LogManager(
+            StorageDependencies(OsDisk(), SystemClock(), randomness, inline), [str(tmp_path)]
+        )
         again.start(lambda *_: config)
         log = again.get(TopicPartition("t", 0))
-        assert log.first_dirty > 1000
+        assert log.first_dirty_offset > 1000
         assert state_of(read_all(log, size_max=1 << 20)) == expected
         again.close()
 
@@ -302,7 +304,7 @@ def test_the_manager_deletes_a_topic_under_the_cleaner() -> None:
     disk = SimDisk(directories=[ROOT])
     background = StepBackground()
     randomness = SeededRandomness(3)
-    manager = LogManager(Seams(disk, ManualClock(), randomness, background), [ROOT])
+    manager = LogManager(StorageDependencies(disk, ManualClock(), randomness, background), [ROOT])
     manager.start(lambda *_: COMPACT)
     for jobs in range(14):
         log = manager.create(PARTITION, topic_id(randomness), COMPACT)

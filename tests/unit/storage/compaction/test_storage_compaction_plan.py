@@ -28,22 +28,24 @@ RULES = CleaningRules(dirty_ratio_min=0.5, lag_min_ms=0, lag_max_ms=FOREVER)
 def facts(
     *segments: tuple[int, int],
     active: int = 100,
-    first_dirty: int = 0,
+    first_dirty_offset: int = 0,
     limit: int = 1000,
     start: int = 0,
 ) -> LogFacts:
     closed = [SegmentFacts(Offset(base), size) for base, size in segments]
-    return LogFacts(closed, Offset(active), Offset(start), Offset(limit), Offset(first_dirty))
+    return LogFacts(
+        closed, Offset(active), Offset(start), Offset(limit), Offset(first_dirty_offset)
+    )
 
 
 def test_everything_closed_is_dirty_at_first() -> None:
     dirty = find_dirty(facts((0, 10), (50, 30)), RULES, NOW)
-    assert (dirty.first_dirty, dirty.end_offset) == (0, 100)
+    assert (dirty.first_dirty_offset, dirty.end_offset) == (0, 100)
     assert (dirty.clean_bytes, dirty.dirty_bytes, dirty.ratio) == (0, 40, 1.0)
 
 
 def test_the_ratio_weighs_dirty_against_all_that_is_cleanable() -> None:
-    dirty = find_dirty(facts((0, 30), (50, 10), first_dirty=50), RULES, NOW)
+    dirty = find_dirty(facts((0, 30), (50, 10), first_dirty_offset=50), RULES, NOW)
     assert (dirty.clean_bytes, dirty.dirty_bytes, dirty.ratio) == (30, 10, 0.25)
     assert not is_worth_cleaning(dirty, RULES)
     assert is_worth_cleaning(dirty, RULES._replace(dirty_ratio_min=0.249))
@@ -61,7 +63,7 @@ def test_nothing_is_cleaned_past_the_last_stable_offset() -> None:
 def test_a_log_without_closed_segments_has_nothing_to_clean() -> None:
     assert not is_worth_cleaning(find_dirty(facts(active=0), RULES, NOW), RULES)
     ratio_zero = RULES._replace(dirty_ratio_min=0.0)
-    done = facts((0, 10), first_dirty=100)
+    done = facts((0, 10), first_dirty_offset=100)
     assert not is_worth_cleaning(find_dirty(done, ratio_zero, NOW), ratio_zero)
 
 
@@ -79,7 +81,7 @@ def test_min_lag_stops_at_the_first_young_segment() -> None:
 def test_max_lag_makes_a_little_dirt_worth_it() -> None:
     rules = RULES._replace(lag_max_ms=1000)
     old = SegmentFacts(Offset(50), 1, first_timestamp_ms=TimestampMs(NOW - 1001))
-    log = facts(first_dirty=50)._replace(closed=[SegmentFacts(Offset(0), 1000), old])
+    log = facts(first_dirty_offset=50)._replace(closed=[SegmentFacts(Offset(0), 1000), old])
     assert is_worth_cleaning(find_dirty(log, rules, NOW), rules)
     younger = old._replace(first_timestamp_ms=TimestampMs(NOW - 1000))
     log = log._replace(closed=[SegmentFacts(Offset(0), 1000), younger])
@@ -87,8 +89,8 @@ def test_max_lag_makes_a_little_dirt_worth_it() -> None:
 
 
 def test_a_checkpoint_below_the_log_start_begins_at_the_start() -> None:
-    dirty = find_dirty(facts((40, 10), start=45, first_dirty=3), RULES, NOW)
-    assert (dirty.first_dirty, dirty.dirty_bytes) == (45, 10)
+    dirty = find_dirty(facts((40, 10), start=45, first_dirty_offset=3), RULES, NOW)
+    assert (dirty.first_dirty_offset, dirty.dirty_bytes) == (45, 10)
 
 
 # -- with a real log
@@ -160,12 +162,12 @@ def test_the_checkpoint_survives_a_restart_and_follows_a_truncation() -> None:
         bench.put(**{f"k{number}": "y" * 300})
     bench.seal()
     bench.clean()
-    assert bench.log.first_dirty == 12
-    bench.opened.owner.store(names.CLEANER_OFFSETS, {PARTITION: bench.log.first_dirty})
+    assert bench.log.first_dirty_offset == 12
+    bench.opened.owner.store(names.CLEANER_OFFSETS, {PARTITION: bench.log.first_dirty_offset})
     bench = bench.reopened()
-    assert bench.log.first_dirty == 12
+    assert bench.log.first_dirty_offset == 12
     end = bench.log.truncate_to(Offset(7), is_unclean=True)
-    assert bench.log.first_dirty == end
+    assert bench.log.first_dirty_offset == end
     assert bench.opened.owner.stored(names.CLEANER_OFFSETS, PARTITION) == end
 
 
@@ -175,7 +177,7 @@ def test_a_checkpoint_beyond_the_log_end_is_not_believed_later() -> None:
     bench.put(a="1")
     bench.opened.owner.store(names.CLEANER_OFFSETS, {PARTITION: Offset(50)})
     bench = bench.reopened()
-    assert bench.log.first_dirty == 1
+    assert bench.log.first_dirty_offset == 1
     assert bench.opened.owner.stored(names.CLEANER_OFFSETS, PARTITION) == 1
 
 
@@ -201,10 +203,12 @@ def test_the_dirtiest_log_comes_first(dirtier: int) -> None:
         flush=flush_now,
     )
     cleaner.run_once()
-    assert benches[dirtier].log.cleaning is not None
-    assert benches[1 - dirtier].log.cleaning is None
+    assert benches[dirtier].log.maintenance is not None
+    assert benches[1 - dirtier].log.maintenance is None
     background.run_all()
-    assert all(bench.log.first_dirty == 2 for bench in benches), "the other one follows by itself"
+    assert all(bench.log.first_dirty_offset == 2 for bench in benches), (
+        "the other one follows by itself"
+    )
 
 
 def test_logs_that_are_not_compacted_are_left_alone() -> None:

@@ -22,7 +22,7 @@ from millstream.model.ids import LeaderEpoch, Offset, TopicPartition
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
 from millstream.storage.compaction.cleaner import Cleaner
-from millstream.storage.compaction.log_cleaning import CleaningReport, End
+from millstream.storage.compaction.log_cleaning import CleaningEnd, CleaningReport
 from millstream.storage.log.reader import Isolation
 from millstream.testing.log_kit import PARTITION
 from millstream.testing.record_batches import BatchSpec, build_batch
@@ -97,7 +97,7 @@ def test_a_stop_on_a_failed_disk_takes_the_directory_offline() -> None:
     bench.cleaner.stop()
     assert bench.opened.owner.failure is not None
     bench.background.run_all()
-    assert bench.reports[-1].end is End.ABANDONED
+    assert bench.reports[-1].end is CleaningEnd.ABANDONED
     sim_disk(bench).kill()
     again = Bench(sim_disk(bench).after_kill(), clock=bench.clock)
     assert set(AFTER) <= set(again.records())
@@ -111,7 +111,7 @@ def test_a_stopped_cleaner_submits_nothing_more() -> None:
         bench.cleaner.stop()
         bench.background.run_next()
         assert not bench.background.queue, jobs
-        assert bench.reports[-1].end is End.ABANDONED
+        assert bench.reports[-1].end is CleaningEnd.ABANDONED
 
 
 # -- without free descriptors
@@ -129,7 +129,7 @@ def test_missing_descriptors_only_postpone(
     bench.cleaner.run_once()
     sim_disk(bench).faults.fail_next(operation, number, path_part=path_part)
     bench.background.run_all()
-    assert bench.reports[0].end is End.NO_DESCRIPTORS
+    assert bench.reports[0].end is CleaningEnd.NO_DESCRIPTORS
     assert bench.opened.owner.failure is None
     assert not bench.strange_files()
     assert bench.cleaner.run_once() is None, "not at once again"
@@ -165,7 +165,7 @@ def test_a_swap_without_descriptors_goes_on_later(step: int) -> None:
     assert bench.cleaner.in_progress == PARTITION
     bench.cleaner.run_once()
     bench.background.run_all()
-    assert bench.reports[0].end is End.CLEANED
+    assert bench.reports[0].end is CleaningEnd.CLEANED
     assert bench.records() == AFTER
     assert not bench.strange_files()
 
@@ -200,7 +200,7 @@ def test_make_room_without_descriptors_does_not_lose_the_swap() -> None:
     with pytest.raises(OSError, match="open files"):
         bench.log.make_room()
     bench.background.run_all()
-    assert bench.reports[0].end is End.VOID
+    assert bench.reports[0].end is CleaningEnd.VOID
     assert not bench.strange_files()
     assert bench.opened.owner.failure is None
     assert bench.log.make_room() > 0
@@ -208,7 +208,7 @@ def test_make_room_without_descriptors_does_not_lose_the_swap() -> None:
 
 
 def test_an_abort_that_found_no_room_in_the_list_is_not_forgotten() -> None:
-    """I-23. The marker is kept for records behind the map: readers must still be told."""
+    """I-23. The marker is kept for records behind the map: readers still need it."""
     bench = Bench(SimDisk(directories=[ROOT]), key_map_bytes=24 * 4)
     bench.put(a="1", b="1", c="1")
     bench.put(a="2", b="2", c="2")
@@ -221,7 +221,7 @@ def test_an_abort_that_found_no_room_in_the_list_is_not_forgotten() -> None:
     bench.cleaner.run_once()
     sim_disk(bench).faults.plan(fault)
     bench.background.run_all()
-    assert bench.reports[0].end is End.DISK_FULL
+    assert bench.reports[0].end is CleaningEnd.DISK_FULL
     assert bench.state(Isolation.COMMITTED) == expected
     sim_disk(bench).faults.heal()
     bench.clock.advance(60_000)
@@ -265,13 +265,13 @@ def test_a_log_too_damaged_to_be_weighed_does_not_keep_others_from_their_turn() 
     assert cleaner.run_once() == other
     background.run_all()
     assert [(one.partition, one.end) for one in reports] == [
-        (PARTITION, End.CORRUPT),
-        (other, End.CLEANED),
+        (PARTITION, CleaningEnd.CORRUPT),
+        (other, CleaningEnd.CLEANED),
     ]
     assert list(cleaner.uncleanable) == [PARTITION]
     assert good.values() == [(b"a", b"2")]
     assert cleaner.run_once() is None
-    assert len(reports) == 2, "told once"
+    assert len(reports) == 2, "reported once"
 
 
 # -- strange times

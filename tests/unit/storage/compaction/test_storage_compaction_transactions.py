@@ -5,7 +5,7 @@ import pytest
 from kits.storage.compaction_kit import RETENTION_MS, Bench
 from millstream.model.errors import OutOfOrderSequence, StaleProducerEpoch
 from millstream.model.ids import LeaderEpoch, Offset, ProducerId
-from millstream.storage.compaction.log_cleaning import End
+from millstream.storage.compaction.log_cleaning import CleaningEnd
 from millstream.storage.log.reader import Isolation
 from millstream.storage.producers.machine import Origin
 from millstream.storage.segments.batch_attributes import DELETE_HORIZON_BIT
@@ -238,6 +238,6 @@ def test_a_transaction_index_that_lies_makes_the_log_uncleanable() -> None:
     bench.disk.remove(f"{bench.log.context.directory}/{'0' * 20}.txnindex")
     bench.cleaner.run_once()
     bench.background.run_all()
-    assert [report.end for report in bench.reports] == [End.CORRUPT]
+    assert [report.end for report in bench.reports] == [CleaningEnd.CORRUPT]
     assert "transaction index" in next(iter(bench.cleaner.uncleanable.values()))
     assert (b"a", b"committed") in bench.values()

@@ -1,4 +1,4 @@
-"""Every place that finds no room says so of its log directory, and nobody else's (ADR 0006)."""
+"""Every place that finds no room says so of its log directory, and of no other (ADR 0006)."""
 
 import errno
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def broker() -> Broker:
 
 
 def is_full(directory: LogDirectory) -> bool:
-    """Asked anew each time: a type checker takes an attribute for what it was."""
+    """Read again each time: a type checker takes an attribute for what it was."""
     return directory.is_full
 
 

@@ -121,7 +121,7 @@ def test_the_topics_compression_type_is_what_is_stored(codec: Codec, wanted: Cod
 
 @pytest.mark.parametrize("codec", [one for one in Codec if one is not Codec.NONE])
 def test_a_marker_stays_readable_in_a_topic_with_a_compression_type(codec: Codec) -> None:
-    """Everybody who follows transactions reads markers without decompressing."""
+    """All that follow transactions read markers without decompressing."""
     story = Story(config=replace(SMALL_SEGMENTS, compression=codec))
     story.put(b"a", spec=of_producer(1, 0, txn=True))
     story.end(1, is_commit=True)
@@ -151,7 +151,7 @@ def test_a_retry_is_told_the_append_time_of_the_first_try() -> None:
 
 
 def test_a_wrong_largest_timestamp_in_the_header_is_repaired() -> None:
-    """Look-ups by time and retention trust the header."""
+    """Searches by time and retention trust the header."""
     story = Story()
     lie = with_bytes(
         batch_of(b"a", b"b", stamps=[NOW, NOW + 7]), 35, (NOW + 999).to_bytes(8, "big")

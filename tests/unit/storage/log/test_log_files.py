@@ -1,4 +1,4 @@
-"""Descriptors: bounded, shared by all segments, and safe for who holds one."""
+"""Descriptors: bounded, shared by all segments, and safe while one is held."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Durability on request: who waits is told after the sync, and many share one."""
+"""Durability on request: callbacks are called after the sync, and many share one."""
 
 import asyncio
 import threading
@@ -24,7 +24,7 @@ from millstream.testing.sim.crash_fates import keep_none
 from millstream.testing.sim.world import SimNode, SimWorld
 
 T = TypeVar("T")
-Told = list[OperatingError | None]
+FlushResults = list[OperatingError | None]
 
 
 class HeldBackground:
@@ -65,28 +65,28 @@ class Commit:
         self.story = Story()
         self.background = HeldBackground()
         self.commit = GroupCommit(self.story.opened.owner, self.background)
-        self.told: Told = []
+        self.results: FlushResults = []
 
     @property
     def log(self) -> Log:
         return self.story.log
 
     def request(self) -> None:
-        self.commit.request(self.log, self.told.append)
+        self.commit.request(self.log, self.results.append)
 
     def syncs(self) -> int:
         return sum(event[0] == "sync" for event in self.story.disk.trace.events)
 
 
 def test_nobody_is_told_before_the_sync() -> None:
-    """I-01: acknowledged means durable where the topic asks for that."""
+    """I-01: acknowledged means durable where the topic requires that."""
     world = Commit()
     world.story.put(b"a")
     world.request()
-    assert world.told == []
+    assert world.results == []
     assert world.log.recovery_point == 0
     world.background.step()
-    assert world.told == [None]
+    assert world.results == [None]
     assert world.log.recovery_point == 1
     world.story.lose_power()
     assert world.story.values() == [b"a"]
@@ -101,11 +101,11 @@ def test_who_asks_while_a_flush_runs_shares_the_next_one() -> None:
         world.request()
     assert len(world.background.held) == 1, "one at a time"
     world.background.step()
-    assert world.told == [None]
+    assert world.results == [None]
     assert world.log.recovery_point == 1, "what came later is not covered"
     assert len(world.background.held) == 1
     world.background.step()
-    assert world.told == [None] * 4
+    assert world.results == [None] * 4
     assert world.log.recovery_point == 4
     assert world.background.held == []
 
@@ -126,7 +126,7 @@ def test_who_asks_again_when_told_never_makes_two_flushes_run_at_once() -> None:
         assert len(world.background.held) <= 1
         if world.background.held:
             world.background.step()
-    assert world.told == [None] * 3
+    assert world.results == [None] * 3
     assert world.log.recovery_point == world.log.log_end == 4
 
 
@@ -134,7 +134,7 @@ def test_with_nothing_to_flush_one_is_still_told() -> None:
     world = Commit()
     world.request()
     world.background.step()
-    assert world.told == [None]
+    assert world.results == [None]
 
 
 def test_a_failed_sync_is_told_to_all_and_never_tried_again() -> None:
@@ -148,7 +148,7 @@ def test_a_failed_sync_is_told_to_all_and_never_tried_again() -> None:
     world.background.step()
     while world.background.held:
         world.background.step()
-    assert [type(one) for one in world.told] == [StorageFailed] * 2
+    assert [type(one) for one in world.results] == [StorageFailed] * 2
     assert world.log.recovery_point == 0
     syncs = world.syncs()
     for attempt in (
@@ -160,7 +160,7 @@ def test_a_failed_sync_is_told_to_all_and_never_tried_again() -> None:
         with pytest.raises(StorageFailed):
             attempt()
     world.request()
-    assert isinstance(world.told[-1], StorageFailed)
+    assert isinstance(world.results[-1], StorageFailed)
     assert world.syncs() == syncs
 
 
@@ -170,11 +170,11 @@ def test_a_full_background_delays_but_forgets_nobody() -> None:
     world.story.put(b"a", epoch=3)
     world.request()
     world.request()
-    assert world.told == []
+    assert world.results == []
     world.background.room = 1
     world.commit.resume()
     world.background.step()
-    assert world.told == [None, None]
+    assert world.results == [None, None]
     stored = LeaderEpochs.load(world.story.disk, f"{DIRECTORY}/{names.LEADER_EPOCHS}")
     assert stored.entries() == [(3, 0)]
     world.story.lose_power()
@@ -184,7 +184,7 @@ def test_a_full_background_delays_but_forgets_nobody() -> None:
 def test_an_invariant_violated_in_a_job_is_not_swallowed() -> None:
     story = Story()
     commit = GroupCommit(story.opened.owner, InlineBackground())
-    told: Told = []
+    results: FlushResults = []
     story.put(b"a")
 
     def broken(*_: object) -> None:
@@ -193,8 +193,8 @@ def test_an_invariant_violated_in_a_job_is_not_swallowed() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(story.disk), "sync_many", broken)
         with pytest.raises(InvariantViolated, match="I-99"):
-            commit.request(story.log, told.append)
-    assert told == []
+            commit.request(story.log, results.append)
+    assert results == []
 
 
 def test_an_unknown_error_in_a_job_is_not_swallowed_either() -> None:
@@ -204,7 +204,7 @@ def test_an_unknown_error_in_a_job_is_not_swallowed_either() -> None:
     _, on_done = world.background.held.pop()
     with pytest.raises(ZeroDivisionError):
         on_done(Outcome(None, ZeroDivisionError()))
-    assert world.told == []
+    assert world.results == []
 
 
 # -- what happens to the log meanwhile
@@ -279,7 +279,7 @@ def test_retention_during_a_flush_does_no_harm() -> None:
     assert world.log.remove_segments_below_start() == 2
     world.story.opened.owner.delete_due(world.story.clock.monotonic_s())
     world.background.step()
-    assert world.told == [None]
+    assert world.results == [None]
     assert world.log.recovery_point == 60
     assert world.story.opened.owner.failure is None
 
@@ -294,7 +294,7 @@ def test_a_log_released_while_its_flush_waits_or_runs_does_no_harm() -> None:
     world.story.disk.rename(DIRECTORY, f"{ROOT}/gone")
     while world.background.held:
         world.background.step()
-    assert world.told == [None, None]
+    assert world.results == [None, None]
     assert world.story.opened.owner.failure is None
     assert not world.story.disk.exists(DIRECTORY)
 
@@ -316,11 +316,11 @@ def test_a_full_disk_is_told_and_forgives() -> None:
     world.story.disk.storage.capacity_bytes = 0
     world.request()
     world.background.step()
-    assert [type(one) for one in world.told] == [DiskFull]
+    assert [type(one) for one in world.results] == [DiskFull]
     world.story.disk.storage.capacity_bytes = None
     world.request()
     world.background.step()
-    assert world.told[1:] == [None]
+    assert world.results[1:] == [None]
     world.story.lose_power()
     assert world.log.latest_epoch == 2
 
@@ -358,7 +358,7 @@ def test_epoch_files_take_many_writers_at_once(tmp_path: Path) -> None:
         try:
             for number in mine:
                 save_image(disk, images[number])
-        except BaseException as error:  # noqa: BLE001 - told to the test
+        except BaseException as error:  # noqa: BLE001 - passed to the test
             errors.append(error)
 
     threads = [threading.Thread(target=write, args=([*range(at, 60, 4)],)) for at in range(4)]
@@ -391,11 +391,11 @@ def test_what_was_told_durable_survives_a_power_loss_at_any_moment(seed: int) ->
             epoch = LeaderEpoch(number // 7)
             end = opened.log.append_as_leader(batch_of(value), leader_epoch=epoch).last_offset + 1
 
-            def told(failure: OperatingError | None, end: int = end) -> None:
+            def flushed(failure: OperatingError | None, end: int = end) -> None:
                 assert failure is None
                 durable[PARTITION] = max(end, durable.get(PARTITION, 0))
 
-            commit.request(opened.log, told)
+            commit.request(opened.log, flushed)
             if node.randomness.chance(0.3):
                 opened.owner.store(names.RECOVERY_POINTS, {PARTITION: opened.log.recovery_start})
             await asyncio.sleep(node.randomness.between(0, 0.003))

@@ -16,7 +16,7 @@ from millstream.testing.log_kit import read_all
 INDEXES = (names.OFFSET_INDEX, names.TIME_INDEX)
 COUNT = 45
 STAMPS = [(37 * number) % 101 for number in range(COUNT)]
-"""Up and down, so that look-ups by time depend on every entry of the time index."""
+"""Up and down, so that searches by time depend on every entry of the time index."""
 
 
 def path_of(base: int, suffix: str) -> str:
@@ -42,9 +42,9 @@ def check_everything(story: Story) -> None:
     for start in range(0, COUNT, 4):
         found = [record.offset for record in read_all(story.log, start=Offset(start))]
         assert found == list(range(start, COUNT))
-    for asked in range(0, 102, 3):
-        place = story.log.find_timestamp(TimestampMs(NOW + asked))
-        expected = next((at for at, one in enumerate(STAMPS) if one >= asked), None)
+    for age_ms in range(0, 102, 3):
+        place = story.log.find_timestamp(TimestampMs(NOW + age_ms))
+        expected = next((at for at, one in enumerate(STAMPS) if one >= age_ms), None)
         assert (place.offset if place else None) == expected
     newest = story.log.find_max_timestamp()
     assert newest is not None
@@ -90,7 +90,7 @@ SIZES = sizes()
 def test_a_flipped_bit_anywhere_in_an_index_changes_no_answer(
     suffix: str, base: int, mask: int
 ) -> None:
-    """I-02. The index only says where to begin to look; the batches have the last word."""
+    """I-02. The index only says where to start the search; the batches are authoritative."""
     assert SIZES[suffix, base] >= 12
     for at in range(SIZES[suffix, base]):
 

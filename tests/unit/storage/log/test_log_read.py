@@ -36,7 +36,7 @@ def three_batches() -> Story:
 
 @pytest.mark.parametrize("offset", range(9))
 def test_a_read_inside_a_batch_begins_with_that_batch(offset: int) -> None:
-    """Batches are opaque: the client skips what lies before the offset it asked for."""
+    """Batches are opaque: the client skips what lies before the offset it requested."""
     found = offsets(read(three_batches(), offset))
     assert found == list(range(offset // 3 * 3, 9))
 
@@ -55,7 +55,7 @@ def test_at_the_end_there_is_nothing_and_beyond_it_an_error() -> None:
     assert read(story, 9) == b""
     with pytest.raises(OffsetOutOfRange) as refused:
         read(story, 10)
-    assert (refused.value.asked, refused.value.start, refused.value.end) == (10, 0, 9)
+    assert (refused.value.requested, refused.value.start, refused.value.end) == (10, 0, 9)
     with pytest.raises(OffsetOutOfRange):
         read(story, -1)
 
@@ -142,9 +142,9 @@ def test_the_first_record_at_or_after_a_time_is_found(codec: Codec) -> None:
     stamps = [[5, 3, 9], [2], [7, 20, 11], [4], [30]]
     story = stamped(stamps, codec=codec)
     flat = [one for batch in stamps for one in batch]
-    for asked in range(-1, 33):
-        found = story.log.find_timestamp(TimestampMs(NOW + asked))
-        expected = next((at for at, one in enumerate(flat) if one >= asked), None)
+    for age_ms in range(-1, 33):
+        found = story.log.find_timestamp(TimestampMs(NOW + age_ms))
+        expected = next((at for at, one in enumerate(flat) if one >= age_ms), None)
         assert (found.offset if found else None) == expected
         if found is not None and expected is not None:
             assert found.timestamp_ms == NOW + flat[expected]
@@ -156,9 +156,9 @@ def test_times_are_found_across_segments_whatever_their_order() -> None:
     for one in stamps:
         story.lead(batch_of(bytes(60), stamps=[NOW + one]))
     assert len(story.log.segments) > 4
-    for asked in range(102):
-        found = story.log.find_timestamp(TimestampMs(NOW + asked))
-        expected = next((at for at, one in enumerate(stamps) if one >= asked), None)
+    for age_ms in range(102):
+        found = story.log.find_timestamp(TimestampMs(NOW + age_ms))
+        expected = next((at for at, one in enumerate(stamps) if one >= age_ms), None)
         assert (found.offset if found else None) == expected
     newest = story.log.find_max_timestamp()
     assert newest == (stamps.index(100), NOW + 100, 0)

@@ -72,7 +72,7 @@ def test_removing_a_tree_leaves_alone_what_its_links_lead_to(tmp_path: Path) -> 
 
 
 def test_a_rebuilt_index_of_a_trusted_segment_survives_a_power_loss() -> None:
-    """Nobody looks at it again after a crash, so a part of it would stay for ever."""
+    """It is not checked again after a crash, so a part of it would stay forever."""
     story = Story()
     story.fill(60)
     story.log.flush()
@@ -90,7 +90,7 @@ def test_a_rebuilt_index_of_a_trusted_segment_survives_a_power_loss() -> None:
 
 
 def test_no_clean_stop_is_claimed_while_a_partition_was_not_opened() -> None:
-    """It was not recovered either: the next start must look at it."""
+    """It was not recovered either: the next start must check it."""
     broker = Broker()
     one = TopicPartition("one", 0)
     broker.manager.create(one, TopicId(UUID(int=1)), SMALL_SEGMENTS)

@@ -32,7 +32,7 @@ def test_a_segment_never_passes_its_size() -> None:
 
 
 def test_a_segment_ends_when_its_first_record_is_too_old_for_the_next() -> None:
-    """segment.ms counts between timestamps: a slow topic must not keep data for ever."""
+    """segment.ms is measured between timestamps: a slow topic must not keep data forever."""
     story = Story(config=replace(SMALL_SEGMENTS, segment_ms=HOUR_MS))
     for stamp in (NOW, NOW + HOUR_MS, NOW - DAY_MS, NOW + 2):
         story.lead(batch_of(b"a", stamps=[stamp]))

@@ -134,7 +134,7 @@ def test_a_transaction_over_many_segments_is_listed_in_each_of_them() -> None:
 
 
 def test_truncation_takes_markers_back() -> None:
-    """A follower's tail may hold a decision that the new leader never heard of."""
+    """A follower's tail may hold a decision that the new leader never got."""
     story = interleaved()
     story.log.set_high_watermark(Offset(2))
     story.kill()

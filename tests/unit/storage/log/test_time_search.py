@@ -1,4 +1,4 @@
-"""Look-ups by time, stopped in the middle: the log goes on while another thread looks."""
+"""Searches by time, stopped halfway: the log changes while another thread searches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,34 +10,36 @@ from millstream.kernels import batches
 from millstream.kernels.compression import Codec
 from millstream.model.errors import CorruptRecords, UnknownPartition
 from millstream.model.ids import Offset, TimestampMs
-from millstream.runtime.scheduler import StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_blocking
 from millstream.storage import names
-from millstream.storage.log.time_search import SEGMENTS_PER_TURN, OpenBatch, RecordPlace
+from millstream.storage.log.time_search import SEGMENTS_PER_TURN, OpenBatch, TimestampAndOffset
 from millstream.testing.log_kit import PARTITION, SMALL_SEGMENTS
 from millstream.testing.record_batches import BatchSpec, build_batch
 
-Find = Callable[[Story], StepGenerator[RecordPlace | None]]
+Find = Callable[[Story], StepGenerator[TimestampAndOffset | None]]
 
 
-def first_of_now(story: Story) -> StepGenerator[RecordPlace | None]:
+def first_of_now(story: Story) -> StepGenerator[TimestampAndOffset | None]:
     return story.log.find_timestamp_steps(TimestampMs(NOW))
 
 
-def newest(story: Story) -> StepGenerator[RecordPlace | None]:
+def newest(story: Story) -> StepGenerator[TimestampAndOffset | None]:
     return story.log.find_max_timestamp_steps()
 
 
 finders = pytest.mark.parametrize("find", [first_of_now, newest])
 
 
-def take(steps: StepGenerator[RecordPlace | None], result: Any = None) -> RecordPlace | None:
+def take(
+    steps: StepGenerator[TimestampAndOffset | None], result: Any = None
+) -> TimestampAndOffset | None:
     """The rest of the steps, blocking."""
     try:
-        asked = steps.send(result)
+        yielded = steps.send(result)
         while True:
-            asked = steps.send(asked() if asked is not None else None)
+            yielded = steps.send(yielded() if yielded is not None else None)
     except StopIteration as end:
-        found: RecordPlace | None = end.value
+        found: TimestampAndOffset | None = end.value
         return found
 
 
@@ -58,18 +60,18 @@ def delete_before(story: Story, offset: int) -> None:
 def test_the_batch_is_opened_in_another_thread(find: Find) -> None:
     story = filled()
     steps = find(story)
-    asked = next(steps)
-    assert asked is not None
-    assert take(steps, asked()) is not None
+    yielded = next(steps)
+    assert yielded is not None
+    assert take(steps, yielded()) is not None
 
 
 @finders
 def test_records_deleted_meanwhile_are_not_found(find: Find) -> None:
     story = filled()
     steps = find(story)
-    asked = next(steps)
-    assert asked is not None
-    result = asked()
+    yielded = next(steps)
+    assert yielded is not None
+    result = yielded()
     delete_before(story, 60)
     found = take(steps, result)
     assert found == (
@@ -82,9 +84,9 @@ def test_records_deleted_meanwhile_are_not_found(find: Find) -> None:
 def test_records_truncated_meanwhile_are_not_found() -> None:
     story = filled()
     steps = newest(story)
-    asked = next(steps)
-    assert asked is not None
-    result = asked()
+    yielded = next(steps)
+    assert yielded is not None
+    result = yielded()
     story.log.truncate_to(Offset(40), is_unclean=True)
     assert take(steps, result) == (39, NOW + 39, 0)
 
@@ -93,10 +95,10 @@ def test_records_truncated_meanwhile_are_not_found() -> None:
 def test_a_log_that_goes_meanwhile_is_told_so_and_lets_its_files_go(find: Find) -> None:
     story = filled()
     steps = find(story)
-    asked = next(steps)
-    assert asked is not None
+    yielded = next(steps)
+    assert yielded is not None
     story.log.release()
-    result = asked()  # the file is pinned: the thread can read it to the end
+    result = yielded()  # the file is pinned: the thread can read it to the end
     with pytest.raises(UnknownPartition):
         take(steps, result)
     assert story.log.context.files.open_count == 0
@@ -117,18 +119,18 @@ def test_only_one_batch_is_opened_for_the_newest_of_many_segments() -> None:
     steps = newest(story)
     jobs = 0
 
-    def counted() -> StepGenerator[RecordPlace | None]:
+    def counted() -> StepGenerator[TimestampAndOffset | None]:
         nonlocal jobs
-        asked = next(steps)
+        yielded = next(steps)
         while True:
-            jobs += asked is not None
-            result = yield asked
+            jobs += yielded is not None
+            result = yield yielded
             try:
-                asked = steps.send(result)
+                yielded = steps.send(result)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 
-    assert run_whole(counted()) == (299, NOW + 299, 0)
+    assert run_blocking(counted()) == (299, NOW + 299, 0)
     assert jobs == 1
 
 

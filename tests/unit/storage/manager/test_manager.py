@@ -1,4 +1,4 @@
-"""All logs of a broker: created, deleted, looked after; names that lead nowhere else."""
+"""All logs of a broker: created, deleted, maintained; names that cannot leave the directory."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_a_created_log_is_found_after_every_kind_of_end() -> None:
 
 
 def test_a_created_partition_survives_a_power_loss_right_away() -> None:
-    """The controller counts on it once it was told."""
+    """The controller relies on it once it was answered."""
     broker = Broker()
     broker.create(ONE)
     broker.lose_power()
@@ -171,7 +171,7 @@ def test_checkpoints_of_a_deleted_partition_do_not_pass_to_its_successor() -> No
 
 
 class FullBackground(InlineBackground):
-    """Has no room until told."""
+    """Has no room until the test sets it."""
 
     def __init__(self) -> None:
         self.has_room = False
@@ -198,15 +198,15 @@ def test_deleting_during_a_flush_leaves_the_directory_alone() -> None:
     background = FullBackground()
     broker = Broker(background=background)
     broker.create(ONE, TWO)
-    told: list[object] = []
+    results: list[object] = []
     broker.put(ONE, b"a")
     broker.put(TWO, b"b")
-    broker.manager.flush(broker.manager.get(ONE), told.append)
-    broker.manager.flush(broker.manager.get(TWO), told.append)
+    broker.manager.flush(broker.manager.get(ONE), results.append)
+    broker.manager.flush(broker.manager.get(TWO), results.append)
     broker.manager.delete(ONE)
     background.has_room = True
     broker.manager.flush_due()
-    assert told == [None, None]
+    assert results == [None, None]
     assert broker.manager.get(TWO).recovery_point == 1
     assert broker.values(TWO) == [b"b"]
 

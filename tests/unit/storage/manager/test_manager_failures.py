@@ -13,7 +13,7 @@ from millstream.model.errors import (
     TooManyOpenFiles,
 )
 from millstream.model.ids import Offset, TopicPartition
-from millstream.runtime.scheduler import run_whole
+from millstream.runtime.scheduler import run_blocking
 from millstream.storage import names
 from millstream.storage.config import DAY_MS
 from millstream.storage.directories.clean_shutdown import is_present
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_cannot_be_stored_takes_the_directory_offline(name: st
 @pytest.mark.parametrize("how", ["renamed", "no lock", "unreadable"])
 def test_a_directory_that_is_not_the_same_any_more_is_offline_after_a_look(how: str) -> None:
     broker, lost, kept = two_disks()
-    run_whole(broker.manager.check_directories_steps())
+    run_blocking(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == []
     if how == "renamed":
         broker.disk.rename("/a", "/c")
@@ -132,7 +132,7 @@ def test_a_directory_that_is_not_the_same_any_more_is_offline_after_a_look(how: 
     else:
         broker.disk.faults.plan(DiskFault(operation="stat", errno=errno.EIO, path_part="/a"))
     broker.put(lost, b"acknowledged, and nobody could know better")
-    run_whole(broker.manager.check_directories_steps())
+    run_blocking(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == [lost]
     with pytest.raises(StorageFailed, match="/a"):
         broker.put(lost, b"x")
@@ -144,10 +144,10 @@ def test_a_directory_without_what_it_must_have_is_offline_after_a_look() -> None
     for root in PATHS:
         broker.disk.open_write(f"{root}/name").close()
     broker.manager.expect("name")
-    run_whole(broker.manager.check_directories_steps())
+    run_blocking(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == []
     broker.disk.remove("/a/name")
-    run_whole(broker.manager.check_directories_steps())
+    run_blocking(broker.manager.check_directories_steps())
     assert broker.manager.offline_partitions == [lost]
     broker.put(kept, b"x")
 
@@ -157,7 +157,7 @@ def test_a_directory_without_what_it_must_have_is_offline_after_a_look() -> None
 def test_no_partition_is_made_where_a_directory_was(
     monkeypatch: pytest.MonkeyPatch, *, is_late: bool, is_mount_point: bool
 ) -> None:
-    """Not even before the next look: once the directory is back nobody would find it."""
+    """Not even before the next check: once the directory is back it would not be found."""
     broker = Broker(roots=PATHS)
     make_directories = broker.disk.make_directories
 
@@ -185,7 +185,7 @@ def test_a_look_that_comes_after_the_stop_finds_nothing_wrong() -> None:
     (directory, _) = broker.manager.directories
     broker.stop()
     broker.disk.rename("/a", "/c")
-    directory.look()
+    directory.check_health()
     assert directory.failure is None
 
 
@@ -441,7 +441,7 @@ def test_a_creation_beside_something_from_elsewhere_leaves_nothing_behind() -> N
     broker = Broker()
     broker.disk.make_directories("/a/events-1")
     wanted = [NewPartition(one, TOPIC_ID, SMALL_SEGMENTS) for one in (ONE, TWO)]
-    with pytest.raises(OperatingError, match="elsewhere"):
+    with pytest.raises(OperatingError, match="was not created by us"):
         broker.manager.create_many(wanted)
     assert not broker.disk.exists("/a/events-0")
     assert broker.disk.exists("/a/events-1")

@@ -91,7 +91,7 @@ def test_a_directory_that_came_from_elsewhere_is_not_overwritten() -> None:
     broker = Broker()
     root = broker.roots[0]
     broker.disk.make_directories(f"{root}/{ONE}")
-    with pytest.raises(OperatingError, match="elsewhere"):
+    with pytest.raises(OperatingError, match="was not created by us"):
         broker.manager.create(ONE, TOPIC_ID, SMALL_SEGMENTS)
 
 
@@ -99,7 +99,7 @@ def test_a_directory_that_came_from_elsewhere_is_not_overwritten() -> None:
 def test_wrong_directories_are_refused_before_anything_is_made(directories: list[str]) -> None:
     broker = Broker()
     with pytest.raises((TypeError, ValueError)):
-        LogManager(broker.new_manager()._seams, directories)
+        LogManager(broker.new_manager()._dependencies, directories)
 
 
 def test_a_start_that_failed_in_the_configuration_keeps_no_lock() -> None:

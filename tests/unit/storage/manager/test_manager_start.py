@@ -1,4 +1,4 @@
-"""What a start of the log manager finds, believes and leaves alone."""
+"""What a start of the log manager finds, trusts and does not touch."""
 
 import pytest
 
@@ -99,7 +99,7 @@ def test_a_partition_with_records_in_two_directories_is_set_aside_and_kept() -> 
 @pytest.mark.parametrize("has_metadata", [True, False])
 @pytest.mark.parametrize("has_segment", [True, False])
 def test_an_empty_copy_of_a_partition_gives_way(has_metadata: bool, has_segment: bool) -> None:
-    """An interrupted creation left it; alone at a later start it would pass for the partition."""
+    """An interrupted creation left it; later, as the only copy, it would pass for the partition."""
     broker, context, other = in_two_places()
     broker.disk.make_directories(other)
     if has_metadata:
@@ -180,7 +180,7 @@ def test_a_lock_that_is_taken_costs_the_other_directories_nothing() -> None:
 
 
 def test_a_start_that_failed_leaves_no_proof_of_a_clean_stop() -> None:
-    """Its logs were not all opened, and whoever comes next must look at them."""
+    """Its logs were not all opened, and the next start must check them."""
     broker = Broker(roots=("/a", "/b"))
     broker.create(ONE, TWO)
     broker.stop()

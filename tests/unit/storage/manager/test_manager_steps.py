@@ -12,7 +12,7 @@ from millstream.model.errors import DiskFull, OperatingError, UnknownPartition
 from millstream.model.ids import Offset, TopicId, TopicPartition
 from millstream.model.limits import LOGS_PER_SYNC_MAX
 from millstream.runtime.background import Outcome
-from millstream.runtime.scheduler import StepGenerator, run_whole
+from millstream.runtime.scheduler import StepGenerator, run_blocking
 from millstream.storage import names
 from millstream.storage.log_steps import LOGS_PER_TURN, SEGMENTS_PER_TURN
 from millstream.storage.manager.changes import TREES_PER_JOB
@@ -23,7 +23,7 @@ OTHER_ID = TopicId(UUID(int=8))
 
 
 class HeldBackground:
-    """Keeps jobs until told."""
+    """Keeps jobs until the test runs them."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], Any], Any]] = []
@@ -39,9 +39,9 @@ class HeldBackground:
 
 def until_job(steps: StepGenerator[Any]) -> Callable[[], Any]:
     """Take steps until one needs another thread; its work."""
-    while (asked := next(steps)) is None:
+    while (yielded := next(steps)) is None:
         pass
-    return asked
+    return yielded
 
 
 def finish(steps: StepGenerator[Any], result: object = None) -> Any:
@@ -49,13 +49,13 @@ def finish(steps: StepGenerator[Any], result: object = None) -> Any:
 
     def rest() -> StepGenerator[Any]:
         try:
-            asked = steps.send(result)
+            yielded = steps.send(result)
             while True:
-                asked = steps.send((yield asked))
+                yielded = steps.send((yield yielded))
         except StopIteration as end:
             return end.value
 
-    return run_whole(rest())
+    return run_blocking(rest())
 
 
 def with_records(count: int = 60) -> Broker:
@@ -82,24 +82,24 @@ def test_between_two_turns_only_so_many_logs_are_touched() -> None:
     known, result = 0, None
     while True:
         try:
-            asked = steps.send(result)
+            yielded = steps.send(result)
         except StopIteration:
             break
         sizes.append(len(broker.manager) - known)
         known = len(broker.manager)
-        result = asked() if asked is not None else None
+        result = yielded() if yielded is not None else None
     assert known == 4 * LOGS_PER_TURN
     assert max(sizes) == LOGS_PER_TURN
     delete_steps = broker.manager.delete_steps([one.partition for one in wanted(4 * LOGS_PER_TURN)])
     result = None
     while True:
         try:
-            asked = delete_steps.send(result)
+            yielded = delete_steps.send(result)
         except StopIteration:
             break
         assert known - len(broker.manager) <= LOGS_PER_TURN
         known = len(broker.manager)
-        result = asked() if asked is not None else None
+        result = yielded() if yielded is not None else None
     assert not known
 
 
@@ -114,11 +114,11 @@ def test_nothing_of_the_loop_s_part_touches_the_disk() -> None:
         while True:
             before = len(broker.disk.trace.events)
             try:
-                asked = steps.send(result)
+                yielded = steps.send(result)
             except StopIteration:
                 break
             assert len(broker.disk.trace.events) == before
-            result = asked() if asked is not None else None
+            result = yielded() if yielded is not None else None
 
 
 def test_the_first_roll_of_a_new_log_waits_for_no_sync() -> None:
@@ -181,7 +181,7 @@ def test_a_checkpoint_does_not_pass_to_a_new_partition_of_the_name() -> None:
 
 
 def test_a_checkpoint_does_not_lower_a_log_start_that_was_answered() -> None:
-    """The client was told that the records are gone: they stay gone over a crash."""
+    """The client was answered that the records are gone: they stay gone over a crash."""
     broker = with_records()
     steps = broker.manager.store_checkpoints_steps()
     job = until_job(steps)
@@ -249,7 +249,7 @@ def test_deleted_partitions_are_removed_by_one_job_at_a_time() -> None:
     broker = Broker(background=background)
     many = wanted(2 * LOGS_PER_SYNC_MAX)
     broker.manager.create_many(many)
-    run_whole(broker.manager.delete_steps([one.partition for one in many]))
+    run_blocking(broker.manager.delete_steps([one.partition for one in many]))
     rounds = 0
     while background.jobs:
         assert len(background.jobs) == 1
@@ -264,7 +264,7 @@ def test_a_deletion_tells_which_failed() -> None:
     broker = Broker(roots=("/a", "/b"))
     broker.create(ONE, TWO)
     broker.disk.faults.fail_next("rename", path_part="/a/")
-    failures = run_whole(broker.manager.delete_steps([ONE, TWO, THREE]))
+    failures = run_blocking(broker.manager.delete_steps([ONE, TWO, THREE]))
     assert set(failures) == {ONE, THREE}
     assert isinstance(failures[THREE], UnknownPartition)
     assert not broker.manager.is_gone(ONE)

@@ -44,7 +44,7 @@ def test_everything_is_there_afterwards() -> None:
     assert mover.places() == [B]
     assert mover.log.owner.path == B
     assert not mover.strange_names()
-    assert mover.log.cleaning is None
+    assert mover.log.maintenance is None
 
 
 @pytest.mark.parametrize("jobs", range(STEPS + 1))
@@ -162,18 +162,18 @@ def test_who_waits_for_a_flush_is_told_and_it_is_true() -> None:
     while mover.steps.queue[0].name.rpartition(": ")[2] != "seal":
         mover.steps.run_next()
     mover.put(b"promise")
-    told: list[OperatingError | None] = []
-    mover.broker.manager.flush(mover.log, told.append)
+    results: list[OperatingError | None] = []
+    mover.broker.manager.flush(mover.log, results.append)
     flush = mover.steps.queue.pop()
     seal = mover.steps.queue.popleft()
     mover.put(b"also promised")
-    mover.broker.manager.flush(mover.log, told.append)
+    mover.broker.manager.flush(mover.log, results.append)
     mover.steps.queue.append(seal)
     mover.steps.run_next()
     assert mover.log.owner.path == B
     mover.steps.queue.appendleft(flush)
     mover.steps.run_all()
-    assert told == [None, None]
+    assert results == [None, None]
     mover.lose_power()
     mover.broker.start()
     values = [record.value for record in mover.records()]
@@ -185,13 +185,13 @@ def test_a_flush_that_waited_blames_the_directory_it_happens_in() -> None:
     mover = after(STEPS - 1)
     assert mover.log.owner.path == B
     mover.put(b"more")
-    told: list[OperatingError | None] = []
+    results: list[OperatingError | None] = []
     commits = mover.broker.manager._commits
     mover.disk.faults.fail_next("sync", path_part=".log")
-    commits[A].request(mover.log, told.append)
+    commits[A].request(mover.log, results.append)
     mover.steps.run_all()
-    assert isinstance(told[0], StorageFailed)
-    assert told[0].directory == B
+    assert isinstance(results[0], StorageFailed)
+    assert results[0].directory == B
     assert mover.broker.manager.directories[0].failure is None
 
 

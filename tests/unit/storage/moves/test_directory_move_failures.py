@@ -1,4 +1,4 @@
-"""A move between log directories whose disks fail, vanish or come back elsewhere."""
+"""A move between log directories whose disks fail, vanish or come back at another path."""
 
 import errno
 from contextlib import suppress
@@ -8,7 +8,7 @@ import pytest
 from kits.storage.manager_stories import ONE
 from kits.storage.move_kit import STEPS, A, B, Mover, after, make_steps_small
 from millstream.model.errors import OperatingError, UnknownPartition
-from millstream.storage.directories.log_directory import Withheld
+from millstream.storage.directories.log_directory import MissingDirectory
 from millstream.storage.moves.directory_move import MoveEnd
 from millstream.storage.throttle import CancelFlag
 from millstream.testing.sim.disk_faults import DiskFault, DiskOperation
@@ -182,7 +182,7 @@ def test_an_absent_source_is_as_good_as_an_offline_one() -> None:
     mover.disk.rename(A, "/elsewhere")
     mover.disk.make_directories(A)
     manager = mover.broker.new_manager()
-    manager.prepare([Withheld(f"{A} (its id)", A, "missing")])
+    manager.prepare([MissingDirectory(f"{A} (its id)", A, "missing")])
     report = manager.start(lambda _partition, _topic_id: mover.config)
     assert ONE in report.unusable_partitions
     assert list(report.failed_directories) == [f"{A} (its id)"]
@@ -196,7 +196,7 @@ def test_a_source_is_not_believed_while_its_target_is_absent() -> None:
     mover.disk.rename(B, "/elsewhere")
     mover.disk.make_directories(B)
     manager = mover.broker.new_manager()
-    manager.prepare([Withheld(f"{B} (its id)", B, "missing")])
+    manager.prepare([MissingDirectory(f"{B} (its id)", B, "missing")])
     report = manager.start(lambda _partition, _topic_id: mover.config)
     assert ONE in report.unusable_partitions
 
@@ -246,7 +246,7 @@ def test_the_commit_waits_for_no_throttle() -> None:
 
 
 def test_disks_that_were_mounted_elsewhere_meanwhile() -> None:
-    """Both sides are told by the number of the move, not by a path."""
+    """Both sides are identified by the number of the move, not by a path."""
     mover = after(STEPS - 1)
     mover.put(b"only in B")
     recording_state_with_both(mover)
@@ -268,7 +268,7 @@ def recording_state_with_both(mover: Mover) -> None:
 
 
 def test_a_start_after_a_kill_is_as_quick_as_before() -> None:
-    """Checkpoints and leader epochs moved too: only the last segment has to be looked at."""
+    """Checkpoints and leader epochs moved too: only the last segment has to be checked."""
     mover = Mover()
     mover.move()
     mover.finish()

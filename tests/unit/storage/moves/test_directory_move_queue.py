@@ -17,7 +17,7 @@ from millstream.runtime.background import ThreadBackground
 from millstream.runtime.clock import SystemClock
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.moves import directory_move
 from millstream.storage.moves.directory_move import MoveEnd
 from millstream.storage.moves.queue import LogDirectoryNotFound, PartitionNameTooLong
@@ -112,7 +112,7 @@ def test_a_move_waits_for_a_running_compaction() -> None:
     assert mover.broker.manager.cleaner.in_progress == ONE
     mover.steps.run_next()
     mover.move()
-    assert mover.log.cleaning is not None
+    assert mover.log.maintenance is not None
     while mover.steps.run_next() is not None:
         mover.broker.manager.flush_due()
     assert mover.log.owner.path == B
@@ -155,7 +155,7 @@ def test_a_partition_that_does_not_exist_is_created_where_it_was_wanted() -> Non
     assert mover.broker.manager.get(TWO).owner.path == A
     mover.broker.manager.delete(TWO)
     mover.broker.create(TWO)
-    assert mover.broker.manager.get(TWO).owner.path == B, "wanted once, not for ever"
+    assert mover.broker.manager.get(TWO).owner.path == B, "requested once, not forever"
 
 
 def test_what_cannot_be() -> None:
@@ -191,8 +191,10 @@ def test_wishes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.storage.moves.queue.PREFERRED_MAX", 3)
     moves = Mover().broker.manager.moves
     for number in range(10):
-        moves.prefer(TopicPartition("wish", number), B)
-    assert [number for number in range(10) if moves.take_preferred(TopicPartition("wish", number))]
+        moves.prefer(TopicPartition("requested", number), B)
+    assert [
+        number for number in range(10) if moves.take_preferred(TopicPartition("requested", number))
+    ]
     assert len(moves._preferred) == 0
 
 
@@ -217,8 +219,10 @@ def test_back_and_forth_on_a_real_disk_while_it_is_written(
     async def story() -> None:
         nonlocal written
         background = ThreadBackground(asyncio.get_running_loop())
-        seams = Seams(OsDisk(), SystemClock(), SeededRandomness(1), background)
-        manager = LogManager(seams, roots, on_move_ended=lambda report: ends.append(report.end))
+        dependencies = StorageDependencies(OsDisk(), SystemClock(), SeededRandomness(1), background)
+        manager = LogManager(
+            dependencies, roots, on_move_ended=lambda report: ends.append(report.end)
+        )
         manager.start(lambda *_: config)
         log = manager.create(ONE, TOPIC_ID, config)
         start = roots.index(log.owner.path)
@@ -234,8 +238,10 @@ def test_back_and_forth_on_a_real_disk_while_it_is_written(
 
     asyncio.run(story())
     assert ends == [MoveEnd.MOVED] * 4
-    seams = Seams(OsDisk(), SystemClock(), SeededRandomness(1), InlineBackground())
-    manager = LogManager(seams, roots)
+    dependencies = StorageDependencies(
+        OsDisk(), SystemClock(), SeededRandomness(1), InlineBackground()
+    )
+    manager = LogManager(dependencies, roots)
     report = manager.start(lambda *_: config)
     assert not report.unclean_directories
     found = [record.value for record in read_all(manager.get(ONE))]

@@ -320,7 +320,7 @@ def test_a_marker_of_an_older_epoch_is_refused(version: int) -> None:
 
 
 def test_a_marker_sent_again_never_ends_the_next_transaction() -> None:
-    """I-24, KAFKA-17754: with the epoch raised per transaction the late twin is told apart."""
+    """I-24, KAFKA-17754: with the epoch raised per transaction the late duplicate is recognized."""
     log = Partition()
     log.send(P, 0, 0, txn=True)
     log.end_txn(P, 1, version=2)
@@ -339,7 +339,7 @@ def test_before_version_two_markers_carry_the_epoch_of_their_batches() -> None:
 
 
 def test_at_the_highest_epoch_an_equal_marker_ends_the_transaction() -> None:
-    """The epoch cannot be raised any more; refusing would leave it open for ever."""
+    """The epoch cannot be raised any more; refusing would leave it open forever."""
     log = Partition()
     log.send(P, EPOCH_MAX, 0, txn=True)
     assert log.end_txn(P, EPOCH_MAX, version=2, commit=False) is not None

@@ -1,4 +1,4 @@
-"""The offline scan: what is a problem, what is only a note, and how much is told."""
+"""The offline scan: what is a problem, what is only a note, and how much is listed."""
 
 from collections.abc import Callable
 
@@ -69,8 +69,8 @@ def test_zeros_at_the_end_of_the_newest_index_are_a_note(
     rewrite(disk, path, lambda data: data + bytes(tail_bytes))
     report = scan_partition(disk, DIRECTORY)
     assert report.problems == []
-    told = f"only zeros from byte {size} on, as a broker that was killed leaves it"
-    assert report.notes == [f"{path}: {told}"]
+    note = f"only zeros from byte {size} on, as a broker that was killed leaves it"
+    assert report.notes == [f"{path}: {note}"]
 
 
 @pytest.mark.parametrize("kind", [".index", ".timeindex"])
@@ -172,7 +172,7 @@ def test_an_epoch_file_is_a_problem_when_damaged_and_a_note_when_empty(disk: Sim
     rewrite(disk, path, lambda _: b"")
     report = scan_partition(disk, DIRECTORY)
     assert report.problems == []
-    assert report.notes == [f"{path}: is empty, so what it should tell counts as unknown"]
+    assert report.notes == [f"{path}: is empty, so its content is unknown"]
 
 
 def test_checkpoints_of_a_log_directory(disk: SimDisk) -> None:

@@ -129,7 +129,7 @@ def test_a_length_that_reaches_beyond_the_reader_is_damage_not_a_bug(isolation: 
 
 
 def test_a_length_that_leads_out_of_the_segment_does_not_hide_the_rest() -> None:
-    """Of a batch before the one that is looked for: nobody may take it for the end."""
+    """Of a batch before the one that is searched for: it must not be taken for the end."""
     story = Story(replace(SMALL_SEGMENTS, index_interval_bytes=4 * KIB))
     story.fill(40)
     segment = story.log.segments.closed[0]
@@ -192,7 +192,7 @@ def test_a_search_in_a_file_that_is_suddenly_empty_ends() -> None:
 
 
 def test_a_time_index_that_no_log_fits_is_the_logs_fault() -> None:
-    """The batch with the largest timestamp lost its place: building indexes anew cannot help."""
+    """The batch with the largest timestamp lost its place: rebuilding the indexes cannot help."""
     story = filled()
     segment = closed_segment(story)
     last = segment.base_offset + 16
@@ -201,9 +201,9 @@ def test_a_time_index_that_no_log_fits_is_the_logs_fault() -> None:
     segment.max_timestamp = None
     flip(story.disk, segment.log.path, at + 3, 1)
     flip(story.disk, segment.path(names.TIME_INDEX), 0, 64)
-    for look in (story.log.find_max_timestamp, segment.largest_timestamp):
+    for check in (story.log.find_max_timestamp, segment.largest_timestamp):
         with pytest.raises(CorruptRecords):
-            look()
+            check()
 
 
 # -- leader epochs
@@ -321,17 +321,17 @@ def test_indexes_without_room_are_built_again_when_needed(is_power_lost: bool) -
 
 def check_times(story: Story) -> None:
     assert len(story.values()) == 120
-    for asked in range(0, 120, 7):
-        place = story.log.find_timestamp(TimestampMs(NOW + asked))
+    for age_ms in range(0, 120, 7):
+        place = story.log.find_timestamp(TimestampMs(NOW + age_ms))
         assert place is not None
-        assert place.offset == asked
+        assert place.offset == age_ms
     stamps = [one.largest_timestamp().timestamp_ms for one in story.log.segments]
     assert stamps == sorted(stamps)
     assert stamps[0] > 0
 
 
 def test_without_room_for_aborted_transactions_a_log_refuses_to_open() -> None:
-    """Nobody would find them again once the segment is trusted."""
+    """They would not be found again once the segment is trusted."""
     story = Story()
     for number in range(3):
         story.put(b"never seen", spec=of_producer(7, number, txn=True))

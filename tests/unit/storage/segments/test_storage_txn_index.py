@@ -1,4 +1,4 @@
-"""The transaction index: Kafka's bytes, range look-ups, truncation and torn tails."""
+"""The transaction index: Kafka's bytes, range searches, truncation and torn tails."""
 
 from pathlib import Path
 

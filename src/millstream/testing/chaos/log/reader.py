@@ -11,7 +11,7 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.storage import names
 from millstream.storage.log.log import Log
 from millstream.storage.log.reader import Isolation
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.scan.partition_scan import scan_partition
 from millstream.testing.chaos.log.damage import look
 from millstream.testing.chaos.log.writer import CONFIG, FIRST_MS, PARTITION, record_at
@@ -69,8 +69,10 @@ class Expected:
 def check_log(directory: str, expected: Expected, chance: SeededRandomness) -> None:
     """Open the log as a broker would, compare everything, and stop, cleanly or not."""
     disk = OsDisk()
-    seams = Seams(disk, SystemClock(), chance.fork("manager"), InlineBackground())
-    manager = LogManager(seams, [directory])
+    dependencies = StorageDependencies(
+        disk, SystemClock(), chance.fork("manager"), InlineBackground()
+    )
+    manager = LogManager(dependencies, [directory])
     manager.start(lambda *_: CONFIG)
     is_clean_stop = chance.chance(0.5)
     try:

@@ -25,7 +25,7 @@ from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness
 from millstream.storage.config import LogConfig
 from millstream.storage.log.log import Log
-from millstream.storage.manager.log_manager import LogManager, Seams
+from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.testing.record_batches import BatchSpec, Pair, build_batch
 
 PARTITION: Final = TopicPartition("chaos", 0)
@@ -125,8 +125,8 @@ async def _write(directory: str, *, seed: int, life: int) -> None:
     loop = asyncio.get_running_loop()
     fatal.install(loop)
     randomness = SeededRandomness(f"chaos manager {seed}/{life}")
-    seams = Seams(OsDisk(), SystemClock(), randomness, ThreadBackground(loop))
-    manager = LogManager(seams, [directory])
+    dependencies = StorageDependencies(OsDisk(), SystemClock(), randomness, ThreadBackground(loop))
+    manager = LogManager(dependencies, [directory])
     manager.start(lambda *_: CONFIG)
     await ChaosWriter(manager, seed=seed, life=life).run()
 

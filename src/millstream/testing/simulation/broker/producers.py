@@ -217,7 +217,7 @@ class _Lane:
             self._take(batch, await task)
         # Not before all have come back: some behind it may have been taken.
         if self._lost is not None and self._unacknowledged[0] is self._lost:
-            await self._begin_anew()
+            await self._restart_copy()
         self._lost = None
 
     def _take(self, batch: Batch, outcome: PartitionProduceResponse | RpcError) -> None:
@@ -246,7 +246,7 @@ class _Lane:
             batch.was_refused = True
             owner.scene.made["refused for now"] += 1
 
-    async def _begin_anew(self) -> None:
+    async def _restart_copy(self) -> None:
         """What this producer had stored is gone, or was never taken in order."""
         owner = self._owner
         place = self._topic.place(self._partition)
