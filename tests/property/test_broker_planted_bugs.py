@@ -12,7 +12,7 @@ import pytest
 
 from millstream.broker.fetch import read as fetch_read
 from millstream.broker.fetch.delayed import DelayedFetch
-from millstream.broker.fetch.request import FetchAsk
+from millstream.broker.fetch.request import FetchParams
 from millstream.broker.fetch.sessions import FetchRound, FetchSessions
 from millstream.broker.net import peer, transport_shell
 from millstream.broker.net.peer import ClientPeer
@@ -68,14 +68,14 @@ def producer_ids_are_given_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def readers_see_what_is_not_flushed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fetch_read, "_isolation", lambda ask: Isolation.LOG_END)
+    patch.setattr(fetch_read, "_isolation", lambda params: Isolation.LOG_END)
 
 
 def answers_leave_as_they_come(patch: pytest.MonkeyPatch) -> None:
     def hasty(self: ClientPeer, number: int, parts: Sequence[Any]) -> None:
         self._queue.extend(parts)
         self.core.answer(number, [b""])
-        self._exchange.has_output(self)
+        self._exchange.on_output_ready(self)
 
     patch.setattr(ClientPeer, "send_answer", hasty)
 
@@ -100,11 +100,11 @@ def a_long_poll_has_no_end(patch: pytest.MonkeyPatch) -> None:
 def session_epochs_are_ignored(patch: pytest.MonkeyPatch) -> None:
     begin = FetchSessions._begin_incremental
 
-    def tolerant(self: FetchSessions, ask: FetchAsk) -> FetchRound:
-        session = self._sessions.get(ask.session_id)
+    def tolerant(self: FetchSessions, params: FetchParams) -> FetchRound:
+        session = self._sessions.get(params.session_id)
         if session is not None:
-            session.epoch = ask.session_epoch
-        return begin(self, ask)
+            session.epoch = params.session_epoch
+        return begin(self, params)
 
     patch.setattr(FetchSessions, "_begin_incremental", tolerant)
 

@@ -48,7 +48,7 @@ class Worlds:
                 core.know(KNOWN + number, index=1)
         self.clients = [[core.connect() for _ in range(clients)] for core in self.cores]
         for client in self.clients[2]:
-            client.connection.is_plain = False
+            client.connection.allows_fast_path = False
 
     def wake_up(self, pieces: dict[int, bytes]) -> None:
         """Each client gets its bytes, then all are served and everything is compared."""

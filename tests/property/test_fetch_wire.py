@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kits.kernels.kernel_twins import compiled, needs_compiled, twins
 from millstream.broker.fetch import request as fetch_request
 from millstream.broker.fetch import response as fetch_response
-from millstream.broker.fetch.request import FetchAsk, decode
+from millstream.broker.fetch.request import FetchParams, decode
 from millstream.broker.fetch.response import Hints, encode, encode_frame
 from millstream.broker.fetch.sessions import Cursor, Found, RoundAnswer
 from millstream.broker.requests.advertised_brokers import LeaderHint
@@ -101,7 +101,7 @@ def partitions(draw: st.DrawFn, version: int) -> FetchPartition:
     return one
 
 
-def expected(raw: bytes, version: int) -> FetchAsk:
+def expected(raw: bytes, version: int) -> FetchParams:
     """What the generic codec reads, in the lean shape."""
     request = FetchRequest.decode(memoryview(raw), version)
 
@@ -110,7 +110,7 @@ def expected(raw: bytes, version: int) -> FetchAsk:
         assert isinstance(found, str | bytes)
         return found
 
-    return FetchAsk(
+    return FetchParams(
         version,
         request.replica_state.replica_id if version >= 15 else request.replica_id,
         request.max_wait_ms,
@@ -386,10 +386,10 @@ def test_a_cursor_moved_unless_everything_is_as_it_was_told(twin: Any, data: st.
         cursors.append(cursor)
         if cursor.slot is None or not is_told:
             wanted.append(cursor)
-    assert twin.moved(cursors) == wanted
+    assert twin.cursors_to_read(cursors) == wanted
     for cursor in cursors:
         question = data.draw(asked)
-        cursor.ask(question)
+        cursor.update(question)
         assert (cursor.current_leader_epoch, cursor.fetch_offset) == question[2:4]
         assert (cursor.last_fetched_epoch, cursor.max_bytes) == (question[4], question[6])
         assert cursor.visible_end == twin.UNKNOWN

@@ -95,7 +95,7 @@ def test_a_follower_is_told_whatever_moved_and_nothing_else(kernel: Any) -> None
     slots = importlib.import_module(kernel.__name__.replace("fetch", "slots"))
     slot = slots.PartitionSlot(None)
     cursor = kernel.Cursor(("t", 0, 1, 5, 1, 3, 100))
-    look = kernel.moved_for_follower
+    look = kernel.cursors_to_read_for_follower
     assert cursor.log_start == 3
     assert look([cursor]) == [cursor], "not looked at yet"
     cursor.slot, cursor.visible_end = slot, 5

@@ -18,7 +18,7 @@ from millstream.broker.net.limits import ConfiguredLimits
 from millstream.broker.net.listeners import (
     PLAINTEXT,
     ListenerAddress,
-    advertised,
+    advertised_listeners,
     check_protocols,
     parse_listeners,
 )
@@ -26,7 +26,7 @@ from millstream.broker.net.server import Server
 from millstream.broker.produce.producer_ids import BlockSource, ProducerIds
 from millstream.broker.requests import registry
 from millstream.broker.requests.context import Peer, RequestFacts
-from millstream.broker.requests.dispatch import Dispatch, Take
+from millstream.broker.requests.dispatch import Dispatch, Forward
 from millstream.broker.requests.services import Services
 from millstream.broker.requests.tasks import TaskScope
 from millstream.broker.upkeep import ROOM_LOOK_S, Duty, Upkeep, log_end_of_move
@@ -133,7 +133,7 @@ class Broker:
         self._table = SlotTable(violation=InvariantViolated)
         self.logs = self._make_logs()
         dispatch = Dispatch(
-            lambda: self.services, self._tasks.spawn, requests, take_elsewhere=self._forwarded()
+            lambda: self.services, self._tasks.spawn, requests, forwarders=self._forwarded()
         )
         self.server = Server(
             dispatch,
@@ -144,7 +144,7 @@ class Broker:
             background=self._background,
             network=dependencies.network,
             hooks=ExchangeHooks(
-                after_commit=self._wake_readers, reading_failed=self.logs.on_read_error
+                after_commit=self._wake_readers, on_read_error=self.logs.on_read_error
             ),
         )
         self.cluster = self._make_cluster(dispatch) if self._is_in_cluster else None
@@ -223,7 +223,7 @@ class Broker:
             )
         )
 
-    def _forwarded(self) -> dict[int, Take]:
+    def _forwarded(self) -> dict[int, Forward]:
         """How requests are taken that only the controller of a cluster can serve."""
         if not self._is_in_cluster:
             return {}
@@ -242,7 +242,7 @@ class Broker:
                 timers=timers,
                 scheduler=self._scheduler,
                 spawn=self._tasks.spawn,
-                at_iteration_end=self.server.exchange.at_end,
+                at_iteration_end=self.server.exchange.run_at_end,
             )
         )
 
@@ -298,7 +298,7 @@ class Broker:
             clock=dependencies.clock,
             randomness=dependencies.randomness,
             timers=timers,
-            answering=dispatch,
+            responder=dispatch,
             configs=configs,
             controller=cluster.metadata if cluster else self.controller,
             logs=self.logs,
@@ -337,7 +337,7 @@ class Broker:
         report = self._load_standalone() if cluster is None else cluster.load()
         bound = await self.server.bind(wanted)
         given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
-        chosen = advertised(bound, given)
+        chosen = advertised_listeners(bound, given)
         self.services.unnamed_listeners = frozenset(one.name for one in chosen if not one.host)
         told = self._told(chosen)
         self.endpoints = bound
@@ -458,7 +458,7 @@ class Broker:
         if change.deleted and cluster is None:
             self._tasks.spawn(self._forget_gone(change.deleted), "forget deleted topics")
         if change.brokers_reconfigured:  # by now the logs know it too
-            self.server.check_room()
+            self.server.apply_connection_limit()
             self._upkeep.run_now()
 
     async def _forget_gone(self, topics: Sequence[TopicImage]) -> None:

@@ -197,7 +197,7 @@ def pid_file(path: str) -> Iterator[None]:
 
 def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
     """One line for whoever waits for the broker, then nothing more on standard output."""
-    places = ",".join(one._replace(host=_reachable(one.host)).place for one in endpoints)
+    places = ",".join(one._replace(host=_reachable(one.host)).host_port for one in endpoints)
     with suppress(OSError):  # nobody needs to listen
         sys.stdout.write(f"ready: {places}\n")
         sys.stdout.flush()
@@ -205,7 +205,7 @@ def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
 
 def _say_metrics(host: str, port: int) -> None:
     """For `millstream up`, before the ready line."""
-    place = ListenerAddress("", _reachable(host), port).place
+    place = ListenerAddress("", _reachable(host), port).host_port
     with suppress(OSError):
         sys.stdout.write(f"metrics: {place}\n")
 

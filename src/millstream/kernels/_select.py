@@ -1,4 +1,4 @@
-"""Chooses between a compiled kernel and its plain-Python twin, and says so once."""
+"""Chooses between a compiled kernel and its plain-Python twin; warns once about the twin."""
 
 import importlib
 import importlib.machinery
@@ -9,7 +9,7 @@ from types import ModuleType
 
 CHOICE_VARIABLE = "MILLSTREAM_KERNELS"
 
-_said_plain = False
+_has_warned = False
 
 
 def load(name: str) -> ModuleType:
@@ -25,21 +25,21 @@ def load(name: str) -> ModuleType:
                 f"{CHOICE_VARIABLE}=compiled, but kernel {name!r} was not built; "
                 "reinstall Millstream with a C compiler on the machine"
             )
-        _say_plain_once()
+        _warn_once_not_compiled()
     return importlib.import_module(f"millstream.kernels._plain.{name}")
 
 
 def _is_built(name: str) -> bool:
     # The Cython source run interpreted is ten times slower than the twin and unchecked: only a
-    # real extension module counts.
+    # real extension module is accepted.
     spec = importlib.util.find_spec(f"millstream.kernels._compiled.{name}")
     return spec is not None and isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
 
 
-def _say_plain_once() -> None:
-    global _said_plain  # noqa: PLW0603
-    if not _said_plain:
-        _said_plain = True
+def _warn_once_not_compiled() -> None:
+    global _has_warned  # noqa: PLW0603
+    if not _has_warned:
+        _has_warned = True
         sys.stderr.write(
             "millstream: compiled kernels are not installed, running in plain Python "
             "(about ten times slower; install with a C compiler for full speed)\n"

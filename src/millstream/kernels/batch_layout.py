@@ -29,7 +29,7 @@ UNCOUNTED_BYTES: Final = 12
 MAGIC_END: Final = 17
 """So many bytes are needed to know the format."""
 OLD_FORMAT_BYTES_MIN: Final = 26
-"""The smallest message of the formats before 2, which are told apart by their magic."""
+"""The smallest message of the formats before 2, which the magic byte distinguishes."""
 MAGIC_V2: Final = 2
 
 # Bits of the attributes, and the largest codec.

@@ -55,9 +55,9 @@ def walk(
     """Rows of the valid batches in buffer[start:stop], where validity ends, and why (a Reason).
 
     Stops at the first batch that is short, longer than `size_max`, of another magic, with a bad
-    CRC (when asked), a negative base offset or last offset delta (or both beyond int64 together),
-    a negative record count or one above last offset delta + 1, or an unknown codec, in this
-    order. Reason 0 means every byte was valid. The CRC of a long batch is taken without the GIL.
+    CRC (if `check_crc`), a negative base offset or last offset delta (or both beyond int64
+    together), a negative record count or one above last offset delta + 1, or an unknown codec, in
+    this order. Reason 0 means every byte was valid. A long CRC is computed without the GIL.
     """
 
 def assign_offsets(buffer: Buffer, rows: array[int], base_offset: int, leader_epoch: int) -> int:
@@ -68,16 +68,16 @@ def assign_offsets(buffer: Buffer, rows: array[int], base_offset: int, leader_ep
     """
 
 def set_leader_epoch(buffer: Buffer, rows: array[int], leader_epoch: int) -> None:
-    """Stamp the epoch alone."""
+    """Stamp only the epoch."""
 
 def set_append_time(buffer: Buffer, rows: array[int], timestamp_ms: int) -> None:
     """Mark the batches LogAppendTime with this max timestamp (rows too) and renew their CRCs."""
 
 def find_offset(buffer: Buffer, start: int, stop: int, offset: int) -> tuple[int, int]:
-    """(position, size) of the first batch whose last offset is >= `offset`, by headers alone.
+    """(position, size) of the first batch whose last offset is >= `offset`, reading only headers.
 
     The batch may end beyond `stop`. A negative size means that it was not found: -1 with the
-    position of the first header that is not there as a whole (it may itself lie beyond `stop`),
+    position of the first incomplete header (it may itself lie beyond `stop`),
     -2 with the position of a malformed header.
     """
 

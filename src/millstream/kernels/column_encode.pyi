@@ -1,7 +1,7 @@
 """Arrow-shaped columns into record batches v2. One description for both twins.
 
 All take rows [start, stop) of the columns, or with `selection` (int64 row numbers) the rows at
-places [start, stop) of it: the records of one partition need not stand together. Columns that
+indexes [start, stop) of it: the records of one partition need not stand together. Columns that
 do not fit their buffers (short buffers, offsets that run backwards or outside the data, header
 keys that are null) raise ValueError before a byte outside is read.
 """

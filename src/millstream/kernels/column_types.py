@@ -35,7 +35,7 @@ COLUMN_BYTES_MAX: Final = 2**31 - 1
 """A 32-bit Arrow column cannot address more; nor can one batch claim more."""
 
 DECODE_ROW_COST: Final = 32
-"""What one record is counted for in `DecodeOptions.bytes_max` beside its own bytes."""
+"""What one record counts in `DecodeOptions.bytes_max` beside its own bytes."""
 
 _INT16 = range(-(2**15), 2**15)
 _INT32 = range(-(2**31), 2**31)
@@ -98,7 +98,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOptions:
-    """Which records are wanted, [first_offset, end_offset), and how much may come of it.
+    """Which records to decode, [first_offset, end_offset), and how large the result may be.
 
     `batch_bytes_max` bounds one decompressed batch. `bytes_max` bounds the whole: the record
     bytes of every batch plus DECODE_ROW_COST a record; only a single batch may exceed it.

@@ -1,7 +1,7 @@
 """The four codecs of Kafka's record batches, with output that never exceeds what the caller allows.
 
-The bytes come from anyone: a length they claim is checked against the limit and never allocated
-on trust, output is pulled in pieces, and whatever a library raises becomes MalformedRecords.
+The bytes are untrusted: a length they claim is checked against the limit before memory is
+allocated, output is pulled in chunks, and every error of a library becomes MalformedRecords.
 The libraries are imported on first use, because each costs as much as the rest of the kernels.
 """
 
@@ -36,11 +36,11 @@ LEVELS: Final = {
 }
 """Levels that Kafka's configuration allows; the other codecs have none."""
 
-_PIECE_BYTES: Final = 128 * 1024
+_CHUNK_BYTES: Final = 128 * 1024
 """Output pulled at a time: the largest zstd block, two of Kafka's lz4 blocks."""
 
 _LIKELY_RATIO: Final = 4
-"""What records are often compressed by; reserving that much of what came is no danger."""
+"""What records are often compressed by; reserving that multiple of the input is safe."""
 
 _BLOCKS_MAX: Final = 16_384
 """Blocks in one stream or frame. 64 MiB hold 2,048 of Java's; more only burns our CPU."""
@@ -59,12 +59,12 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _SNAPPY_LENGTH_BYTES_MAX: Final = 5
 _SNAPPY_COPY_BYTES_MAX: Final = 64
 _SNAPPY_COPY_BYTES_MIN: Final = 3
-"""No element of snappy's makes more of fewer bytes: 64 out of 3. A larger claim is a lie."""
+"""Snappy's best ratio is 64 bytes out of 3: a larger claim is false."""
 
 _ZSTD_WINDOW_BYTES: Final = 8 << 20
 """What levels up to 19 need; decompressors of this size are kept."""
 _ZSTD_WINDOW_BYTES_MAX: Final = 128 << 20
-"""What level 22, Kafka's highest, asks for; its pages are touched only as output fills them."""
+"""What level 22, Kafka's highest, needs; its pages are touched only as output fills them."""
 _ZSTD_SKIPPABLE: Final = 0x184D2A50
 _ZSTD_FRAME_HEADER_BYTES_MAX: Final = 18
 _ZSTD_BLOCK_RLE: Final = 1
@@ -98,33 +98,33 @@ def _broken(detail: object) -> MalformedRecords:
 
 
 class _Output:
-    """Pieces of output and the room that is left for more."""
+    """Chunks of output and the room that is left for more."""
 
     def __init__(self, size_max: int) -> None:
-        self._pieces: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._room = size_max
 
-    def ask(self, likely_bytes: int = 0) -> int:
-        """How much to pull next: one byte beyond the limit, to tell full from too large.
+    def next_size_max(self, likely_bytes: int = 0) -> int:
+        """How much to pull next: one byte beyond the limit, to distinguish full from too large.
 
-        More than a piece only where it is likely to come: one piece needs no joining.
+        More than a chunk only where it is likely to come: one chunk needs no joining.
         """
-        return min(max(_PIECE_BYTES, likely_bytes), self._room + 1)
+        return min(max(_CHUNK_BYTES, likely_bytes), self._room + 1)
 
-    def add(self, piece: bytes) -> None:
-        self.reserve(len(piece))
-        self._pieces.append(piece)
+    def add(self, chunk: bytes) -> None:
+        self.reserve(len(chunk))
+        self._chunks.append(chunk)
 
     def reserve(self, size: int) -> None:
         if size > self._room:
             raise MalformedRecords(Reason.TOO_LARGE, detail="decompressed size above the limit")
         self._room -= size
 
-    def append_reserved(self, piece: bytes) -> None:
-        self._pieces.append(piece)
+    def append_reserved(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
 
     def joined(self) -> bytes:
-        return b"".join(self._pieces)
+        return b"".join(self._chunks)
 
 
 def _keep(payload: memoryview, _level: int | None) -> bytes:
@@ -157,11 +157,11 @@ def _gunzip_member(payload: memoryview | bytes, output: _Output) -> bytes:
     member = zlib.decompressobj(_GZIP_WRAPPER)
     try:
         while not member.eof:
-            piece = member.decompress(payload, output.ask())
+            chunk = member.decompress(payload, output.next_size_max())
             payload = member.unconsumed_tail
-            if not piece and not payload and not member.eof:
+            if not chunk and not payload and not member.eof:
                 raise _broken("gzip ends early")
-            output.add(piece)
+            output.add(chunk)
     except zlib.error as error:
         raise _broken(error) from None
     return member.unused_data
@@ -241,16 +241,16 @@ def _unlz4(payload: memoryview, size_max: int) -> bytes:
     position = 0
     while True:
         try:
-            piece, consumed, at_end = frame.decompress_chunk(
-                context, payload[position:], max_length=output.ask(likely_bytes)
+            chunk, consumed, at_end = frame.decompress_chunk(
+                context, payload[position:], max_length=output.next_size_max(likely_bytes)
             )
         except RuntimeError as error:
             raise _broken(error) from None
-        output.add(piece)
+        output.add(chunk)
         position += consumed
         if at_end:
             break
-        if not piece and not consumed:
+        if not chunk and not consumed:
             raise _broken("lz4 frame ends early")
     if position != len(payload):
         raise _broken("bytes after the lz4 frame")
@@ -271,8 +271,8 @@ def _unzstd(payload: memoryview, size_max: int) -> bytes:
     try:
         window_bytes, size_claimed = _zstd_scan(payload, size_max)
         reader = _zstd_decompressor(window_bytes).stream_reader(payload, read_across_frames=True)
-        while piece := reader.read(output.ask()):
-            output.add(piece)
+        while chunk := reader.read(output.next_size_max()):
+            output.add(chunk)
     except ZstdError as error:
         raise _broken(error) from None
     joined = output.joined()
@@ -296,14 +296,14 @@ def _zstd_scan(payload: memoryview, size_max: int) -> tuple[int, int | None]:
     """The largest window of all frames and the size they claim, after proof that they are whole.
 
     The library's bounded reader takes a cut stream for a finished one, and its other readers
-    bound the input but not the output; block headers tell where each frame must end.
+    bound the input but not the output; block headers say where each frame must end.
     """
     window_bytes = 0
     sizes: list[int | None] = []
     position = 0
     for _ in range(_FRAMES_MAX):
-        window_here, size, position = _zstd_frame(payload, position)
-        window_bytes = max(window_bytes, window_here)
+        frame_window_bytes, size, position = _zstd_frame(payload, position)
+        window_bytes = max(window_bytes, frame_window_bytes)
         sizes.append(size)
         if position > len(payload):
             raise _broken("zstd ends early")

@@ -19,8 +19,8 @@ class Connection:
     """See the module's docstring."""
 
     owner: Any
-    """Whatever the shell wants to find it by."""
-    is_plain: bool
+    """Set by the shell, to get from a connection to its own object."""
+    allows_fast_path: bool
     """Whether the fast path may be taken. False: not yet authenticated, or under a quota."""
     is_direct: bool
     """Whether `EpollShell` may send for it; the shell's owner clears this while it has a queue."""
@@ -44,7 +44,7 @@ class Connection:
         """
 
     def received(self, size: int) -> None:
-        """So many bytes were put into the last buffer."""
+        """`size` bytes were put into the last buffer."""
 
     def next_request(
         self, wall_ms: int
@@ -52,7 +52,7 @@ class Connection:
         """Stage eligible produce requests up to the next other request, and return that.
 
         (number, api key, api version, correlation id, client id, body). None: no whole frame is
-        left, or `is_blocked`. Raises FrameError for bytes that are no request, again and again.
+        left, or `is_blocked`. Raises FrameError for bytes that are no request, every time.
         """
 
     def answer(self, number: int, parts: Sequence[Any]) -> None:
@@ -63,8 +63,8 @@ class Connection:
         """What can be sent now. Small neighbours are one part; other objects are as they were."""
 
     def drop_output(self) -> list[Any]:
-        """Close: all parts that will not be sent. Later answers are ignored, the input is given
-        back.
+        """Close: all parts that will not be sent. Later answers are ignored, the input is
+        released.
         """
 
     @property

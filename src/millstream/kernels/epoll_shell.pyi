@@ -11,23 +11,23 @@ from typing import Final
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
 
-__all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
+__all__ = ["CONNECTIONS_READY", "ENDED", "LOOP_READY", "REQUESTS", "WRITABLE", "EpollShell"]
 
 REQUESTS: Final = 1
 """Call `next_request`: it has one, raises or is blocked; or an unfinished one has grown large."""
 WRITABLE: Final = 2
 ENDED: Final = 4
 """Closed by the client, or failed with the error number that is reported."""
-OURS: Final = 1
-"""Something came for a connection: call `wake`."""
-OTHERS: Final = 2
-"""Something came for the loop."""
+CONNECTIONS_READY: Final = 1
+"""A connection is ready: call `read_ready`."""
+LOOP_READY: Final = 2
+"""The event loop's own descriptors are ready."""
 
 class EpollShell:
     """See the module's docstring."""
 
-    def __init__(self, table: SlotTable, *, unread_bytes_told: int = 262_144) -> None:
-        """`unread_bytes_told`: an unfinished request of that size is reported as REQUESTS."""
+    def __init__(self, table: SlotTable, *, unread_bytes_threshold: int = 262_144) -> None:
+        """`unread_bytes_threshold`: an unfinished request of that size is reported as REQUESTS."""
 
     def fileno(self) -> int: ...
     def add(self, connection: Connection, descriptor: int) -> None:
@@ -42,13 +42,13 @@ class EpollShell:
         """Let `wait` wait for the epoll of an event loop, too."""
 
     def wait(self, timeout_ms: int) -> int:
-        """Block until something came: OURS, OTHERS or both. Negative: without a limit of time.
+        """Block until something is ready: CONNECTIONS_READY, LOOP_READY or both.
 
-        0 when the time is up or a signal came. Where short waits were the rule it polls for a
-        moment before it sleeps. Other threads run meanwhile.
+        A negative timeout waits forever. 0 after the timeout or a signal. Where short
+        waits were the rule it polls briefly before it sleeps. Other threads run meanwhile.
         """
 
-    def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
+    def read_ready(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
         """Read what has arrived and stage what the fast path takes.
 
         The connections that need more than that: (connection, REQUESTS | WRITABLE | ENDED, error
@@ -64,21 +64,21 @@ class EpollShell:
         is_all: bool,
     ) -> bool:
         """Send these in order, now and whenever the socket can take more; False when there is
-        nothing to wait for: all of it has left, or something is to be decided (a page that is not
-        in the cache, an error), which the next send will find.
+        nothing to wait for: all of it was sent, or Python must decide (a page that is not in the
+        cache, an error), which the next send finds out.
 
         With True WRITABLE is not reported before that; watch for writing. Each part is (bytes,
         -1, 0, size), or (None, a file's descriptor, position, size); the files stay open until
-        `take_planned` or `forget`. `skip`: bytes of the first that have left. `is_all`: nothing
-        follows the last. The plain twin sends nothing.
+        `take_planned` or `forget`. `skip`: bytes of the first part that were sent. `is_all`:
+        nothing follows the last. The plain twin sends nothing.
         """
 
     def take_planned(self, connection: Connection) -> int:
-        """How many bytes of what was planned have left; there is no plan any more."""
+        """Drop the plan; returns how many of its bytes were sent."""
 
     def send_ready(self) -> list[Connection]:
         """Instead of `SlotTable.take_ready`: send the small output of direct connections.
 
-        Returns the connections that are left: not direct, with large parts or file ranges, or
+        Returns the connections it does not serve: not direct, with large parts or file ranges, or
         whose socket takes no more (or fails, which the next send raises).
         """

@@ -2,7 +2,7 @@
 
 Other shapes (most tagged fields, aborted transactions, damage) take the slow path, the broker's own
 Python: `parse`, `answer_frame` and `tail_frame` then return None, those of the plain twin always.
-`Cursor` and `moved` are complete in both.
+`Cursor` and `cursors_to_read` are complete in both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,8 +14,8 @@ __all__ = [
     "UNKNOWN",
     "Cursor",
     "answer_frame",
-    "moved",
-    "moved_for_follower",
+    "cursors_to_read",
+    "cursors_to_read_for_follower",
     "parse",
     "tail_frame",
 ]
@@ -28,7 +28,7 @@ class Cursor:
     key: tuple[str | bytes, int]
     """Topic, by name or by the bytes of its id, and partition."""
     name: str | None
-    """The topic, once its id was resolved: one created again by that name is another (KIP-516)."""
+    """The topic, once its id was resolved: if created again, it has another id (KIP-516)."""
     leader: Any
     slot: PartitionSlot | None
     """The leader's; set together with it."""
@@ -44,20 +44,20 @@ class Cursor:
     """Where the client's view ended at the last check. While it reads from there, and high
     watermark and log start are as sent, there is nothing to send."""
 
-    def __init__(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None: ...
-    def ask(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
-        """Take over what a request says."""
+    def __init__(self, requested: tuple[str | bytes, int, int, int, int, int, int]) -> None: ...
+    def update(self, requested: tuple[str | bytes, int, int, int, int, int, int]) -> None:
+        """Set the fields of the request's partition."""
 
 AnyCursor = TypeVar("AnyCursor", bound=Cursor)
 
-def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
-    """All but those with certainly nothing to send."""
+def cursors_to_read(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+    """The cursors that may have something to send, by comparing numbers only."""
 
-def moved_for_follower(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+def cursors_to_read_for_follower(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
     """The same for a follower, which sees everything up to the log's end."""
 
 def parse(body: memoryview, version: int) -> tuple[Any, ...] | None:
-    """The fields of the broker's `FetchAsk`, or None for the slow path."""
+    """The fields of the broker's `FetchParams`, or None for the slow path."""
 
 def answer_frame(
     version: int, correlation_id: int, error: int, session_id: int, found: Sequence[Any]

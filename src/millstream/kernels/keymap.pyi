@@ -33,7 +33,7 @@ class KeyMap:
 
     def keep_flags(self, payload: Buffer, spans: array[int], base_offset: int) -> bytearray:
         """One byte per record: 0 when the map holds a larger offset of its key, 2 when it has no
-        key, else 1, or 3 when it is a tombstone. A key unknown to the map counts as newest.
+        key, else 1, or 3 when it is a tombstone. A key unknown to the map is treated as newest.
         """
 
     def get(self, key: Buffer) -> int:

@@ -20,14 +20,14 @@ NEWEST: Final = 1
 WITHOUT_KEY: Final = 2
 NEWEST_TOMBSTONE: Final = 3
 
-# `EpollShell.wake`: bits of what a connection needs.
+# `EpollShell.read_ready`: bits of what a connection needs.
 REQUESTS: Final = 1
 WRITABLE: Final = 2
 ENDED: Final = 4
 
 # `EpollShell.wait`: bits of what it found.
-OURS: Final = 1
-OTHERS: Final = 2
+CONNECTIONS_READY: Final = 1
+LOOP_READY: Final = 2
 
 # `send_file`: why it stopped.
 SENT: Final = 0

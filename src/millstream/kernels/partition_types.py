@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 RECORD_COST: Final = 12
-"""What a row is counted for in `stick` beside its key and value: a record's own fields."""
+"""What a row counts in `stick` beside its key and value: a record's own fields."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

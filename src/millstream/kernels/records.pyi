@@ -41,7 +41,7 @@ def inspect(
 
     Checks every record: varints of at most 5 and 10 bytes, lengths inside the record and filling
     it exactly, -1 the only negative one (null key, value or header value), header counts against
-    the remaining bytes, exactly `count` records and no byte left. `contiguous` asks for offset
+    the remaining bytes, exactly `count` records and no byte left. `contiguous` requires offset
     deltas 0, 1, 2, ... (a producer's batch); otherwise they must strictly increase from 0 or more
     (a compacted one). The max is the first of equal ones. Where the reason is not 0, and for no
     records at all, the rest is (0, 0, -1, 0).

@@ -1,6 +1,6 @@
 """From which version on each API's requests have a flexible header (tagged fields), by API key.
 
-The connection core must know where a header ends before the API is looked up. The message
+The connection core must know where a header ends before it looks up the API. The message
 catalogue in `wire/` says the same; a test compares the two.
 """
 

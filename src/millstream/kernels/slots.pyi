@@ -62,15 +62,15 @@ class ProducerEntry:
         """Remember one more batch; the oldest goes when there are too many."""
 
     def is_next(self, rows: array[int], at: int) -> bool:
-        """Whether the walked batch in the row at `at` is the producer's next one for sure.
+        """Whether the walked batch in the row at `at` is certainly the producer's next one.
 
-        False: it may be, or be a retry, or wrong. Nothing must be staged.
+        False: it may be that, a retry or wrong. Nothing must be staged.
         """
 
     def take(self, rows: array[int], at: int) -> bool:
         """Follow the batch in the row, which is in the log. False, and nothing done, where that
-        is more than to remember it: another epoch, sequences that start again, a transaction's
-        first batch or marker, or what cannot be.
+        takes more than remembering the batch: another epoch, sequences that start again, a
+        transaction's first batch or marker, or something impossible.
         """
 
     def forget_batches(self) -> None: ...
@@ -101,10 +101,10 @@ class PartitionSlot:
     roll_timestamp_ms: int
     """A batch with a later max timestamp makes the segment roll."""
     needs_key: bool
-    is_plain: bool
+    allows_fast_path: bool
     """Whether appends may take the fast path."""
-    is_all_plain: bool
-    """Whether those with acks=-1 may, too."""
+    allows_fast_path_acks_all: bool
+    """Whether appends with acks=-1 may, too."""
 
     tail_file: Any
     """The active segment's file while `tail` may be called; the log sets and withdraws it."""
@@ -134,8 +134,8 @@ class PartitionSlot:
         """Requests with acks=-1 that wait for the high watermark."""
 
     def takes(self, last_offset: int, size_bytes: int, timestamp_ms: int) -> bool:
-        """Whether the active segment takes this append of the slow path without a roll, by the
-        limits alone; nothing is staged then.
+        """Whether the active segment takes this append of the slow path without a roll,
+        checking only the limits; nothing is staged then.
         """
 
     def follow(self, log_end: int, position: int, index_room_bytes: int) -> None:
@@ -145,7 +145,7 @@ class PartitionSlot:
         """
 
     def forget_tail(self) -> None:
-        """Positions are not what they were: the segment rolls, is cut or moves."""
+        """Known positions are void: the segment rolls, is cut or moves."""
 
     def tail(self, offset: int, size_max: int) -> int:
         """Where in `tail_file` the batches from `offset` to the log's end begin.
@@ -192,10 +192,10 @@ class SlotTable:
         """Requests that wait for `commit`."""
 
     def add(self, slot: PartitionSlot, *, topic: bytes, topic_id: bytes, partition: int) -> None:
-        """Let produce requests find the slot. Empty `topic_id`: by name alone."""
+        """Let produce requests find the slot. Empty `topic_id`: by name only."""
 
     def remove(self, slot: PartitionSlot, *, topic: bytes, topic_id: bytes, partition: int) -> None:
-        """Forget it; no error when another slot, or none, is there."""
+        """Remove it; no error if the table has another slot for the partition, or none."""
 
     def find(self, topic: bytes, partition: int) -> PartitionSlot | None: ...
     def find_by_id(self, topic_id: bytes, partition: int) -> PartitionSlot | None: ...

@@ -171,7 +171,7 @@ class Partition(ReadableReplica):
     def _on_state(self) -> None:
         """Others may be in sync now, or more of them asked for."""
         state = self.state
-        self.slot.is_all_plain = is_enough = len(state.isr) >= state.in_sync_wanted
+        self.slot.allows_fast_path_acks_all = is_enough = len(state.isr) >= state.in_sync_wanted
         if not is_enough:
             error = NotEnoughReplicasAfterAppend(
                 self.partition, in_sync=len(state.isr), wanted=state.in_sync_wanted

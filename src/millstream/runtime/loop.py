@@ -16,7 +16,7 @@ from math import ceil, inf
 from time import monotonic as now_s
 from typing import Final, Protocol, TypeVarTuple
 
-from millstream.kernels.epoll_shell import OURS
+from millstream.kernels.epoll_shell import CONNECTIONS_READY
 
 Arguments = TypeVarTuple("Arguments")
 Ready = list[tuple[selectors.SelectorKey, int]]
@@ -31,7 +31,7 @@ class Poller(Protocol):
         """Wait for the loop's own epoll, too."""
 
     def wait(self, timeout_ms: int) -> int:
-        """OURS, OTHERS or both; nothing when the time is up, or a signal came."""
+        """CONNECTIONS_READY, LOOP_READY or both; nothing when the time is up, or a signal came."""
 
 
 class DirectSelector(selectors.EpollSelector):
@@ -67,9 +67,9 @@ class DirectSelector(selectors.EpollSelector):
         deadline_s = inf if timeout is None else now_s() + timeout
         while True:
             found = wait(timeout_ms)
-            if found & OURS:
+            if found & CONNECTIONS_READY:
                 self._handle_now()
-            if found != OURS or self.has_work or self._wait is None:
+            if found != CONNECTIONS_READY or self.has_work or self._wait is None:
                 break
             if timeout is not None:
                 timeout_ms = ceil((deadline_s - now_s()) * 1000)

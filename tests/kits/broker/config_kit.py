@@ -77,7 +77,7 @@ class ConfigWorld:
             clock=nothing,
             randomness=nothing,
             timers=nothing,
-            answering=nothing,
+            responder=nothing,
             configs=self.configs,
             controller=self.controller,
             logs=nothing,

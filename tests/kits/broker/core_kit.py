@@ -168,7 +168,7 @@ def read_answer(data: bytes, version: int) -> Answer:
 
 
 def code_of(error: Exception) -> int:
-    """Any number that tells the errors of the log apart; the broker has the true ones."""
+    """A number for each error of the log; the broker has the true ones."""
     return 1 + sum(map(ord, type(error).__name__)) % 100
 
 
@@ -285,7 +285,7 @@ class Client:
     error: str = ""
 
     def send(self, data: bytes) -> None:
-        """Into the buffer, piece by piece where it does not fit at once."""
+        """Into the buffer, chunk by chunk where it does not fit at once."""
         rest = memoryview(data)
         while rest:
             room = self.connection.get_buffer(-1)
@@ -329,10 +329,10 @@ class Client:
 
 
 def produce_in_python(core: Core, connection: Any, request: tuple[Any, ...]) -> None:
-    """The long way, one partition after the other: the oracle of the core."""
+    """The slow path, one partition after the other: the oracle of the core."""
     number, _, version, correlation_id, _, body = request
     try:
-        asked = ProduceRequest.decode(body, version)
+        decoded = ProduceRequest.decode(body, version)
     except MalformedFrame:
         connection.answer(number, [b"\0\0\0\1m"])
         return
@@ -340,11 +340,13 @@ def produce_in_python(core: Core, connection: Any, request: tuple[Any, ...]) -> 
         TopicProduceResponse(
             name=topic.name,
             topic_id=topic.topic_id,
-            partition_responses=[_append(core, topic, one, asked) for one in topic.partition_data],
+            partition_responses=[
+                _append(core, topic, one, decoded) for one in topic.partition_data
+            ],
         )
-        for topic in asked.topic_data
+        for topic in decoded.topic_data
     ]
-    if asked.acks == 0:
+    if decoded.acks == 0:
         connection.answer_nothing(number)
         return
     body = ProduceResponse(responses=topics).encode(version)
@@ -353,14 +355,14 @@ def produce_in_python(core: Core, connection: Any, request: tuple[Any, ...]) -> 
 
 
 def _append(
-    core: Core, topic: TopicProduceData, one: PartitionProduceData, asked: ProduceRequest
+    core: Core, topic: TopicProduceData, one: PartitionProduceData, decoded: ProduceRequest
 ) -> PartitionProduceResponse:
     refused = PartitionProduceResponse(index=one.index, error_code=3, base_offset=-1)
     is_ours = topic.name == TOPIC or topic.topic_id == TOPIC_ID
     if not is_ours or not 0 <= one.index < core.partitions:
         return refused
     refused.error_code = 42
-    if one.records is None or not -1 <= asked.acks <= 1 or asked.transactional_id is not None:
+    if one.records is None or not -1 <= decoded.acks <= 1 or decoded.transactional_id is not None:
         return refused
     log = core.log(one.index)
     try:

@@ -1,7 +1,7 @@
 """The data plane of a broker without sockets: real logs, real handlers, a peer that notes answers.
 
 Requests go in as bytes and answers come out as messages, both through the generic codec, so that
-the handlers' own encoders are always read by somebody else's decoder.
+the handlers' own encoders are always read by another decoder.
 """
 
 from collections import deque
@@ -297,7 +297,7 @@ class DataPlane:
             clock=self.clock,
             randomness=SeededRandomness(1),
             timers=self.timers,
-            answering=self.dispatch,
+            responder=self.dispatch,
             configs=self.settings,  # type: ignore[arg-type] # the part that is used
             controller=self.controller,  # type: ignore[arg-type]
             logs=self.logs,

@@ -35,31 +35,31 @@ def write(plane: DataPlane, batch: bytearray, origin: Origin = Origin.CLIENT) ->
     assert errors == [None]
 
 
-class Ways:
-    """Which way answers went."""
+class Paths:
+    """How many answers took each path."""
 
     def __init__(self) -> None:
-        self.short = self.long = 0
+        self.fast = self.slow = 0
 
 
 @contextmanager
-def counted(*, is_short: bool = True) -> Iterator[Ways]:
-    """Counts the ways; without the short one where that is asked for."""
-    ways, kernel = Ways(), kernel_of_fetch.tail_frame
+def counted(*, is_fast: bool = True) -> Iterator[Paths]:
+    """Counts the paths; optionally without the fast one."""
+    paths, kernel = Paths(), kernel_of_fetch.tail_frame
     read = fetch_read.FetchReader.read
 
-    def short(*arguments: Any) -> Any:
-        found = kernel(*arguments) if is_short else None
-        ways.short += found is not None
+    def fast(*arguments: Any) -> Any:
+        found = kernel(*arguments) if is_fast else None
+        paths.fast += found is not None
         return found
 
-    def long(self: fetch_read.FetchReader) -> Any:
-        ways.long += 1
+    def slow(self: fetch_read.FetchReader) -> Any:
+        paths.slow += 1
         return read(self)
 
     with (
-        patch.object(fetch_read, "tail_frame", short),
-        patch.object(tail_fetch, "tail_frame", short),
-        patch.object(fetch_read.FetchReader, "read", long),
+        patch.object(fetch_read, "tail_frame", fast),
+        patch.object(tail_fetch, "tail_frame", fast),
+        patch.object(fetch_read.FetchReader, "read", slow),
     ):
-        yield ways
+        yield paths

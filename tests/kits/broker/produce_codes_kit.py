@@ -51,9 +51,9 @@ class Step(NamedTuple):
     records: bytes | None
     code: ErrorCode = _NONE
     offset: int = 0
-    """Where the records are told to be, from the first of the case on; -1 for those refused."""
+    """The offsets in the answer, from the first of the case on; -1 for records that are refused."""
     wrong: tuple[int, ...] = ()
-    """Which records are told to be wrong, where the version can."""
+    """The records that the answer lists as wrong, where the version can."""
 
 
 class Outcome(NamedTuple):
@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
     offset: int
     wrong: tuple[int, ...]
     is_stamped: bool
-    """Whether the broker's own time was told."""
+    """Whether the answer has the broker's own time."""
     log_start: int
 
 
@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
     name: str
     steps: Callable[[int], Sequence[Step]]
-    """Given the number of a producer that nobody else is."""
+    """Called with a producer id that no other producer has."""
     kind: str = "plain"
     partition: int = 0
     versions: range = VERSIONS
@@ -107,7 +107,7 @@ def batch(
 
 
 def changed(data: bytearray, at: int, new: bytes, *, is_sealed: bool = True) -> bytes:
-    """Other bytes in a batch, with a CRC that agrees unless told otherwise."""
+    """Other bytes in a batch, with a matching CRC by default."""
     data[at : at + len(new)] = new
     if is_sealed:
         data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
@@ -152,7 +152,7 @@ def taken(
     kind: str = "plain",
     versions: range = VERSIONS,
 ) -> Case:
-    """The same batch twice, of nobody in particular: it is stored twice."""
+    """The same batch twice, without a producer id: it is stored twice."""
 
     def steps(_: int) -> list[Step]:
         return [Step(bytes(make())), Step(bytes(make()), offset=1)]
@@ -388,10 +388,10 @@ DIFFERENCES: Final[Sequence[tuple[Case, ErrorCode]]] = (
     (refused("a few bytes more", lambda: batch() + b"xx", _INVALID), _NONE),
     (refused("twenty bytes more", lambda: batch() + bytes(20), _INVALID), _CORRUPT),
 )
-"""Where our code is another than Kafka's, which is told beside it; `handlers/produce.py` too."""
+"""Where our code differs from Kafka's, which stands beside it; `handlers/produce.py` too."""
 
 
-# -- asking a broker ---------------------------------------------------------------------------
+# -- sending to a broker ---------------------------------------------------------------------------
 
 
 class Asker:
@@ -478,6 +478,6 @@ class Asker:
 
 
 def expected(case: Case, version: int) -> list[tuple[ErrorCode, int, tuple[int, ...]]]:
-    """Code, offset and wrong records of each step, as this version tells them."""
+    """Code, offset and wrong records of each step, as this version reports them."""
     has_errors = version >= FIRST_WITH_RECORD_ERRORS
     return [(step.code, step.offset, step.wrong if has_errors else ()) for step in case.steps(1)]

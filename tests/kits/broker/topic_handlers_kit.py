@@ -86,7 +86,7 @@ class Desk:
             clock=clock,
             randomness=randomness,
             timers=cast("Any", None),
-            answering=cast("Any", None),
+            responder=cast("Any", None),
             configs=self.configs,
             controller=self.controller,
             logs=self.logs,

@@ -71,7 +71,7 @@ class GroupDesk(Desk):
         self.log_clock = cast("ManualClock", services.clock)
         """That of the logs, which stands still."""
         services.clock, services.timers, services.groups = self._clock, self._timers, self.groups
-        services.answering = cast("Any", self._answering)
+        services.responder = cast("Any", self._answering)
         super().begin()
         self.controller.subscribe(self._changed)
 

@@ -1,4 +1,4 @@
-"""Record batches built and parsed with struct alone, and columns seen through pyarrow.
+"""Record batches built and parsed with only struct, and columns seen through pyarrow.
 
 A third writing of the format, apart from both twins of the column kernels, so that an error the
 twins share still shows.

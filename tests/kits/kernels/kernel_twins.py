@@ -27,7 +27,7 @@ def plain(name: str) -> ModuleType:
 def needs_compiled(*names: str, is_used: bool = False) -> pytest.MarkDecorator:
     """Skips, with the reason, where one of the kernels was not built; fails with CI=true.
 
-    With `is_used` also where it was built and the plain ones were asked for.
+    With `is_used` also where it was built and MILLSTREAM_KERNELS chose the twins.
     """
     if is_used and os.environ.get(CHOICE_VARIABLE) == "plain":
         return pytest.mark.skip(reason=f"{CHOICE_VARIABLE}=plain")

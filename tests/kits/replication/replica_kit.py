@@ -144,7 +144,7 @@ class ReplicaBroker:
             clock=node.clock,
             randomness=node.randomness,
             timers=Timers(cluster.world.loop),
-            answering=dispatch,
+            responder=dispatch,
             configs=self.settings,  # type: ignore[arg-type] # the part that is used
             controller=self.holder,  # type: ignore[arg-type]
             logs=self.logs,

@@ -1,4 +1,4 @@
-"""The system calls around the core, on real sockets: what is read, told, and sent."""
+"""The system calls around the core, on real sockets: what is read, reported and sent."""
 
 import errno
 import os
@@ -30,7 +30,7 @@ from millstream.model.limits import KIB
 from millstream.wire.api_keys import ApiKey
 
 REQUESTS, WRITABLE, ENDED = 1, 2, 4
-OURS, OTHERS = 1, 2
+CONNECTIONS_READY, LOOP_READY = 1, 2
 NOW_S = 12.5
 
 
@@ -43,7 +43,7 @@ class Sockets:
         assert module is not None
         self.core = core
         self.stack = stack
-        self.shell = module.EpollShell(core.table, unread_bytes_told=100 * KIB)
+        self.shell = module.EpollShell(core.table, unread_bytes_threshold=100 * KIB)
         stack.callback(self.shell.close)
 
     def connect(self) -> tuple[socket.socket, Client]:
@@ -56,8 +56,10 @@ class Sockets:
         self.shell.add(client.connection, ours.fileno())
         return theirs, client
 
-    def wake(self) -> list[tuple[object, int, int]]:
-        found: list[tuple[object, int, int]] = self.shell.wake(NOW_S, self.core.clock.wall_ms())
+    def read_ready(self) -> list[tuple[object, int, int]]:
+        found: list[tuple[object, int, int]] = self.shell.read_ready(
+            NOW_S, self.core.clock.wall_ms()
+        )
         return found
 
 
@@ -75,7 +77,7 @@ def test_plain_requests_need_nothing_but_a_commit(sockets: Sockets) -> None:
     pairs = [sockets.connect() for _ in range(4)]
     for number, (theirs, _) in enumerate(pairs):
         theirs.sendall(produce_frame([(0, batch(b"%d" % number))], correlation_id=number) * 2)
-    assert sockets.wake() == []
+    assert sockets.read_ready() == []
     assert sockets.core.table.staged == 8
     assert sockets.shell.send_ready() == []
     sockets.core.commit()
@@ -85,7 +87,7 @@ def test_plain_requests_need_nothing_but_a_commit(sockets: Sockets) -> None:
         assert [one.correlation_id for one in answers] == [number] * 2
         assert client.connection.output_bytes == client.connection.in_flight == 0
         assert client.connection.last_active_s == NOW_S
-    assert sockets.wake() == []
+    assert sockets.read_ready() == []
 
 
 def test_its_descriptor_tells_a_loop_that_something_came(sockets: Sockets) -> None:
@@ -95,7 +97,7 @@ def test_its_descriptor_tells_a_loop_that_something_came(sockets: Sockets) -> No
         assert loop.poll(0) == []
         theirs.sendall(produce_frame([(0, batch())]))
         assert loop.poll(0) == [(sockets.shell.fileno(), select.EPOLLIN)]
-        sockets.wake()
+        sockets.read_ready()
         assert loop.poll(0) == []
 
 
@@ -103,7 +105,7 @@ def test_other_requests_are_told_in_order(sockets: Sockets) -> None:
     """What came before is staged, what came after is not yet walked."""
     theirs, client = sockets.connect()
     theirs.sendall(produce_frame([(0, batch())]) + other() + produce_frame([(0, batch())]))
-    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    assert sockets.read_ready() == [(client.connection, REQUESTS, 0)]
     assert sockets.core.table.staged == 1
     assert client.connection.next_request(sockets.core.clock.wall_ms())[:2] == (1, 3)
     assert client.connection.next_request(sockets.core.clock.wall_ms()) is None
@@ -113,7 +115,7 @@ def test_other_requests_are_told_in_order(sockets: Sockets) -> None:
 def test_bytes_that_are_no_request_are_told(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
     theirs.sendall(produce_frame([(0, batch())]) + b"\xff" * 8)
-    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    assert sockets.read_ready() == [(client.connection, REQUESTS, 0)]
     with pytest.raises(FrameError):
         client.connection.next_request(0)
 
@@ -121,25 +123,25 @@ def test_bytes_that_are_no_request_are_told(sockets: Sockets) -> None:
 def test_a_blocked_connection_and_a_large_one_are_told(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
     theirs.sendall((300 * KIB).to_bytes(4, "big") + bytes(8))
-    assert sockets.wake() == []
+    assert sockets.read_ready() == []
     theirs.sendall(bytes(150 * KIB))
-    told = []
+    reported = []
     while client.connection.unread_bytes < 150 * KIB + 12:
-        told += sockets.wake()
-    assert told
-    assert set(told) == {(client.connection, REQUESTS, 0)}
+        reported += sockets.read_ready()
+    assert reported
+    assert set(reported) == {(client.connection, REQUESTS, 0)}
     theirs, client = sockets.connect()
     client.connection.unsent_bytes = 2**30
     theirs.sendall(produce_frame([(0, batch())]))
-    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    assert sockets.read_ready() == [(client.connection, REQUESTS, 0)]
 
 
 def test_the_end_of_a_client_is_told(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
     theirs.sendall(produce_frame([(0, batch())]))
     theirs.close()
-    assert sockets.wake() == []
-    assert sockets.wake() == [(client.connection, ENDED, 0)]
+    assert sockets.read_ready() == []
+    assert sockets.read_ready() == [(client.connection, ENDED, 0)]
     assert sockets.core.table.staged == 1
 
 
@@ -147,40 +149,40 @@ def test_a_paused_connection_is_not_read_but_its_end_is_told(sockets: Sockets) -
     theirs, client = sockets.connect()
     sockets.shell.watch(client.connection, reading=False, writing=False)
     theirs.sendall(other())
-    assert sockets.wake() == []
+    assert sockets.read_ready() == []
     theirs.close()
-    assert sockets.wake() == [(client.connection, ENDED, 0)]
+    assert sockets.read_ready() == [(client.connection, ENDED, 0)]
     sockets.shell.watch(client.connection, reading=True, writing=False)
-    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    assert sockets.read_ready() == [(client.connection, REQUESTS, 0)]
 
 
 def test_writable_is_told_when_asked_for(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
     sockets.shell.watch(client.connection, reading=True, writing=True)
-    assert sockets.wake() == [(client.connection, WRITABLE, 0)]
+    assert sockets.read_ready() == [(client.connection, WRITABLE, 0)]
     theirs.sendall(other())
-    assert sockets.wake() == [(client.connection, WRITABLE | REQUESTS, 0)]
+    assert sockets.read_ready() == [(client.connection, WRITABLE | REQUESTS, 0)]
 
 
 def test_a_forgotten_connection_is_left_alone(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
     theirs.sendall(other())
     sockets.shell.forget(client.connection)
-    assert sockets.wake() == []
+    assert sockets.read_ready() == []
     assert not client.connection.is_direct
     with pytest.raises((OSError, KeyError)):
         sockets.shell.watch(client.connection, reading=True, writing=False)
 
 
-def asked(sockets: Sockets, theirs: socket.socket, client: Client, count: int = 1) -> None:
+def send_requests(sockets: Sockets, theirs: socket.socket, client: Client, count: int = 1) -> None:
     theirs.sendall(other() * count)
-    assert sockets.wake() == [(client.connection, REQUESTS, 0)]
+    assert sockets.read_ready() == [(client.connection, REQUESTS, 0)]
     assert len(client.requests()) == count
 
 
 def test_what_is_not_small_or_not_direct_is_left_to_python(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
-    asked(sockets, theirs, client, 3)
+    send_requests(sockets, theirs, client, 3)
     client.connection.answer(0, [b"small", large := bytes(100_000)])
     assert sockets.shell.send_ready() == [client.connection]
     assert [bytes(one) for one in client.connection.take_output()] == [b"small", large]
@@ -197,7 +199,7 @@ def test_what_is_not_small_or_not_direct_is_left_to_python(sockets: Sockets) -> 
 def test_what_the_socket_does_not_take_stays_in_order(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
     client.connection.owner.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 20_000)
-    asked(sockets, theirs, client, 7)
+    send_requests(sockets, theirs, client, 7)
     sent = b"".join(b"%05d" % number for number in range(11_200))
     for number in range(7):
         client.connection.answer(number, [sent[number * 8000 : (number + 1) * 8000]])
@@ -210,7 +212,7 @@ def test_what_the_socket_does_not_take_stays_in_order(sockets: Sockets) -> None:
 
 def test_a_failed_send_is_left_to_python(sockets: Sockets) -> None:
     theirs, client = sockets.connect()
-    asked(sockets, theirs, client)
+    send_requests(sockets, theirs, client)
     theirs.close()
     client.connection.answer(0, [b"too late"])
     assert sockets.shell.send_ready() == [client.connection]
@@ -229,7 +231,7 @@ def test_a_reset_is_told_with_its_number(sockets: Sockets) -> None:
             sockets.shell.add(client.connection, ours.fileno())
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             theirs.close()
-            assert sockets.wake() == [(client.connection, ENDED, errno.ECONNRESET)]
+            assert sockets.read_ready() == [(client.connection, ENDED, errno.ECONNRESET)]
             sockets.shell.forget(client.connection)
 
 
@@ -244,24 +246,24 @@ def test_a_wait_tells_whose_it_is(sockets: Sockets) -> None:
         sockets.shell.watch_loop(loop.fileno())
         assert sockets.shell.wait(0) == sockets.shell.wait(1) == 0
         theirs.sendall(produce_frame([(0, batch())]))
-        assert sockets.shell.wait(-1) == OURS
+        assert sockets.shell.wait(-1) == CONNECTIONS_READY
         other_end.send(b"x")
-        assert sockets.shell.wait(-1) == OURS | OTHERS
-        assert sockets.wake() == []
+        assert sockets.shell.wait(-1) == CONNECTIONS_READY | LOOP_READY
+        assert sockets.read_ready() == []
         assert sockets.core.table.staged == 1
-        assert sockets.shell.wait(-1) == OTHERS
-        assert sockets.wake() == []  # the loop's is none of ours
+        assert sockets.shell.wait(-1) == LOOP_READY
+        assert sockets.read_ready() == []  # the loop's is none of ours
 
 
 def test_what_a_wait_found_is_read_by_the_next_wake_up(sockets: Sockets) -> None:
     pairs = [sockets.connect() for _ in range(3)]
     for theirs, _ in pairs[:2]:
         theirs.sendall(other())
-    assert sockets.shell.wait(-1) == OURS
+    assert sockets.shell.wait(-1) == CONNECTIONS_READY
     pairs[2][0].sendall(other())
-    told = [connection for connection, flags, _ in sockets.wake() if flags == REQUESTS]
-    assert told == [client.connection for _, client in pairs[:2]]
-    assert [one[0] for one in sockets.wake()] == [pairs[2][1].connection]
+    reported = [connection for connection, flags, _ in sockets.read_ready() if flags == REQUESTS]
+    assert reported == [client.connection for _, client in pairs[:2]]
+    assert [one[0] for one in sockets.read_ready()] == [pairs[2][1].connection]
 
 
 def test_a_wait_that_was_not_followed_by_a_wake_up_loses_nothing(sockets: Sockets) -> None:
@@ -269,18 +271,18 @@ def test_a_wait_that_was_not_followed_by_a_wake_up_loses_nothing(sockets: Socket
     pairs = [sockets.connect() for _ in range(2)]
     for theirs, _ in pairs:
         theirs.sendall(other())
-    assert sockets.shell.wait(-1) == OURS
+    assert sockets.shell.wait(-1) == CONNECTIONS_READY
     sockets.shell.forget(pairs[0][1].connection)
-    assert [one[0] for one in sockets.wake()] == [pairs[1][1].connection]
+    assert [one[0] for one in sockets.read_ready()] == [pairs[1][1].connection]
     pairs[1][0].sendall(other())
-    assert sockets.shell.wait(-1) == sockets.shell.wait(-1) == OURS
+    assert sockets.shell.wait(-1) == sockets.shell.wait(-1) == CONNECTIONS_READY
 
 
 def test_other_threads_run_during_a_wait(sockets: Sockets) -> None:
     theirs, _ = sockets.connect()
     thread = threading.Timer(0.02, theirs.sendall, [other()])
     thread.start()
-    assert sockets.shell.wait(20_000) == OURS
+    assert sockets.shell.wait(20_000) == CONNECTIONS_READY
     thread.join()
 
 
@@ -303,7 +305,7 @@ def test_a_signal_ends_a_wait(sockets: Sockets) -> None:
 
 
 def test_waits_for_nothing_cost_nothing_even_after_a_quick_client(sockets: Sockets) -> None:
-    """It may look for a moment before it sleeps, but only for as long as that brings something."""
+    """It may poll briefly before it sleeps, but only as long as that brings something."""
     theirs, ours = sockets.connect()
     frames = threading.Semaphore(0)
 
@@ -316,8 +318,8 @@ def test_waits_for_nothing_cost_nothing_even_after_a_quick_client(sockets: Socke
     thread.start()
     for _ in range(300):
         frames.release()
-        assert sockets.shell.wait(20_000) == OURS
-        sockets.wake()
+        assert sockets.shell.wait(20_000) == CONNECTIONS_READY
+        sockets.read_ready()
         ours.requests()
     thread.join()
     used_s = time.thread_time()
@@ -338,7 +340,7 @@ def test_a_wait_goes_on_while_planned_output_leaves(sockets: Sockets) -> None:
     data = bytes(range(256)) * 16 * KIB
     assert shell.plan(connection, [(data, -1, 0, len(data))], skip=100, is_all=True)
     shell.watch(connection, reading=True, writing=True)
-    assert shell.wait(20) == 0  # nobody reads
+    assert shell.wait(20) == 0  # the client does not read
     found = bytearray()
 
     def read() -> None:
@@ -347,8 +349,8 @@ def test_a_wait_goes_on_while_planned_output_leaves(sockets: Sockets) -> None:
 
     reader = threading.Thread(target=read)
     reader.start()
-    assert shell.wait(20_000) == OURS
-    assert sockets.wake() == [(connection, WRITABLE, 0)]
+    assert shell.wait(20_000) == CONNECTIONS_READY
+    assert sockets.read_ready() == [(connection, WRITABLE, 0)]
     reader.join()
     assert bytes(found) == data[100:]
     assert shell.take_planned(connection) == len(data) - 100
@@ -386,20 +388,20 @@ def test_a_request_is_told_while_planned_output_waits(sockets: Sockets) -> None:
     assert shell.plan(connection, [(data, -1, 0, len(data))], skip=0, is_all=True)
     shell.watch(connection, reading=True, writing=True)
     theirs.sendall(other())
-    assert shell.wait(20_000) == OURS
-    assert sockets.wake() == [(connection, REQUESTS, 0)]
+    assert shell.wait(20_000) == CONNECTIONS_READY
+    assert sockets.read_ready() == [(connection, REQUESTS, 0)]
     shell.forget(connection)
     assert shell.take_planned(connection) == 0
 
 
 def told_when_taken(sockets: Sockets, theirs: socket.socket, connection: object) -> bytes:
-    """What a client gets until somebody has to look at the plan again."""
+    """What a client gets until Python has to take over the plan."""
     found = bytearray()
     theirs.setblocking(False)
     while not sockets.shell.wait(0):
         with suppress(BlockingIOError):
             found += theirs.recv(100 * KIB)
-    assert sockets.wake() == [(connection, WRITABLE, 0)]
+    assert sockets.read_ready() == [(connection, WRITABLE, 0)]
     with suppress(BlockingIOError):
         while more := theirs.recv(100 * KIB):
             found += more
@@ -412,7 +414,7 @@ def test_a_plan_ends_where_somebody_has_to_look(
     sockets: Sockets, tmp_path: Path, fault: str
 ) -> None:
     """A page that is not in the cache, a file that was cut, one that cannot be read: what was
-    sent before is told, and nothing of what comes after it has left.
+    sent before is reported, and nothing after it was sent.
     """
     theirs, client = sockets.connect()
     data = bytes(range(256)) * 4 * KIB  # more than the socket takes at once

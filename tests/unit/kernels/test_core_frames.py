@@ -50,7 +50,7 @@ def test_a_null_client_id_and_header_tags(core: Core) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
         (b"\x00\x40\x00\x01", "a frame of 4194305 bytes, the limit is 4194304"),
@@ -63,13 +63,13 @@ def test_a_null_client_id_and_header_tags(core: Core) -> None:
     ],
 )
 def test_bytes_that_are_no_request_end_the_walk_for_good(
-    core: Core, data: bytes, told: str
+    core: Core, data: bytes, message: str
 ) -> None:
     client = core.connect()
     client.send(other(1) + data + other(2))
     assert client.connection.next_request(NOW)[3] == 1
     for _ in range(2):
-        with pytest.raises(FrameError, match=told):
+        with pytest.raises(FrameError, match=message):
             client.connection.next_request(NOW)
 
 
@@ -158,7 +158,7 @@ def test_bytes_that_somebody_looks_at_are_never_overwritten(core: Core) -> None:
 # -- answers -----------------------------------------------------------------------------------
 
 
-def asked(client: Client, count: int) -> None:
+def send_requests(client: Client, count: int) -> None:
     client.send(b"".join(other(number) for number in range(count)))
     assert len(client.requests()) == count
 
@@ -166,7 +166,7 @@ def asked(client: Client, count: int) -> None:
 def test_answers_leave_in_request_order(core: Core) -> None:
     """I-36."""
     client = core.connect()
-    asked(client, 5)
+    send_requests(client, 5)
     connection = client.connection
     connection.answer(2, [b"2"])
     connection.answer(1, [b"1a", b"1b"])
@@ -186,7 +186,7 @@ def test_many_in_flight_in_any_order(core: Core) -> None:
     client = core.connect()
     sent = b""
     for turn in range(30):
-        asked(client, 7)
+        send_requests(client, 7)
         first = turn * 7
         for number in (3, 0, 6, 1, 2, 5, 4):
             client.connection.answer(first + number, [b"<%d>" % (first + number)])
@@ -197,10 +197,10 @@ def test_many_in_flight_in_any_order(core: Core) -> None:
 def test_more_in_flight_than_ever_before(core: Core) -> None:
     """The oldest is in the middle of whatever they are kept in when that has to grow."""
     client = core.connect()
-    asked(client, 6)
+    send_requests(client, 6)
     for number in range(5):
         client.connection.answer(number, [b"<%d>" % number])
-    asked(client, 40)
+    send_requests(client, 40)
     for number in reversed(range(5, 46)):
         client.connection.answer(number, [b"<%d>" % number])
     assert client.collect() == b"".join(b"<%d>" % number for number in range(46))
@@ -208,9 +208,9 @@ def test_more_in_flight_than_ever_before(core: Core) -> None:
 
 @pytest.mark.parametrize("number", [-1, 0, 2, 5])
 def test_a_second_answer_is_our_bug(core: Core, number: int) -> None:
-    """I-36. 0 was sent, 2 waits for 1, 5 was never asked."""
+    """I-36. 0 was sent, 2 waits for 1, 5 was never requested."""
     client = core.connect()
-    asked(client, 3)
+    send_requests(client, 3)
     client.connection.answer(0, [b"0"])
     client.connection.answer(2, [b"2"])
     with pytest.raises(InvariantViolated, match="I-36"):
@@ -221,7 +221,7 @@ def test_a_second_answer_is_our_bug(core: Core, number: int) -> None:
 
 def test_small_parts_leave_as_one_and_others_untouched(core: Core) -> None:
     client = core.connect()
-    asked(client, 3)
+    send_requests(client, 3)
     large, file = bytearray(10_000), Range(77)
     client.connection.answer(0, [b"ab", bytearray(b"cd"), memoryview(b"ef")])
     client.connection.answer(1, [b"g", large, b"h", b"", file])
@@ -239,7 +239,7 @@ def test_small_parts_leave_as_one_and_others_untouched(core: Core) -> None:
 
 def test_a_closed_connection_gives_its_parts_and_ignores_the_rest(core: Core) -> None:
     client = core.connect()
-    asked(client, 4)
+    send_requests(client, 4)
     first, second = Range(1), Range(2)
     client.connection.answer(0, [first])
     client.connection.answer(2, [second])
@@ -325,7 +325,7 @@ def test_unknown_keys_have_their_header_read(kernel: Twin) -> None:
 
 
 def test_a_large_request_that_trickles_is_not_copied_for_every_byte(core: Core) -> None:
-    """Whoever sends the rest of it byte by byte must not cost the others anything."""
+    """A client that sends the rest of it byte by byte must not cost the others anything."""
     client = core.connect(frame_bytes_max=100 * MIB)
     client.send((100 * MIB).to_bytes(4, "big") + bytes(20 * MIB))
     sizes = set()

@@ -25,12 +25,12 @@ from millstream.testing.record_batches import BatchSpec
 
 
 def both_ways(kernel: Twin, config: LogConfig, stamps: list[int]) -> list[Core]:
-    """One-record batches through the core and, in a second world, through Python alone."""
+    """One-record batches through the core and, in a second world, through the slow path only."""
     worlds = [Core(kernel, partitions=1, config=config) for _ in range(2)]
     for number, world in enumerate(worlds):
         client = world.connect()
-        client.connection.is_plain = number == 0
-        for at in range(0, len(stamps), 7):  # seven requests in a wake-up
+        client.connection.allows_fast_path = number == 0
+        for at in range(0, len(stamps), 7):  # seven requests in an iteration
             for stamp in stamps[at : at + 7]:
                 data = batch(b"v" * 40, spec=BatchSpec(timestamp_ms=stamp))
                 client.send(produce_frame([(0, data)]))

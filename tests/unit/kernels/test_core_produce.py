@@ -217,13 +217,13 @@ def test_a_compacted_topic_needs_keys(core: Core) -> None:
 
 def test_connections_can_be_kept_from_the_core(core: Core) -> None:
     client = core.connect()
-    client.connection.is_plain = False
+    client.connection.allows_fast_path = False
     client.send(produce_frame([(0, batch())]))
     assert len(client.requests()) == 1
 
 
 def test_acks_all_goes_to_python_where_too_few_are_in_sync(core: Core) -> None:
-    core.slot().is_all_plain = False
+    core.slot().allows_fast_path_acks_all = False
     client = core.connect()
     client.send(produce_frame([(0, batch())], acks=-1) + produce_frame([(0, batch())], acks=1))
     assert len(client.requests()) == 1
@@ -422,7 +422,7 @@ def test_answers_of_a_closed_connection_are_dropped(core: Core) -> None:
 
 
 def test_a_python_append_comes_after_what_was_staged(core: Core) -> None:
-    """Also when somebody forgot to commit before: the order of arrival holds, and the answers."""
+    """Also when the caller forgot to commit before: the order of arrival holds, and the answers."""
     client = core.connect()
     client.send(produce_frame([(0, batch(b"staged"))]))
     assert client.requests() == []

@@ -311,7 +311,7 @@ def test_find_offset_by_headers_alone(kernel: Any) -> None:
 
 @both
 def test_find_goes_on_where_the_window_ends(kernel: Any) -> None:
-    """A reader looks at a file through a window: the position says where to look next."""
+    """A reader sees a file through a window: the position says where to read next."""
     first, second = batch(bytes(500)), batch(bytes(10), base_offset=1)
     data = first + second
     assert kernel.find_offset(data, 0, 60, 0) == (0, -1)

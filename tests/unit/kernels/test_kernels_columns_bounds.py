@@ -32,7 +32,7 @@ RECORDS = [
 
 
 class Edge:
-    """Memory whose last byte is followed by a page that nobody may touch."""
+    """Memory whose last byte is followed by a page without any access."""
 
     def __init__(self, pages: int) -> None:
         self._map = mmap.mmap(-1, (pages + 1) * PAGE)

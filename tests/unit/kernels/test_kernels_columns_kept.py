@@ -1,4 +1,4 @@
-"""Columns that somebody holds stay as they are, whatever is decoded after them."""
+"""Columns that are still referenced stay as they are, whatever is decoded after them."""
 
 import random
 from typing import Any

@@ -155,7 +155,7 @@ def test_zstd_frames_of_others(sized: bool, checked: bool) -> None:
 
 
 def test_zstd_of_the_highest_level_streamed(tmp_path: Path) -> None:
-    """Without a known size, level 22 asks for a window of 128 MB: Java producers do that."""
+    """Without a known size, level 22 needs a window of 128 MB: Java producers do that."""
     packed = ZSTD_MAGIC + b"\x00\x88" + (10 << 3 | 1).to_bytes(3, "little") + b"some bytes"
     assert zstandard.get_frame_parameters(packed).window_size == 128 * MIB
     assert decompress(Codec.ZSTD, packed, MIB) == b"some bytes"
@@ -278,7 +278,7 @@ def test_zstd_run_length_bomb() -> None:
     ids=lambda value: value.name if isinstance(value, Codec) else "",
 )
 def test_claimed_size_is_never_allocated(codec: Codec, lie: bytes) -> None:
-    """The claim is below the limit, so the limit alone would not save us."""
+    """The claim is below the limit, so the limit would not be enough."""
     reasons: list[Reason] = []
     peak = peak_of(lambda: reasons.append(refused(codec, lie, 64 * MIB)))
     assert reasons == [Reason.COMPRESSION]
@@ -328,8 +328,8 @@ def test_codecs_are_imported_on_first_use() -> None:
         "import sys, millstream.kernels.compression\n"
         "print([name for name in ('lz4', 'zstandard', 'cramjam') if name in sys.modules])"
     )
-    told = run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout == "[]\n"
+    done = run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_gzip_with_every_optional_header_field() -> None:

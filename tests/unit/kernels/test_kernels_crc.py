@@ -75,15 +75,15 @@ def test_a_checksum_follows_a_change_without_the_rest_of_the_bytes(kernel: Any) 
         end = source.randrange(start, min(size, start + 40)) + 1
         changed = data[:start] + source.randbytes(end - start) + data[end:]
         difference = kernel.crc32c(data[start:end]) ^ kernel.crc32c(changed[start:end])
-        moved = kernel.moved_difference(difference, size - end)
+        moved = kernel.shift_difference(difference, size - end)
         assert kernel.crc32c(data) ^ moved == package.crc32c(changed), (size, start, end)
 
 
 @pytest.mark.parametrize("kernel", twins("crc"))
 def test_differences_move_over_any_number_of_bytes(kernel: Any) -> None:
-    assert kernel.moved_difference(0x1234, 0) == 0x1234
-    assert kernel.moved_difference(0, 1 << 40) == 0
-    halves = kernel.moved_difference(kernel.moved_difference(0x89ABCDEF, 1 << 40), 123_456_789)
-    assert kernel.moved_difference(0x89ABCDEF, (1 << 40) + 123_456_789) == halves
+    assert kernel.shift_difference(0x1234, 0) == 0x1234
+    assert kernel.shift_difference(0, 1 << 40) == 0
+    halves = kernel.shift_difference(kernel.shift_difference(0x89ABCDEF, 1 << 40), 123_456_789)
+    assert kernel.shift_difference(0x89ABCDEF, (1 << 40) + 123_456_789) == halves
     with pytest.raises(ValueError, match="below zero"):
-        kernel.moved_difference(1, -1)
+        kernel.shift_difference(1, -1)

@@ -45,7 +45,7 @@ def int32(*values: int) -> "array[int]":
     return array("i", values)
 
 
-def places_of(made: bytearray) -> list[int]:
+def targets_of(made: bytearray) -> list[int]:
     return memoryview(made).cast("i").tolist()
 
 
@@ -71,7 +71,7 @@ def test_keys_decide_and_rows_without_are_told(
     kernel: Any, keys: list[bytes | None], first: int
 ) -> None:
     made, without, wrong = kernel.assign(len(keys), int32(7), keys=binary(keys, first))
-    assert places_of(made) == [-1 if key is None else positive(key) % 7 for key in keys]
+    assert targets_of(made) == [-1 if key is None else positive(key) % 7 for key in keys]
     assert (without, wrong) == (keys.count(None), -1)
 
 
@@ -80,7 +80,7 @@ def test_an_explicit_partition_wins_over_a_key(kernel: Any) -> None:
     made, without, wrong = kernel.assign(
         4, int32(9), explicit=numbers([8, None, 0, None], 3), keys=binary([b"a", b"a", None, None])
     )
-    assert places_of(made) == [8, positive(b"a") % 9, 0, -1]
+    assert targets_of(made) == [8, positive(b"a") % 9, 0, -1]
     assert (without, wrong) == (1, -1)
 
 
@@ -100,7 +100,7 @@ def test_places_count_through_the_topics(kernel: Any) -> None:
         explicit=numbers([2, 4, None, None, 0]),
         keys=binary([None, None, b"k", None, None]),
     )
-    assert places_of(made) == [2, 3 + 1 + 4, 3, -1 - 2, 3]
+    assert targets_of(made) == [2, 3 + 1 + 4, 3, -1 - 2, 3]
     assert without == 1
 
 
@@ -116,32 +116,35 @@ def test_rows_stick_to_a_place_until_they_have_the_bytes(kernel: Any) -> None:
     made, without, _ = kernel.assign(6, int32(2, 9), topics=int32(0, 1, 0, 0, 1, 0))
     assert without == 6
     row = 10 + RECORD_COST
-    assert kernel.stick(made, columns, topic=0, place=1, start=0, bytes_max=row + 1) == (3, 2 * row)
-    assert places_of(made) == [1, -2, 1, -1, -2, -1]
-    assert kernel.stick(made, columns, topic=0, place=0, start=3, bytes_max=2**70) == (
+    assert kernel.stick(made, columns, topic=0, target=1, start=0, bytes_max=row + 1) == (
+        3,
+        2 * row,
+    )
+    assert targets_of(made) == [1, -2, 1, -1, -2, -1]
+    assert kernel.stick(made, columns, topic=0, target=0, start=3, bytes_max=2**70) == (
         6,
         row + RECORD_COST,
     )
-    assert kernel.stick(made, columns, topic=1, place=7, start=0, bytes_max=1) == (2, row + 2)
-    assert places_of(made) == [1, 7, 1, 0, -2, 0]
+    assert kernel.stick(made, columns, topic=1, target=7, start=0, bytes_max=1) == (2, row + 2)
+    assert targets_of(made) == [1, 7, 1, 0, -2, 0]
 
 
 @both
-@given(places=st.lists(st.integers(0, 6), max_size=60))
-def test_rows_are_grouped_in_their_order(kernel: Any, places: list[int]) -> None:
-    selection, bounds = kernel.group(int32(*places), len(places), 7)
+@given(targets=st.lists(st.integers(0, 6), max_size=60))
+def test_rows_are_grouped_in_their_order(kernel: Any, targets: list[int]) -> None:
+    selection, bounds = kernel.group(int32(*targets), len(targets), 7)
     rows = memoryview(selection).cast("q").tolist()
-    assert rows == sorted(range(len(places)), key=lambda row: places[row])
-    for place in range(7):
-        assert all(places[row] == place for row in rows[bounds[place] : bounds[place + 1]])
-    assert (bounds[0], bounds[7]) == (0, len(places))
+    assert rows == sorted(range(len(targets)), key=lambda row: targets[row])
+    for target in range(7):
+        assert all(targets[row] == target for row in rows[bounds[target] : bounds[target + 1]])
+    assert (bounds[0], bounds[7]) == (0, len(targets))
 
 
 @both
 def test_what_does_not_fit_is_refused(kernel: Any) -> None:
     columns = RecordColumns(rows=2, timestamps=bytes(16), keys=None, values=binary([b"a", b"b"]))
     crooked = BinaryColumn(offsets=int32(0, 9, 1), data=b"abc")
-    places = bytearray(int32(-1, -1).tobytes())
+    targets = bytearray(int32(-1, -1).tobytes())
     attempts: list[Callable[[], object]] = [
         lambda: kernel.assign(3, int32(2), topics=int32(0, 0)),
         lambda: kernel.assign(1, int32(2), topics=int32(1)),
@@ -154,11 +157,11 @@ def test_what_does_not_fit_is_refused(kernel: Any) -> None:
         lambda: kernel.assign(2, int32(2), explicit=Int32Column(values=int32(1))),
         lambda: kernel.assign(1, int32(2), explicit=Int32Column(values=int32(1), first=-1)),
         lambda: kernel.assign(9, int32(2), explicit=Int32Column(values=bytes(36), validity=b"a")),
-        lambda: kernel.stick(places, columns, topic=0, place=0, start=3, bytes_max=1),
-        lambda: kernel.stick(places, columns, topic=0, place=-1, start=0, bytes_max=1),
-        lambda: kernel.stick(places, columns, topic=-1, place=1, start=0, bytes_max=1),
-        lambda: kernel.stick(bytearray(4), columns, topic=0, place=1, start=0, bytes_max=1),
-        lambda: kernel.stick(bytes(8), columns, topic=0, place=1, start=0, bytes_max=1),
+        lambda: kernel.stick(targets, columns, topic=0, target=0, start=3, bytes_max=1),
+        lambda: kernel.stick(targets, columns, topic=0, target=-1, start=0, bytes_max=1),
+        lambda: kernel.stick(targets, columns, topic=-1, target=1, start=0, bytes_max=1),
+        lambda: kernel.stick(bytearray(4), columns, topic=0, target=1, start=0, bytes_max=1),
+        lambda: kernel.stick(bytes(8), columns, topic=0, target=1, start=0, bytes_max=1),
         lambda: kernel.group(int32(0, -1), 2, 3),
         lambda: kernel.group(int32(0, 3), 2, 3),
         lambda: kernel.group(int32(0), 2, 3),

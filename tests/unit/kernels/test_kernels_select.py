@@ -46,7 +46,7 @@ def test_fallback_is_said_once(
 ) -> None:
     monkeypatch.delenv(_select.CHOICE_VARIABLE, raising=False)
     monkeypatch.setattr(_select, "_is_built", lambda _name: False)
-    monkeypatch.setattr(_select, "_said_plain", False)
+    monkeypatch.setattr(_select, "_has_warned", False)
     assert _select.load("batches").__name__ == "millstream.kernels._plain.batches"
     assert _select.load("records").__name__ == "millstream.kernels._plain.records"
     assert capsys.readouterr().err.count("running in plain Python") == 1

@@ -101,7 +101,7 @@ def test_a_file_that_is_too_short_is_told(kernel: ModuleType, ends: Ends) -> Non
         states.append(state)
     assert size == PAGE_BYTES + 10
     assert states[1:] == [kernel.SHORT] * 2
-    # Beyond the last page there may be none in the cache; whoever reads it then sees the end.
+    # Beyond the last page there may be none in the cache; a read of it then finds the end.
     done, state = kernel.send_file(ours, ends.file, 4 * PAGE_BYTES, 1)
     assert done == 0
     assert state in (kernel.COLD, kernel.SHORT)

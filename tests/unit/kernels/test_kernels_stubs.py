@@ -16,7 +16,7 @@ def test_stubs_and_twins_agree() -> None:
 
 @needs_compiled("batches", "records", "keymap")
 @pytest.mark.parametrize(
-    ("name", "old", "new", "told"),
+    ("name", "old", "new", "message"),
     [
         ("batches", "HEADER_BYTES: Final = 61", "HEADER_BYTES: Final = 60", "HEADER_BYTES is 61"),
         ("batches", '    "walk",\n', "", "__all__ differs in walk"),
@@ -31,7 +31,7 @@ def test_stubs_and_twins_agree() -> None:
     ],
 )
 def test_disagreement_is_told_for_both_twins(
-    tmp_path: Path, name: str, old: str, new: str, told: str
+    tmp_path: Path, name: str, old: str, new: str, message: str
 ) -> None:
     path = tmp_path / f"{name}.pyi"
     text = (stubs.KERNELS / f"{name}.pyi").read_text()
@@ -39,7 +39,7 @@ def test_disagreement_is_told_for_both_twins(
     path.write_text(text.replace(old, new))
     problems = list(stubs.check(path))
     for where in ("_plain", "_compiled"):
-        assert any(line.startswith(f"{where}/{name}: ") and told in line for line in problems)
+        assert any(line.startswith(f"{where}/{name}: ") and message in line for line in problems)
 
 
 def test_annotations_are_the_plain_twins(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_too_few_replicas_in_sync_refuse_acks_all_alone_and_write_nothing() -> N
     )
     assert isinstance(append(leader, b"a")[0].error, NotEnoughReplicas)
     assert leader.log_end == 0
-    assert not leader.slot.is_all_plain, "the fast path would not ask"
+    assert not leader.slot.allows_fast_path_acks_all, "the fast path would not ask"
     assert append(leader, b"a", acks=1)[0].error is None
 
 

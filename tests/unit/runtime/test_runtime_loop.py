@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millstream.kernels.epoll_shell import OTHERS, OURS
+from millstream.kernels.epoll_shell import CONNECTIONS_READY, LOOP_READY
 from millstream.model.invariant import InvariantViolated
 from millstream.runtime import fatal
 from millstream.runtime.loop import DirectLoop, DirectSelector
@@ -35,7 +35,7 @@ class PairCarrier:
     def wait(self, timeout_ms: int) -> int:
         found = 0
         for descriptor, _ in self._epoll.poll(timeout_ms / 1000 if timeout_ms >= 0 else -1):
-            found |= OURS if descriptor == self.ours.fileno() else OTHERS
+            found |= CONNECTIONS_READY if descriptor == self.ours.fileno() else LOOP_READY
         return found
 
     def handle(self) -> None:

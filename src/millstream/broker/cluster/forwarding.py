@@ -285,4 +285,4 @@ async def serve_here(dispatch: Dispatch, context: Context, body: memoryview) -> 
         listener=peer.listener, client_host=peer.client_host, local_host=peer.local_host
     )
     dispatch.serve(collecting, context.facts, body)
-    return await collecting.answered
+    return await collecting.response

@@ -1,9 +1,9 @@
-"""Requests that are answered later: a fetch until there is enough, a produce until it counts, a
-deletion until followers have done it, too.
+"""Requests that are answered later: a fetch waits for enough bytes, a produce until it is
+committed, a deletion until the followers have deleted, too.
 
-None is a task or a future. A fetch and a deletion leave themselves with their partitions and are
-called when one of them moves; a produce counts the callbacks of its partitions; one timer for all
-of them ends what takes too long.
+None is a task or a future. A fetch and a deletion register with their partitions and are called
+when one of them moves; a produce counts the callbacks of its partitions; one timer for all of them
+expires what takes too long.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,16 @@ ANY_RECORDS_BYTES: Final = HEADER_BYTES
 """A client that waits for no more than this waits for any batch: none is smaller."""
 
 
-def is_start_news(cursor: Cursor, log_start: int) -> bool:
-    """Whether a follower has records that its leader deleted, and has not been told so.
+def is_log_start_unsent(cursor: Cursor, log_start: int) -> bool:
+    """Whether a follower has records that its leader deleted, and has not been sent the log start.
 
-    Somebody may wait for that: DeleteRecords is answered when they are gone everywhere.
+    A client may wait for that: DeleteRecords is answered when all replicas have deleted them.
     """
     return 0 <= cursor.log_start < log_start != cursor.sent_log_start
 
 
 class DelayedFetch:
-    """A fetch that waits for `min_bytes`, for an error, or for its time to be up."""
+    """A fetch that waits for `min_bytes`, for an error, or for its timeout."""
 
     __slots__ = (
         "_answer",
@@ -66,7 +66,7 @@ class DelayedFetch:
         self._deadlines = services.partitions.deadlines(services.timers)
 
     def start(self, found: list[Found], *, max_wait_ms: int) -> None:
-        """`found` is what is there already: not enough."""
+        """`found` is what was read so far: not enough."""
         if self._min_bytes > ANY_RECORDS_BYTES:
             for one in found:
                 self._bytes_seen += one.data.size_bytes
@@ -81,7 +81,7 @@ class DelayedFetch:
         self._deadlines.add(self, timeout_ms=max_wait_ms)
 
     def progressed(self, mark: Any) -> None:
-        """A partition moved, or has an error to tell."""
+        """A partition moved, or has an error."""
         if not self._is_over and self._is_enough(mark):
             self._deadlines.note_over()
             self._finish()
@@ -101,9 +101,9 @@ class DelayedFetch:
         if leader is None or not leader.is_usable:
             return True
         if self._reader.is_follower:
-            if is_start_news(cursor, leader.slot.log_start):
+            if is_log_start_unsent(cursor, leader.slot.log_start):
                 return True
-            if leader.is_throttled and self._reader.is_held_back(leader):
+            if leader.is_throttled and self._reader.is_quota_exceeded(leader):
                 return False
         isolation = self._reader.isolation
         if leader.visible_end(isolation) <= cursor.fetch_offset:
@@ -120,7 +120,7 @@ class DelayedFetch:
         size = min(data.size_bytes, size_max)
         self._bytes_seen += size - self._bytes_of.get(cursor, 0)
         self._bytes_of[cursor] = size
-        # What ends with its segment does not become more by waiting.
+        # Records that end with their segment: waiting brings no more.
         is_older = data.size_bytes > 0 and data.file is not leader.log.segments.active.log
         return is_older or self._bytes_seen >= self._min_bytes
 
@@ -139,7 +139,7 @@ class DelayedFetch:
             return
         try:
             self._answer(context, self._reader)
-        except Exception as error:  # noqa: BLE001 - called by somebody else's request
+        except Exception as error:  # noqa: BLE001 - called by another client's request
             log.error("delayed fetch failed", error=error)
             context.close(f"FETCH failed: {error!r}")
 
@@ -155,14 +155,14 @@ class DelayedProduce:
         self._context = context
         self._finish = finish
         self._on_time_out = on_time_out
-        """Fills in what the partitions that did not answer in time are told."""
+        """Fills in the error of the partitions that did not answer in time."""
         self.waiting = 0
         self._is_over = False
         services = context.services
         self._deadlines = services.partitions.deadlines(services.timers)
 
     def start(self, *, timeout_ms: int) -> None:
-        """All partitions were asked and some will answer later."""
+        """All partitions got the request and some will answer later."""
         self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
 
     def one_done(self) -> None:
@@ -183,22 +183,25 @@ class DelayedProduce:
         return self._is_over
 
 
-class DelayedDeletion:
+class DelayedDeleteRecords:
     """A DeleteRecords request of which followers still have some of the records."""
 
-    __slots__ = ("_context", "_deadlines", "_finish", "_is_over", "_on_reached", "_wanted")
+    __slots__ = ("_context", "_deadlines", "_finish", "_is_over", "_on_reached", "_targets")
 
     def __init__(
         self,
         context: Context,
-        wanted: dict[Partition, Offset],
+        targets: dict[Partition, Offset],
         *,
         on_reached: Callable[[Partition], None],
         finish: Callable[[], None],
     ) -> None:
-        """`on_reached` is told each partition that is done, or is led here no longer."""
+        """`on_reached` is called for each partition that is done or no longer led by this broker.
+
+        `targets`: the offset that the low watermark of each partition must reach.
+        """
         self._context = context
-        self._wanted = wanted
+        self._targets = targets
         self._on_reached = on_reached
         self._finish = finish
         self._is_over = False
@@ -207,30 +210,30 @@ class DelayedDeletion:
 
     def start(self, *, timeout_ms: int) -> None:
         """Wait for the followers' fetches."""
-        for leader in self._wanted:
+        for leader in self._targets:
             leader.low_watermark_waiters[self] = None
         self._deadlines.add(self, timeout_ms=max(0, timeout_ms))
 
     def low_watermark_moved(self, leader: Partition) -> None:
-        if not self._take(leader) or self._wanted:
+        if not self._take(leader) or self._targets:
             return
         self._is_over = True
         self._deadlines.note_over()
         self._answer()
 
     def _take(self, leader: Partition) -> bool:
-        """Whether this one need not be waited for any more."""
-        wanted = self._wanted.get(leader)
-        if wanted is None or (leader.is_usable and leader.low_watermark < wanted):
+        """Whether this partition need not be waited for any more."""
+        target = self._targets.get(leader)
+        if target is None or (leader.is_usable and leader.low_watermark < target):
             return False
-        del self._wanted[leader]
+        del self._targets[leader]
         leader.low_watermark_waiters.pop(self, None)
         self._on_reached(leader)
         return True
 
     def expire(self) -> None:
-        """Who was waited for may have died without a word; then answer as it is."""
-        for leader in list(self._wanted):
+        """A follower may have died silently; then answer with the current state."""
+        for leader in list(self._targets):
             self._take(leader)
         self._leave()
         self._answer()
@@ -242,9 +245,9 @@ class DelayedDeletion:
 
     def _leave(self) -> None:
         self._is_over = True
-        for leader in self._wanted:
+        for leader in self._targets:
             leader.low_watermark_waiters.pop(self, None)
-        self._wanted.clear()
+        self._targets.clear()
 
     def _answer(self) -> None:
         if self._context.peer.is_open:

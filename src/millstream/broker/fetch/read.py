@@ -1,18 +1,19 @@
-"""Reading for one Fetch request: which partition is looked at, how far, and how many bytes.
+"""Reading for one Fetch request: which partitions are read, how far, and how many bytes.
 
 Limits follow KIP-74: partitions are read in order until the request's limit is used up, and the
-first that has records gives at least one batch, however large, so that a client always advances.
+first that has records returns at least one batch, however large, so that a client always
+advances.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchAsk
+from millstream.broker.fetch.request import INITIAL_SESSION_EPOCH, NO_SESSION_ID, FetchParams
 from millstream.broker.fetch.sessions import UNKNOWN, Cursor, FetchRound, Found, next_epoch
 from millstream.broker.requests.context import RequestFacts
 from millstream.broker.requests.error_codes import code_of
 from millstream.kernels.compression import Codec
-from millstream.kernels.fetch import moved, moved_for_follower, tail_frame
+from millstream.kernels.fetch import cursors_to_read, cursors_to_read_for_follower, tail_frame
 from millstream.model.errors import (
     InconsistentTopicId,
     OffsetOutOfRange,
@@ -34,30 +35,30 @@ from millstream.wire.errors import ErrorCode
 SelectReplica = Callable[[Partition, Offset], int]
 
 TAKEN_BYTES_MAX: Final = 16 * KIB
-"""Larger ones are not worth the copy."""
+"""Records of up to this size are copied into the answer instead of sent as a file range."""
 
 _FIRST_WITH_STORAGE_ERROR: Final = 6
 FIRST_MODERN: Final = 10
-"""Knows zstd, so that no answer depends on the version."""
+"""The first version with zstd: from here on no answer depends on the version."""
 
 
 class FetchReader:
     """Reads the partitions of one request; again, when it had to wait."""
 
     __slots__ = (
-        "_ask",
         "_bytes_left",
         "_is_first",
         "_is_modern",
         "_is_special",
+        "_params",
         "_partitions",
         "_select",
         "bytes_max",
         "has_older_segment",
-        "held_back_s",
         "is_follower",
         "isolation",
         "round",
+        "throttle_wait_s",
     )
 
     def __init__(
@@ -68,27 +69,27 @@ class FetchReader:
         bytes_max: int,
         select: SelectReplica | None = None,
     ) -> None:
-        """`select`: says of a partition where the client shall read instead, or -1."""
-        ask = round_.ask
+        """`select`: the broker from which the client should read a partition instead, or -1."""
+        params = round_.params
         self._select = select
         self._partitions = partitions
-        self._ask = ask
+        self._params = params
         self.round = round_
-        self.bytes_max = max(0, min(ask.max_bytes, bytes_max))
+        self.bytes_max = max(0, min(params.max_bytes, bytes_max))
         self._bytes_left = self.bytes_max
         self._is_first = True
-        """No records so far: the next batch comes even when it is larger than the limits."""
-        self.isolation = _isolation(ask)
-        self.is_follower = ask.is_follower
-        self._is_special = self.is_follower or ask.rack_id != ""
-        self._is_modern = ask.version >= FIRST_MODERN and not self.is_follower
+        """No records so far: the next batch is sent even when it is larger than the limits."""
+        self.isolation = _isolation(params)
+        self.is_follower = params.is_follower
+        self._is_special = self.is_follower or params.rack_id != ""
+        self._is_modern = params.version >= FIRST_MODERN and not self.is_follower
         self.has_older_segment = False
         """Whether records end with their segment: waiting for more would bring none."""
-        self.held_back_s = 0.0
-        """For how long a follower that catches up must wait for records that are there."""
+        self.throttle_wait_s = 0.0
+        """How long the throttle delays records of a follower that catches up."""
 
     def read(self) -> list[Found]:
-        """What there is to tell, without the cursors that certainly have nothing new."""
+        """Read all cursors but those that certainly have nothing new."""
         session = self.round.session
         if session is not None:
             generation = self._partitions.generation
@@ -100,7 +101,9 @@ class FetchReader:
         found: list[Found] = []
         self._bytes_left, self._is_first = self.bytes_max, True
         cursors = self.round.cursors
-        for cursor in moved_for_follower(cursors) if self.is_follower else moved(cursors):
+        for cursor in (
+            cursors_to_read_for_follower(cursors) if self.is_follower else cursors_to_read(cursors)
+        ):
             one = self._read_one(cursor)
             found.append(one)
             size = one.data.size_bytes
@@ -112,29 +115,29 @@ class FetchReader:
     def tail_frame(self, facts: RequestFacts) -> bytes | None:
         """The whole answer, if it is the newest records of one partition and nothing else.
 
-        That is what most fetches waited for, and a consumer, or with a follower a producer, waits
-        for this answer: here it costs a few calls. Only for a request that waited, and was read
-        once before. None: `read` tells, and nothing was noted as sent.
+        That is what most fetches wait for, and a consumer, or with a follower a producer, waits
+        for this answer: it costs only a few calls. Only for a request that waited, and was read
+        once before. None: nothing was noted as sent, call `read`.
         """
-        round_, ask = self.round, self._ask
+        round_, params = self.round, self._params
         session, session_id = round_.session, NO_SESSION_ID
         if session is not None:
             if session.generation != self._partitions.generation or session.epoch != next_epoch(
-                ask.session_epoch
+                params.session_epoch
             ):
                 return None
             session_id = session.session_id
-        elif round_.error or ask.session_epoch == INITIAL_SESSION_EPOCH:
+        elif round_.error or params.session_epoch == INITIAL_SESSION_EPOCH:
             return None
         is_follower, cursors = self.is_follower, round_.cursors
-        news = moved_for_follower(cursors) if is_follower else moved(cursors)
-        if len(news) != 1 or not (self._is_modern or is_follower):
+        changed = cursors_to_read_for_follower(cursors) if is_follower else cursors_to_read(cursors)
+        if len(changed) != 1 or not (self._is_modern or is_follower):
             return None
-        cursor = news[0]
+        cursor = changed[0]
         leader = cursor.leader
         if leader is None or not leader.is_usable:
             return None
-        if not (_is_compared if is_follower else _makes_no_claim)(cursor, leader):
+        if not (_is_already_checked if is_follower else _needs_no_epoch_check)(cursor, leader):
             return None
         found = tail_frame(
             facts.version,
@@ -188,7 +191,7 @@ class FetchReader:
                 aborted = () if self.isolation is Isolation.COMMITTED else None
                 return Found(cursor, 0, end, end, slot.log_start, aborted, fresh)
         log = leader.log
-        if self._ask.version < FIRST_MODERN and log.config.compression is Codec.ZSTD:
+        if self._params.version < FIRST_MODERN and log.config.compression is Codec.ZSTD:
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return Found(cursor, code, -1, -1, -1, (), EMPTY_SLICE)
         result = log.read(Offset(cursor.fetch_offset), size_max=size_max, isolation=self.isolation)
@@ -215,8 +218,8 @@ class FetchReader:
         if leader is not None:
             cursor.name = leader.partition.topic
             return leader
-        # Without a rack whoever comes to a follower comes by old metadata, and should hear of it.
-        is_leaders = self.is_follower or not self._ask.rack_id
+        # A client without a rack that asks a follower has old metadata, and must get the error.
+        is_leaders = self.is_follower or not self._params.rack_id
         look_up = self._partitions.get if is_leaders else self._partitions.readable
         if isinstance(topic, str):
             cursor.name = topic
@@ -225,19 +228,19 @@ class FetchReader:
             cursor.name = self._partitions.name_of(topic)
         found = look_up((cursor.name, index))
         if found.topic_id.bytes != topic:
-            # The session was opened for a topic of that name which is gone; this is another.
+            # The session was opened for a deleted topic of that name; this is another one.
             raise InconsistentTopicId(f"{found.partition} has id {found.topic_id} now")
         return found
 
     def _read_of_leader(self, cursor: Cursor, leader: ReadableReplica) -> Found | None:
-        """What only a leader does; None: it is read as by any consumer."""
+        """What only a leader does; None: read it as for any consumer."""
         if not isinstance(leader, Partition):
             if cursor.fetch_offset > leader.slot.log_end:
-                # It is merely behind: "out of range" would make the client lose its place.
+                # It only lags: "out of range" would make the client reset its position.
                 raise OffsetNotAvailable(leader.partition)
             return None
         if not self.is_follower:
-            return self._elsewhere(cursor, leader)
+            return self._redirect(cursor, leader)
         self._check_follower(cursor, leader)
         if cursor.last_fetched_epoch >= 0:
             diverging = _divergence(leader, cursor)
@@ -246,8 +249,8 @@ class FetchReader:
         size_max = max(0, min(cursor.max_bytes, self._bytes_left))
         return self._read_for_follower(cursor, leader, size_max)
 
-    def _elsewhere(self, cursor: Cursor, leader: Partition) -> Found | None:
-        """Send a consumer to a replica that is closer to it, if there is one."""
+    def _redirect(self, cursor: Cursor, leader: Partition) -> Found | None:
+        """Redirect a consumer to a replica that is closer to it, if there is one."""
         preferred = self._select(leader, Offset(cursor.fetch_offset)) if self._select else -1
         if preferred < 0:
             return None
@@ -265,30 +268,30 @@ class FetchReader:
         )
 
     def _check_follower(self, cursor: Cursor, leader: Partition) -> None:
-        ask = self._ask
+        params = self._params
         leader.check_follower(
-            BrokerId(ask.replica_id),
-            BrokerEpoch(ask.replica_epoch),
+            BrokerId(params.replica_id),
+            BrokerEpoch(params.replica_epoch),
             named_epoch=cursor.current_leader_epoch,
         )
 
     def _read_for_follower(self, cursor: Cursor, leader: Partition, size_max: int) -> Found:
-        """Everything up to the log's end. To ask for it is to acknowledge what is before it: that
-        is noted first, so that the answer has the high watermark that comes of it.
+        """Everything up to the log's end. A fetch from an offset acknowledges what is before it:
+        that is noted first, so that the answer has the resulting high watermark.
         """
-        ask, slot, offset = self._ask, leader.slot, Offset(cursor.fetch_offset)
+        params, slot, offset = self._params, leader.slot, Offset(cursor.fetch_offset)
         named = cursor.current_leader_epoch
         epoch = leader.leader_epoch if named < 0 else LeaderEpoch(named)
         leader.follower_fetched(
             Fetched(
-                BrokerId(ask.replica_id),
-                BrokerEpoch(ask.replica_epoch),
+                BrokerId(params.replica_id),
+                BrokerEpoch(params.replica_epoch),
                 epoch,
                 offset,
                 Offset(cursor.log_start),
             )
         )
-        if leader.is_throttled and self.is_held_back(leader):
+        if leader.is_throttled and self.is_quota_exceeded(leader):
             cursor.visible_end = UNKNOWN
             high = slot.high_watermark
             return Found(cursor, 0, high, high, slot.log_start, None, EMPTY_SLICE)
@@ -309,19 +312,19 @@ class FetchReader:
         high, start = result.high_watermark, result.log_start
         return Found(cursor, 0, high, result.last_stable_offset, start, None, data)
 
-    def is_held_back(self, leader: ReadableReplica) -> bool:
-        """Whether a follower has had as much as it may, for now (KIP-73)."""
+    def is_quota_exceeded(self, leader: ReadableReplica) -> bool:
+        """Whether a follower has used up its throttled rate for now (KIP-73)."""
         if not self._is_limited(leader):
             return False
         cluster = self._partitions.cluster
-        self.held_back_s = cluster.leader_throttle.wait_s(cluster.monotonic_s())
-        return self.held_back_s > 0
+        self.throttle_wait_s = cluster.leader_throttle.wait_s(cluster.monotonic_s())
+        return self.throttle_wait_s > 0
 
     def _is_limited(self, leader: ReadableReplica) -> bool:
         return (
             leader.is_throttled
             and isinstance(leader, Partition)
-            and self._ask.replica_id not in leader.state.isr
+            and self._params.replica_id not in leader.state.isr
         )
 
     def count_out(self, leader: ReadableReplica, size_bytes: int) -> None:
@@ -332,9 +335,9 @@ class FetchReader:
             cluster.leader_throttle.record(size_bytes, cluster.monotonic_s())
 
     def pin(self, found: Sequence[Found]) -> Sequence[Found]:
-        """Keep the files of all records open; where that cannot be, there is an error instead.
+        """Keep the files of all records open; one that cannot be kept becomes an error.
 
-        A few bytes of what was just written are taken at once: that costs less than a range.
+        A few bytes that were just written are copied at once: that costs less than a range.
         """
         pinned: list[Found] | None = None
         for number, one in enumerate(found):
@@ -359,43 +362,46 @@ class FetchReader:
         return self.failure(cursor, log.refused(error))
 
     def failure(self, cursor: Cursor, error: OperatingError) -> Found:
-        """What the client is told of a partition that could not be read."""
+        """The answer for a partition that could not be read."""
         code = code_of(error)
-        if code is ErrorCode.KAFKA_STORAGE_ERROR and self._ask.version < _FIRST_WITH_STORAGE_ERROR:
-            # Such clients do not know the code and would give up; this one makes them ask again.
+        if (
+            code is ErrorCode.KAFKA_STORAGE_ERROR
+            and self._params.version < _FIRST_WITH_STORAGE_ERROR
+        ):
+            # Such clients do not know the code and would give up; this one makes them retry.
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return Found(cursor, code, -1, -1, -1, None, EMPTY_SLICE)
 
 
-def _makes_no_claim(cursor: Cursor, leader: ReadableReplica) -> bool:
-    """Whether there is nothing to compare of what the client believes of leaders (KIP-320, 595)."""
+def _needs_no_epoch_check(cursor: Cursor, leader: ReadableReplica) -> bool:
+    """Whether the client sent no epoch that differs from ours (KIP-320, KIP-595)."""
     return cursor.last_fetched_epoch < 0 and cursor.current_leader_epoch in (
         -1,
         leader.leader_epoch,
     )
 
 
-def _is_compared(cursor: Cursor, leader: ReadableReplica) -> bool:
-    """Whether a follower that waited has nothing left to be compared of what it believes.
+def _is_already_checked(cursor: Cursor, leader: ReadableReplica) -> bool:
+    """Whether the epochs of a follower that waited need no second check.
 
-    All of it was when its request came, and what it has was noted; else it would not wait. It named
-    the epoch that we still lead in, in which our log has only grown since. How much a throttled
-    partition may send is looked at whenever it is read.
+    They were checked when its request came, and its offset was noted; else it would not wait. It
+    named the epoch in which we still lead, and in which our log has only grown since. The throttle
+    of a partition is checked whenever it is read.
     """
     return cursor.current_leader_epoch == leader.leader_epoch and not leader.is_throttled
 
 
-def _isolation(ask: FetchAsk) -> Isolation:
-    if ask.replica_id >= 0:
+def _isolation(params: FetchParams) -> Isolation:
+    if params.replica_id >= 0:
         return Isolation.LOG_END
-    return Isolation.COMMITTED if ask.isolation_level else Isolation.HIGH_WATERMARK
+    return Isolation.COMMITTED if params.isolation_level else Isolation.HIGH_WATERMARK
 
 
 def _divergence(leader: ReadableReplica, cursor: Cursor) -> tuple[int, int] | None:
-    """Where the client's log parts from ours, if its last epoch says that it does (KIP-595)."""
+    """Where the client's log diverges from ours, if its last epoch shows that (KIP-595)."""
     log, slot, offset = leader.log, leader.slot, cursor.fetch_offset
     if cursor.last_fetched_epoch == log.latest_epoch and slot.log_start <= offset <= slot.log_end:
-        return None  # our newest epoch ends with our log: most are there
+        return None  # our newest epoch ends with our log: most clients are in it
     epoch, end_offset = leader.end_of_epoch(LeaderEpoch(cursor.last_fetched_epoch))
     if epoch < 0 or offset < log.log_start:
         raise OffsetOutOfRange(requested=Offset(offset), start=log.log_start, end=log.log_end)

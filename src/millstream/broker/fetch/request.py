@@ -1,9 +1,9 @@
 """A Fetch request as the broker works with it, and its lean decoder.
 
 Consumers and followers send the same few shapes thousands of times a second: those are read by a
-kernel, or without it with one `struct` per partition, into tuples. Whatever is not that (other
-tagged fields, bytes that do not add up) is left to the generic codec, which knows everything and
-reports what is wrong.
+kernel, or without it with one `struct` per partition, into tuples. Everything else (other
+tagged fields, malformed bytes) is left to the generic codec, which knows everything and reports
+what is wrong.
 """
 
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from millstream.kernels.fetch import parse
 from millstream.wire.primitives import MalformedFrame, read_unsigned_varint
 
 TopicKey = str | bytes
-"""A topic's name, or since version 13 the 16 bytes of its id: as it came, as it is answered."""
+"""A topic's name, or since version 13 the 16 bytes of its id: the answer uses the same."""
 
-AskedPartition = tuple[TopicKey, int, int, int, int, int, int]
+FetchPartition = tuple[TopicKey, int, int, int, int, int, int]
 """Topic, partition, current leader epoch, fetch offset, last fetched epoch, the follower's log
-start, most bytes; -1 where the version or the client does not say."""
+start, maximum bytes; -1 where the version or the client does not give it."""
 
 NO_SESSION_ID: Final = 0
 FINAL_SESSION_EPOCH: Final = -1
-"""No session is wanted; one that is given is closed."""
+"""The client wants no session; if it names one, that is closed."""
 INITIAL_SESSION_EPOCH: Final = 0
 
 FIRST_FLEXIBLE: Final = 12
@@ -38,8 +38,8 @@ _REPLICA_STATE: Final = Struct(">BBBiqB")
 """One tag, number 1, its size; id and epoch, and no tags in it."""
 
 
-class FetchAsk(NamedTuple):
-    """What a client asks for."""
+class FetchParams(NamedTuple):
+    """The fields of a Fetch request."""
 
     version: int
     replica_id: int
@@ -49,11 +49,11 @@ class FetchAsk(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    partitions: list[AskedPartition]
+    partitions: list[FetchPartition]
     forgotten: list[tuple[TopicKey, int]]
     rack_id: str
     replica_epoch: int = -1
-    """The follower's broker epoch; -1 where it tells none."""
+    """The follower's broker epoch; -1 where it sends none."""
 
     @property
     def is_follower(self) -> bool:
@@ -64,11 +64,11 @@ class FetchAsk(NamedTuple):
         return self.version >= FIRST_WITH_TOPIC_IDS
 
 
-def decode(view: memoryview, version: int) -> FetchAsk:
+def decode(view: memoryview, version: int) -> FetchParams:
     """Raises MalformedFrame."""
     fields = parse(view, version)
     if fields is not None:
-        return FetchAsk._make(fields)
+        return FetchParams._make(fields)
     try:
         return _decode_common(view, version)
     except (_Uncommon, error, IndexError, UnicodeDecodeError, MalformedFrame):
@@ -84,7 +84,7 @@ class _Uncommon(Exception):
 _Row = tuple[int, ...]
 
 
-def _row_reader(version: int) -> tuple[Struct, Callable[[TopicKey, _Row], AskedPartition]]:
+def _row_reader(version: int) -> tuple[Struct, Callable[[TopicKey, _Row], FetchPartition]]:
     if version >= FIRST_FLEXIBLE:  # the last byte is the number of tagged fields
         return Struct(">iiqiqiB"), lambda key, row: (key, *row[:6])
     if version >= 9:
@@ -107,30 +107,30 @@ _HEAD: Final = {
 }
 
 
-def _decode_common(view: memoryview, version: int) -> FetchAsk:
+def _decode_common(view: memoryview, version: int) -> FetchParams:
     fields = _HEAD[version].unpack_from(view, 0)
     at = _HEAD[version].size
     if version >= _FIRST_WITHOUT_REPLICA_ID:
         fields = (-1, *fields)
     if version < FIRST_WITH_SESSIONS:
         fields = (*fields, NO_SESSION_ID, FINAL_SESSION_EPOCH)
-    walk = _Walk(view, at, version)
-    partitions = walk.topics()
-    forgotten = walk.forgotten() if version >= FIRST_WITH_SESSIONS else []
-    rack_id = walk.text() if version >= _FIRST_WITH_RACK else ""
+    parser = _Parser(view, at, version)
+    partitions = parser.topics()
+    forgotten = parser.forgotten() if version >= FIRST_WITH_SESSIONS else []
+    rack_id = parser.text() if version >= _FIRST_WITH_RACK else ""
     replica_epoch = -1
-    if version >= _FIRST_WITHOUT_REPLICA_ID and walk.view[walk.at]:
-        *told, replica_epoch = walk.replica_state()
-        fields = (*told, *fields[1:])
+    if version >= _FIRST_WITHOUT_REPLICA_ID and parser.view[parser.at]:
+        replica_id, replica_epoch = parser.replica_state()
+        fields = (replica_id, *fields[1:])
     else:
-        walk.no_tags()
-    if walk.at != len(view):
+        parser.no_tags()
+    if parser.at != len(view):
         raise _Uncommon
-    return FetchAsk._make((version, *fields, partitions, forgotten, rack_id, replica_epoch))
+    return FetchParams._make((version, *fields, partitions, forgotten, rack_id, replica_epoch))
 
 
-class _Walk:
-    """A place in the request."""
+class _Parser:
+    """A position in the request, and reads of the fields from there."""
 
     __slots__ = ("at", "is_flexible", "version", "view")
 
@@ -184,8 +184,8 @@ class _Walk:
                 raise _Uncommon
             self.at += 1
 
-    def topics(self) -> list[AskedPartition]:
-        found: list[AskedPartition] = []
+    def topics(self) -> list[FetchPartition]:
+        found: list[FetchPartition] = []
         row_struct, make = _ROWS[self.version]
         view, size, is_flexible = self.view, row_struct.size, self.is_flexible
         for _ in range(self.count()):
@@ -213,12 +213,12 @@ class _Walk:
 # -- everything else -------------------------------------------------------------------------
 
 
-def _decode_any(view: memoryview, version: int) -> FetchAsk:
+def _decode_any(view: memoryview, version: int) -> FetchParams:
     from millstream.wire.messages.fetch import FetchRequest
 
     request = FetchRequest.decode(view, version)
     is_by_id = version >= FIRST_WITH_TOPIC_IDS
-    partitions: list[AskedPartition] = [
+    partitions: list[FetchPartition] = [
         (
             topic.topic_id.bytes if is_by_id else topic.topic,
             one.partition,
@@ -237,7 +237,7 @@ def _decode_any(view: memoryview, version: int) -> FetchAsk:
         for index in topic.partitions
     ]
     has_state = version >= _FIRST_WITHOUT_REPLICA_ID
-    return FetchAsk(
+    return FetchParams(
         version,
         request.replica_state.replica_id if has_state else request.replica_id,
         request.max_wait_ms,

@@ -55,7 +55,7 @@ def encode(version: int, answer: RoundAnswer, hints: Hints = NO_HINTS) -> list[A
 def encode_frame(
     version: int, correlation_id: int, answer: RoundAnswer
 ) -> tuple[list[AnswerPart], int] | None:
-    """The whole frame and its size behind the first four bytes; None: only `encode` can."""
+    """The whole frame and its size without the first four bytes; None: use `encode`."""
     if any(one.preferred_replica >= 0 for one in answer.found):
         return None
     return answer_frame(version, correlation_id, answer.error, answer.session_id, answer.found)

@@ -1,9 +1,9 @@
-"""Fetch sessions (KIP-227): what a client reads is remembered, only what is new is sent.
+"""Fetch sessions (KIP-227): the partitions of a client are remembered, only changes are sent.
 
 A consumer of a hundred partitions would otherwise name all of them in every request and get all
 of them in every answer. This is the pure part: which partitions a request is about, what the
-session's numbers must be, what counts as news, and which sessions a full cache gives up. Reading
-the partitions is done by `broker/fetch/read.py`.
+session's numbers must be, what is new to the client, and which sessions a full cache evicts.
+Reading the partitions is done by `broker/fetch/read.py`.
 """
 
 from bisect import bisect_left
@@ -15,7 +15,7 @@ from millstream.broker.fetch.request import (
     FINAL_SESSION_EPOCH,
     INITIAL_SESSION_EPOCH,
     NO_SESSION_ID,
-    FetchAsk,
+    FetchParams,
     TopicKey,
 )
 from millstream.kernels import fetch as kernel
@@ -31,7 +31,7 @@ SESSION_EPOCH_MAX: Final = 2**31 - 1
 SESSION_ID_MAX: Final = 2**31 - 1
 
 EVICTION_MS: Final = 120_000
-"""Kafka's: a session unused for longer may always go, one younger only for a privileged one."""
+"""Kafka's: one unused for longer may always be evicted, a younger one only for a privileged one."""
 
 UNKNOWN: Final = -1
 
@@ -58,14 +58,14 @@ class Found(NamedTuple):
     last_stable_offset: int
     log_start: int
     aborted: Sequence[AbortedTransaction] | None
-    """None: not asked for."""
+    """None: not requested."""
     data: ReadSlice
     diverging: tuple[int, int] | None = None
-    """Epoch and end offset from which the client's log is another than ours."""
+    """Epoch and end offset from which the client's log diverges from ours."""
     is_unknown: bool = False
-    """The partition does not exist: no reason to answer before the client's waiting time is up."""
+    """The partition does not exist: no reason to answer before `max_wait_ms` is over."""
     preferred_replica: int = -1
-    """Where the client shall read instead, because that is closer to it (KIP-392)."""
+    """The broker that is closer to the client, which reads there instead (KIP-392)."""
 
 
 class FetchSession:
@@ -86,21 +86,21 @@ class FetchSession:
     )
 
     def __init__(
-        self, session_id: int, ask: FetchAsk, cursors: dict[CursorKey, Cursor], now_ms: int
+        self, session_id: int, params: FetchParams, cursors: dict[CursorKey, Cursor], now_ms: int
     ) -> None:
         self.session_id = session_id
         self.cursors = cursors
-        self.is_privileged = ask.is_follower
-        self.uses_topic_ids = ask.uses_topic_ids
-        self.isolation_level = ask.isolation_level
+        self.is_privileged = params.is_follower
+        self.uses_topic_ids = params.uses_topic_ids
+        self.isolation_level = params.isolation_level
         self.created_ms = self.last_used_ms = now_ms
         self.epoch = next_epoch(INITIAL_SESSION_EPOCH)
         self.rank: Rank | None = None
-        """Its place in the order of giving up, as it is in the lists."""
+        """Its position in the order of eviction, as it is in the lists."""
         self.is_old = False
         """Whether any new session may replace it, as it is in the lists."""
         self.generation = UNKNOWN
-        """`Partitions.generation` when every cursor was last looked at."""
+        """`Partitions.generation` when every cursor was last checked."""
 
     def note_read(self, cursor: Cursor) -> None:
         """Records were read there: the others come first until all had their turn.
@@ -114,31 +114,31 @@ class FetchSession:
 
 
 Rank = tuple[bool, int, int]
-"""Whether it is privileged, its size, its id: the lowest goes first."""
+"""Whether it is privileged, its size, its id: the lowest is evicted first."""
 
 
 class FetchRound:
-    """One request: the cursors it reads, and how it stands to a session."""
+    """One request: the cursors it reads, and its session."""
 
-    __slots__ = ("ask", "cursors", "error", "session")
+    __slots__ = ("cursors", "error", "params", "session")
 
     def __init__(
         self,
-        ask: FetchAsk,
+        params: FetchParams,
         cursors: Collection[Cursor] = (),
         *,
         session: FetchSession | None = None,
         error: ErrorCode = ErrorCode.NONE,
     ) -> None:
-        self.ask = ask
+        self.params = params
         self.cursors = cursors
         self.session = session
-        """None: a full fetch, with or without the wish for a session."""
+        """None: a full fetch, whether or not it requests a session."""
         self.error = error
 
 
 class RoundAnswer(NamedTuple):
-    """What the answer to a request says."""
+    """The content of the answer to a request."""
 
     error: ErrorCode
     session_id: int
@@ -146,7 +146,7 @@ class RoundAnswer(NamedTuple):
 
 
 def next_epoch(epoch: int) -> int:
-    """The number of the request after this one; never 0 again, which would begin a session."""
+    """The number of the request after this one; never 0 again, which would start a session."""
     if epoch < 0:
         return FINAL_SESSION_EPOCH
     return 1 if epoch == SESSION_EPOCH_MAX else epoch + 1
@@ -180,63 +180,63 @@ class FetchSessions:
 
     # -- one request -----------------------------------------------------------------------
 
-    def begin(self, ask: FetchAsk) -> FetchRound:
+    def begin(self, params: FetchParams) -> FetchRound:
         """Which partitions the request is about; the session's state follows the request."""
-        if ask.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
-            return self._begin_incremental(ask)
-        if ask.session_id != NO_SESSION_ID:
-            known = self._sessions.get(ask.session_id)
+        if params.session_epoch not in (INITIAL_SESSION_EPOCH, FINAL_SESSION_EPOCH):
+            return self._begin_incremental(params)
+        if params.session_id != NO_SESSION_ID:
+            known = self._sessions.get(params.session_id)
             if known is not None:
                 self._remove(known)
-        return FetchRound(ask, _cursors_of(ask).values())
+        return FetchRound(params, _cursors_of(params).values())
 
-    def _begin_incremental(self, ask: FetchAsk) -> FetchRound:
-        session = self._sessions.get(ask.session_id)
+    def _begin_incremental(self, params: FetchParams) -> FetchRound:
+        session = self._sessions.get(params.session_id)
         if session is None:
-            return FetchRound(ask, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        if session.epoch != ask.session_epoch:
-            return FetchRound(ask, error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
-        if session.uses_topic_ids != ask.uses_topic_ids:
-            return FetchRound(ask, error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+            return FetchRound(params, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != params.session_epoch:
+            return FetchRound(params, error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != params.uses_topic_ids:
+            return FetchRound(params, error=ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         cursors = session.cursors
-        for asked in ask.partitions:
-            key = asked[:2]
+        for partition in params.partitions:
+            key = partition[:2]
             cursor = cursors.get(key)
             if cursor is None:
-                cursors[key] = Cursor(asked)
+                cursors[key] = Cursor(partition)
             else:
-                cursor.ask(asked)
-        for key in ask.forgotten:
+                cursor.update(partition)
+        for key in params.forgotten:
             cursors.pop(key, None)
         if not cursors:
             self._remove(session)
-            return FetchRound(ask)
-        if ask.isolation_level != session.isolation_level:
-            session.isolation_level = ask.isolation_level
-            session.generation = UNKNOWN  # what each may see is another now
+            return FetchRound(params)
+        if params.isolation_level != session.isolation_level:
+            session.isolation_level = params.isolation_level
+            session.generation = UNKNOWN  # what each may see has changed
         session.epoch = next_epoch(session.epoch)
         self._touch(session, self._now_ms())
-        return FetchRound(ask, cursors.values(), session=session)
+        return FetchRound(params, cursors.values(), session=session)
 
     def finish(self, round_: FetchRound, found: Sequence[Found]) -> RoundAnswer:
-        """What to send of what was found; a full fetch that asked for a session gets one here."""
+        """What to send of what was found; a full fetch that requested a session gets one."""
         if round_.error:
             return RoundAnswer(round_.error, NO_SESSION_ID, ())
         session = round_.session
         if session is None:
             return RoundAnswer(ErrorCode.NONE, self._open(round_, found), found)
-        if session.epoch != next_epoch(round_.ask.session_epoch):
+        if session.epoch != next_epoch(round_.params.session_epoch):
             # The same request came again, on another connection, while this one waited.
             return RoundAnswer(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, ())
-        return RoundAnswer(ErrorCode.NONE, session.session_id, _news(session, found))
+        return RoundAnswer(ErrorCode.NONE, session.session_id, _changes(session, found))
 
     def _open(self, round_: FetchRound, found: Sequence[Found]) -> int:
-        ask = round_.ask
-        if ask.session_epoch != INITIAL_SESSION_EPOCH:
+        params = round_.params
+        if params.session_epoch != INITIAL_SESSION_EPOCH:
             return NO_SESSION_ID
         now_ms = self._now_ms()
         is_room = len(self._sessions) < self._slots_max
-        if not is_room and not self._evict(len(round_.cursors), ask.is_follower, now_ms):
+        if not is_room and not self._evict(len(round_.cursors), params.is_follower, now_ms):
             return NO_SESSION_ID
         session_id = self._randomness.integer(1, SESSION_ID_MAX)
         while session_id in self._sessions:
@@ -244,7 +244,7 @@ class FetchSessions:
         for one in found:
             _note_sent(one)
         cursors = {cursor.key: cursor for cursor in round_.cursors}
-        session = FetchSession(session_id, ask, cursors, now_ms)
+        session = FetchSession(session_id, params, cursors, now_ms)
         self._sessions[session_id] = session
         self._touch(session, now_ms)
         return session_id
@@ -258,7 +258,7 @@ class FetchSessions:
         """Make room for a session of that size, if one is worth less (Kafka's rules).
 
         The one unused for longest if that is long. Otherwise a follower's session may replace a
-        consumer's, and one that is not young any more goes for a larger one.
+        consumer's, and a larger one may replace one that is no longer young.
         """
         if not self._sessions:
             return False
@@ -284,7 +284,7 @@ class FetchSessions:
             session.rank = rank
             self.partition_count += rank[1]
         elif is_old == session.is_old:
-            return  # it is where it belongs
+            return  # it is in the right lists
         session.is_old = is_old
         if not session.is_privileged or is_old:
             _insert(self._ranks_for_privileged, rank)
@@ -317,17 +317,17 @@ def _insert(ranks: list[Rank], rank: Rank) -> None:
         ranks.insert(at, rank)
 
 
-def _cursors_of(ask: FetchAsk) -> dict[CursorKey, Cursor]:
-    """In the order of the request; of a partition that is named twice the last counts."""
+def _cursors_of(params: FetchParams) -> dict[CursorKey, Cursor]:
+    """In the order of the request; of a partition that is named twice the last one is used."""
     cursors: dict[CursorKey, Cursor] = {}
-    for asked in ask.partitions:
-        cursors[asked[:2]] = Cursor(asked)
+    for partition in params.partitions:
+        cursors[partition[:2]] = Cursor(partition)
     return cursors
 
 
-def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
-    """What the client must be told; partitions with records go behind the others."""
-    news: list[Found] = []
+def _changes(session: FetchSession, found: Sequence[Found]) -> list[Found]:
+    """What is new to the client; partitions with records move behind the others."""
+    changed: list[Found] = []
     for one in found:
         cursor, size = one.cursor, one.data.size_bytes
         is_new = (
@@ -340,16 +340,16 @@ def _news(session: FetchSession, found: Sequence[Found]) -> list[Found]:
         )
         if not is_new:
             continue
-        news.append(one)
+        changed.append(one)
         _note_sent(one)
         if size:
             session.note_read(cursor)
-    return news
+    return changed
 
 
 def _note_sent(one: Found) -> None:
-    # With an error they are unknown: when it goes away the client is told. So they are to one whose
-    # log parts from ours: it cuts its log and looks at nothing else.
+    # After an error they are unknown, so that the client gets them once it is over; so they are for
+    # a client whose log diverges from ours: it truncates its log and uses nothing else.
     is_taken = one.diverging is None
     one.cursor.sent_high_watermark = one.high_watermark if is_taken else UNKNOWN
     one.cursor.sent_log_start = one.log_start

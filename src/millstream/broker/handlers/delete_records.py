@@ -16,7 +16,7 @@ Invariants: I-05, I-11.
 
 from typing import Final
 
-from millstream.broker.fetch.delayed import DelayedDeletion
+from millstream.broker.fetch.delayed import DelayedDeleteRecords
 from millstream.broker.requests.context import Context
 from millstream.broker.requests.error_codes import code_of
 from millstream.controller.topics import INTERNAL_TOPICS
@@ -92,7 +92,7 @@ def _wait(
             )
         results[partition.topic][partition.partition] = done
 
-    delayed = DelayedDeletion(
+    delayed = DelayedDeleteRecords(
         context, late, on_reached=reached, finish=lambda: context.answer(_response(results))
     )
     delayed.start(timeout_ms=timeout_ms)

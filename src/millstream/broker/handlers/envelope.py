@@ -41,10 +41,10 @@ async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse
     collecting = CollectingPeer(
         listener=peer.listener, client_host=_client_host(request), local_host=peer.local_host
     )
-    services.answering.serve(collecting, _facts(context, header, len(data)), data[begin:])
+    services.responder.serve(collecting, _facts(context, header, len(data)), data[begin:])
     try:
         # NotController is raised through: the answer is `failed` with it.
-        return EnvelopeResponse(response_data=await collecting.answered)
+        return EnvelopeResponse(response_data=await collecting.response)
     except RequestRefused as error:
         log.warning("forwarded request refused", api=header.api_key.name, reason=str(error))
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)

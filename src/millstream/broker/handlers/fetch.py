@@ -26,10 +26,10 @@ Invariants: I-07, I-09, I-15, I-23, I-36, I-37.
 import math
 from typing import Final
 
-from millstream.broker.fetch.closest_replica import selection
-from millstream.broker.fetch.delayed import DelayedFetch, is_start_news
+from millstream.broker.fetch.closest_replica import replica_selector
+from millstream.broker.fetch.delayed import DelayedFetch, is_log_start_unsent
 from millstream.broker.fetch.read import FetchReader
-from millstream.broker.fetch.request import FIRST_WITH_TOPIC_IDS, FetchAsk
+from millstream.broker.fetch.request import FIRST_WITH_TOPIC_IDS, FetchParams
 from millstream.broker.fetch.request import decode as decode
 from millstream.broker.fetch.response import NO_HINTS, Hints, encode, encode_frame
 from millstream.broker.fetch.sessions import Found, RoundAnswer
@@ -49,7 +49,7 @@ _FIRST_WITH_HINTS: Final = 16
 _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
+def handle(context: Context, request: FetchParams) -> FetchResponse | None:
     """Answer now, or leave the request with its partitions until there is enough."""
     services = context.services
     if request.isolation_level not in _ISOLATION_LEVELS:
@@ -59,14 +59,14 @@ def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
     if leader is not None and TailFetch(context, request, leader, answer_late, bytes_max).begin():
         return None
     round_ = services.fetch_sessions.begin(request)
-    select = selection(services, request) if request.rack_id else None
+    select = replica_selector(services, request) if request.rack_id else None
     reader = FetchReader(services.partitions, round_, bytes_max=bytes_max, select=select)
     found = reader.read()
     min_bytes = min(request.min_bytes, reader.bytes_max)
     if _may_wait(request, reader, found, min_bytes):
         wait_ms = request.max_wait_ms
-        if reader.held_back_s:
-            wait_ms = min(wait_ms, max(HELD_BACK_MS_MIN, math.ceil(reader.held_back_s * 1000)))
+        if reader.throttle_wait_s:
+            wait_ms = min(wait_ms, max(HELD_BACK_MS_MIN, math.ceil(reader.throttle_wait_s * 1000)))
         delayed = DelayedFetch(context, reader, answer_late, min_bytes=min_bytes)
         delayed.start(found, max_wait_ms=wait_ms)
     else:
@@ -74,8 +74,8 @@ def handle(context: Context, request: FetchAsk) -> FetchResponse | None:
     return None
 
 
-def _may_wait(ask: FetchAsk, reader: FetchReader, found: list[Found], min_bytes: int) -> bool:
-    if ask.max_wait_ms <= 0 or reader.has_older_segment:
+def _may_wait(params: FetchParams, reader: FetchReader, found: list[Found], min_bytes: int) -> bool:
+    if params.max_wait_ms <= 0 or reader.has_older_segment:
         return False
     size = unknown_count = 0
     for one in found:
@@ -83,7 +83,7 @@ def _may_wait(ask: FetchAsk, reader: FetchReader, found: list[Found], min_bytes:
             unknown_count += 1
         elif one.error or one.diverging is not None or one.preferred_replica >= 0:
             return False
-        if reader.is_follower and is_start_news(one.cursor, one.log_start):
+        if reader.is_follower and is_log_start_unsent(one.cursor, one.log_start):
             return False
         size += one.data.size_bytes
     # Partitions that do not exist are no reason to wait either, if there is nothing else.
@@ -139,7 +139,7 @@ def _hints(context: Context, told: RoundAnswer) -> Hints:
     return hints
 
 
-def failed(request: FetchAsk, error: ErrorCode, version: int) -> FetchResponse:
+def failed(request: FetchParams, error: ErrorCode, version: int) -> FetchResponse:
     """The whole request failed; before version 13 every partition says so, too."""
     response = FetchResponse(error_code=error, session_id=request.session_id)
     if version < FIRST_WITH_TOPIC_IDS:

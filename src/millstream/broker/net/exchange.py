@@ -1,9 +1,9 @@
-"""All that one wake-up brings, handled together.
+"""One event-loop iteration: everything that arrived is handled together.
 
-The carriers of connections hand in what arrived; requests are walked in order, plain produce
-requests are staged by the connection core, everything else goes to dispatch. Then comes what
-handlers left for the end of the wake-up, to be done for many requests at once, and one write per
-partition, and only then the answers: one send per connection.
+The carriers of connections hand in what arrived; requests are walked in order, produce requests on
+the fast path are staged by the connection core, everything else goes to dispatch. Then comes the
+work that handlers left for the end of the iteration, to be done for many requests at once, then one
+write per partition, and only then the answers: one send per connection.
 """
 
 from collections.abc import Callable
@@ -26,23 +26,23 @@ log = get_logger("millstream.broker.net.exchange")
 _PRODUCE: Final = 0
 
 REQUESTS_PER_TURN_MAX: Final = 16
-"""Requests of one connection that handlers serve before the others have their turn."""
+"""Requests of one connection that handlers serve before other connections have their turn."""
 
 ROUNDS_MAX: Final = 2
-"""Times a wake-up goes back to connections whose answers made room for more of their requests.
-A client that pipelines without end must let the others have their turn."""
+"""How often an iteration returns to connections whose answers made room for more of their requests.
+A client that pipelines endlessly must not keep the others waiting."""
 
-HELD_FROM_BYTES: Final = 64 * KIB
-"""Smaller leftovers in a connection's buffer are not counted: most connections have none, and there
-are at most as many as connections."""
+HELD_BYTES_MIN: Final = 64 * KIB
+"""Fewer unread bytes of a connection are not counted: most connections have none, and each
+connection has less than this."""
 
 
 HELD_GRACE_S: Final = 1.0
-"""Added to how long a request has been held: among those that came just now the largest goes."""
+"""Added to the time a request has been held: among those that just came the largest is closed."""
 
 
 CallSoon = Callable[[Callable[[], None]], object]
-"""The event loop's."""
+"""`call_soon` of the event loop."""
 
 
 def _nothing(*_: object) -> None: ...
@@ -53,13 +53,16 @@ class ExchangeHooks:
     """What the exchange calls in the rest of the broker."""
 
     after_commit: Callable[[], None] = _nothing
-    """Lets the readers look that wait for what was written."""
-    reading_failed: Callable[[OSError], None] = _nothing
-    """Told of a file, by its name in the error, that could not be read for an answer."""
+    """Notifies the fetches that wait for what was written."""
+    on_read_error: Callable[[OSError], None] = _nothing
+    """Called with the error, which names the file, when records for an answer could not be read."""
 
 
 class Exchange:
-    """One per broker. A carrier calls `begin`, `arrived` for each connection, then `finish`."""
+    """One per broker.
+
+    A carrier calls `begin`, `on_received` or `on_readable` for each connection, then `finish`.
+    """
 
     def __init__(
         self,
@@ -73,8 +76,8 @@ class Exchange:
         hooks: ExchangeHooks = ExchangeHooks(),
         take_ready: Callable[[], list[Connection]] | None = None,
     ) -> None:
-        """`take_ready`: connections with output. A carrier that sends by itself gives those that
-        are left; without one the table's.
+        """`take_ready`: connections with output. A carrier that sends by itself returns only the
+        others; by default those of the table.
         """
         self.table = table
         self._apis = apis
@@ -86,12 +89,12 @@ class Exchange:
         self._clock = clock
         self._on_end = on_end
         self._after_commit = hooks.after_commit
-        self.reading_failed = hooks.reading_failed
+        self.on_read_error = hooks.on_read_error
         self._call_soon = call_soon
         self._held_bytes = 0
-        self._hold_steps: dict[ClientPeer, None] = {}
+        self._holders: dict[ClientPeer, None] = {}
         self._counted = (0, 0, 0, 0)
-        """What of the table's counters is in the metrics."""
+        """The table's counters as last added to the metrics."""
         self._take_ready = take_ready or table.take_ready
         self._is_awake = False
         self._with_output: dict[ClientPeer, None] = {}
@@ -101,29 +104,29 @@ class Exchange:
     # -- carriers --------------------------------------------------------------------------
 
     def is_awake(self) -> bool:
-        """Whether a wake-up is going on: `after_commit` is called at its end, or soon after."""
+        """Whether an iteration is in progress: `after_commit` follows at its end, or soon after."""
         return self._is_awake
 
     def begin(self) -> None:
-        """A wake-up starts."""
+        """Start an iteration."""
         self._is_awake = True
         self.now_s = self._clock.monotonic_s()
         self.wall_ms = self._clock.wall_ms()
 
-    def arrived(self, peer: ClientPeer, size_bytes: int) -> None:
+    def on_received(self, peer: ClientPeer, size_bytes: int) -> None:
         """Bytes were put into the connection's buffer."""
         peer.last_active_s = self.now_s
         peer.core.received(size_bytes)
-        self.told(peer)
+        self.on_readable(peer)
 
-    def told(self, peer: ClientPeer) -> None:
-        """A connection has requests, or a large part of one."""
+    def on_readable(self, peer: ClientPeer) -> None:
+        """A connection has unread requests, or a large part of one."""
         self._serve(peer)
-        if peer.core.unread_bytes >= HELD_FROM_BYTES:
-            self.hold(peer)
+        if peer.core.unread_bytes >= HELD_BYTES_MIN:
+            self.account_held(peer)
 
     def finish(self) -> None:
-        """Write what was staged, send what is answered; both until nothing is left to do."""
+        """Write what was staged and send the answers, until nothing is left to do."""
         for _ in range(ROUNDS_MAX):
             if self._at_end:
                 self._run_at_end()
@@ -134,93 +137,93 @@ class Exchange:
                 peer, _ = self._with_output.popitem()
                 try:
                     peer.flush()
-                except Exception as error:  # noqa: BLE001 - as above
-                    self._break_off(peer, error)
+                except Exception as error:  # noqa: BLE001 - as in `_serve`
+                    self._abort_failed(peer, error)
             if not self._with_requests:
                 break
             waiting, self._with_requests = self._with_requests, {}
             for peer in waiting:
                 self._serve(peer)
         else:
-            self._call_soon(self._again)  # what the last of them brought is still to be written
+            self._call_soon(self._run_iteration)  # to write what the last round staged
         self._is_awake = False
-        if self._hold_steps:
-            for peer in list(self._hold_steps):
-                self.hold(peer)
+        if self._holders:
+            for peer in list(self._holders):
+                self.account_held(peer)
         if self.table.produce_requests != self._counted[0]:
             self._count_produce()
         if self._with_requests or self._with_output or self._at_end:
-            self._call_soon(self._again)
+            self._call_soon(self._run_iteration)
 
-    def at_end(self, work: Callable[[], None]) -> None:
-        """Run it once when all that this wake-up brought was looked at, before answers leave.
+    def run_at_end(self, work: Callable[[], None]) -> None:
+        """Run `work` once, after all requests of this iteration and before answers are sent.
 
-        For what is better done for many requests together. Outside a wake-up it is done soon.
+        For work that is better done for many requests together. Outside an iteration it runs soon.
         """
         self._at_end.append(work)
         if not self._is_awake:
-            self._call_soon(self._again)
+            self._call_soon(self._run_iteration)
 
     def _run_at_end(self) -> None:
         waiting, self._at_end = self._at_end, []
         for work in waiting:
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - the answers of others must leave
+            except Exception as error:  # noqa: BLE001 - the answers of others must be sent
                 log.error("work at the end of an event-loop iteration failed", error=error)
 
-    def _again(self) -> None:
+    def _run_iteration(self) -> None:
         self.begin()
         self.finish()
 
     # -- connections -----------------------------------------------------------------------
 
     def flush_ready(self) -> None:
-        """Answers became ready outside a wake-up: a flush is done, or a time is up."""
+        """Answers became ready outside an iteration: after a flush or a timeout."""
         if not self._is_awake:
-            self._again()
+            self._run_iteration()
 
-    def has_output(self, peer: ClientPeer) -> None:
-        """An answer is ready; outside a wake-up it leaves at once."""
+    def on_output_ready(self, peer: ClientPeer) -> None:
+        """An answer is ready; outside an iteration it is sent at once."""
         self._with_output[peer] = None
         if not self._is_awake:
-            self._again()
+            self._run_iteration()
 
-    def has_requests(self, peer: ClientPeer) -> None:
-        """There was no room for requests that have arrived; now there is."""
+    def on_requests_waiting(self, peer: ClientPeer) -> None:
+        """There is room again for requests that arrived before."""
         self._with_requests[peer] = None
 
-    def is_closing(self, peer: ClientPeer) -> None:
+    def on_closing(self, peer: ClientPeer) -> None:
         self.closing.add(peer)
 
-    def has_ended(self, peer: ClientPeer) -> None:
+    def on_closed(self, peer: ClientPeer) -> None:
         self.closing.discard(peer)
         self._held_bytes -= peer.held_bytes
         peer.held_bytes = 0
-        self._hold_steps.pop(peer, None)
+        self._holders.pop(peer, None)
         self._with_output.pop(peer, None)
         self._with_requests.pop(peer, None)
         self._on_end(peer)
 
-    def hold(self, peer: ClientPeer) -> None:
-        """Count what is kept of requests; beyond the limit of all somebody has to go."""
+    def account_held(self, peer: ClientPeer) -> None:
+        """Count the bytes of unfinished requests; above the limit for all, close connections."""
         if peer.state == CLOSED:
-            return  # it was given back when it ended
+            return  # its bytes were subtracted when it ended
         held = peer.core.unread_bytes + peer.served_bytes
         self._held_bytes += held - peer.held_bytes
         peer.held_bytes = held
-        if held < HELD_FROM_BYTES:
-            self._hold_steps.pop(peer, None)
-        elif peer not in self._hold_steps:
-            self._hold_steps[peer] = None
+        if held < HELD_BYTES_MIN:
+            self._holders.pop(peer, None)
+        elif peer not in self._holders:
+            self._holders[peer] = None
             peer.held_since_s = self.now_s
-        while self._held_bytes > BUFFERED_REQUEST_BYTES_MAX and self._hold_steps:
-            worst = max(self._hold_steps, key=self._burden)
+        while self._held_bytes > BUFFERED_REQUEST_BYTES_MAX and self._holders:
+            worst = max(self._holders, key=self._burden)
             worst.abort("unfinished requests take too much memory", Cause.LIMIT)
 
     def _burden(self, peer: ClientPeer) -> float:
-        """How much it holds, for how long: not whoever comes last has to go, but those who send
-        large requests and do not finish them. A byte now and then does not make them younger.
+        """Bytes held times how long: not the newest client is closed, but those that send large
+        requests and do not finish them. A byte now and then does not make them younger.
         """
         return peer.held_bytes * (self.now_s - peer.held_since_s + HELD_GRACE_S)
 
@@ -234,7 +237,7 @@ class Exchange:
         try:
             while peer.is_open and (request := core.next_request(wall_ms)) is not None:
                 if table.staged:
-                    self._commit()  # a handler must see what was sent before its request
+                    self._commit()  # a handler must see what was produced before its request
                 number, api_key, version, correlation_id, client_id, body = request
                 facts = RequestFacts(
                     api_key,
@@ -248,18 +251,18 @@ class Exchange:
                 self._dispatch.handle(peer, facts, body)
                 left -= 1
                 if not left:
-                    self.has_requests(peer)  # the others first
+                    self.on_requests_waiting(peer)  # the others first
                     return
         except FrameError as error:
             peer.close(str(error))
-        except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
-            self._break_off(peer, error)
+        except Exception as error:  # noqa: BLE001 - one connection's error must not stop the others
+            self._abort_failed(peer, error)
             return
         if core.is_blocked:
             peer.resume_if_idle()
 
     def _count_produce(self) -> None:
-        """Requests that the core answered alone, all with the time this wake-up took."""
+        """Count the requests of the fast path, each with the duration of this iteration."""
         table = self.table
         requests, bytes_in, bytes_out, errors = self._counted
         self._counted = counted = (
@@ -277,7 +280,7 @@ class Exchange:
             counted[3] - errors,
         )
 
-    def _break_off(self, peer: ClientPeer, error: Exception) -> None:
+    def _abort_failed(self, peer: ClientPeer, error: Exception) -> None:
         log.error("connection failed", client=peer.client_host, error=error)
         peer.abort(f"failed: {error!r}", Cause.FAILURE)
 
@@ -287,4 +290,4 @@ class Exchange:
             table.commit(code_of)
         self._after_commit()
         for core in table.take_failed():
-            core.owner.close("a record of a producer that waits for no answer was not stored")
+            core.owner.close("records of a producer with acks=0 could not be stored")

@@ -14,19 +14,19 @@ class ListenerAddress(NamedTuple):
 
     name: str
     host: str
-    """Empty in `listeners`: every address of the machine; in what is advertised: the address that
-    the client itself came to."""
+    """Empty in `listeners`: every address of the machine; when advertised: the address that the
+    client connected to."""
     port: int
 
     @property
-    def place(self) -> str:
-        """`host:port`; brackets tell the colons of an IPv6 address from the port's."""
+    def host_port(self) -> str:
+        """`host:port`; in brackets an IPv6 address, whose colons are not the port's."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
         """As the settings have it."""
-        return f"{self.name}://{self.place}"
+        return f"{self.name}://{self.host_port}"
 
 
 def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerAddress]:
@@ -46,13 +46,13 @@ def parse_listeners(key: str, entries: Sequence[str]) -> list[ListenerAddress]:
     return found
 
 
-def advertised(
+def advertised_listeners(
     bound: Sequence[ListenerAddress], configured: Sequence[ListenerAddress]
 ) -> list[ListenerAddress]:
-    """What clients are told for each listener that is bound.
+    """The addresses that clients get, for each listener that is bound.
 
     Without a configured address a listener on one address advertises that; one on all addresses
-    tells each client the address it came to, which it can reach, whatever it is called from there.
+    advertises to each client the address it connected to, which that client can reach.
     """
     given: Mapping[str, ListenerAddress] = {one.name: one for one in configured}
     unknown = given.keys() - {one.name for one in bound}
@@ -60,19 +60,20 @@ def advertised(
         raise InvalidConfig(f"advertised.listeners: no listener is called {sorted(unknown)[0]}")
     result = []
     for one in bound:
-        told = given.get(one.name, one)
-        if told.host in UNSPECIFIED_HOSTS and one.name in given and told.host:
-            raise InvalidConfig(f"advertised.listeners: {told.host} is no address to connect to")
-        host = "" if told.host in UNSPECIFIED_HOSTS else told.host
-        result.append(ListenerAddress(one.name, host, told.port or one.port))
+        address = given.get(one.name, one)
+        if address.host in UNSPECIFIED_HOSTS and one.name in given and address.host:
+            raise InvalidConfig(f"advertised.listeners: clients cannot connect to {address.host}")
+        host = "" if address.host in UNSPECIFIED_HOSTS else address.host
+        result.append(ListenerAddress(one.name, host, address.port or one.port))
     return result
 
 
 def check_protocols(listeners: Sequence[ListenerAddress], protocol_map: Mapping[str, str]) -> None:
-    """Every listener needs a security protocol that this broker speaks."""
+    """Every listener needs a security protocol that this broker supports."""
     for one in listeners:
         protocol = protocol_map.get(one.name, one.name).upper()
         if protocol != PLAINTEXT:
             raise InvalidConfig(
-                f"listeners: {one.name} has security protocol {protocol}; only PLAINTEXT is there"
+                f"listeners: {one.name} has security protocol {protocol}; "
+                "only PLAINTEXT is supported"
             )

@@ -1,10 +1,10 @@
-"""A client's connection as the broker sees it, whatever carries its bytes.
+"""A client's connection as the broker sees it, independent of its carrier.
 
 The connection core (`kernels.connection`) does framing and keeps answers in order; this class adds
-what every carrier needs: the queue of bytes and file ranges that could not be sent yet, the marks
-that stop reading while a client does not read, and an end that gives everything back. The carriers
-are `broker/net/socket_shell.py` (plain sockets) and `broker/net/transport_shell.py` (TLS, and the
-simulator).
+what every carrier needs: the queue of bytes and file ranges that could not be sent yet, the
+watermarks that stop reading while a client does not read, and an end that releases everything. The
+carriers are `broker/net/socket_shell.py` (unencrypted sockets) and `broker/net/transport_shell.py`
+(TLS, and the simulator).
 """
 
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OPEN: Final = 0
 DRAINING: Final = 1
-"""Nothing more is read; what is queued is sent, then it closes."""
+"""Nothing more is read; the queue is sent, then the connection is closed."""
 CLOSED: Final = 2
 
 MUTED_BYTES: Final = 2**40
@@ -32,7 +32,7 @@ whatever has arrived."""
 
 
 class Cause(StrEnum):
-    """Why a connection ended, in few words for the metrics; the text is for the log."""
+    """Why a connection ended, as a label of the metrics; the reason in full goes to the log."""
 
     CLIENT = "client"
     PROTOCOL = "protocol"
@@ -58,23 +58,23 @@ class ClientPeer(ABC):
         self.listener = listener
         self.client_host = client_host
         self.local_host = ""
-        """The address of ours that the client came to."""
+        """The address of this broker that the client connected to."""
         self.connection_id = number
         self.last_active_s = exchange.now_s
         self.is_served = False
-        """Whether its requests are being walked right now; a close must not pull them away."""
+        """Whether its requests are being walked right now; a close must not free them."""
         self.held_bytes = 0
-        """Of an unfinished large request, as counted against the limit of all connections."""
+        """Bytes of an unfinished large request, as counted against the limit of all connections."""
         self.held_since_s = 0.0
         self.served_bytes = 0
-        """Of a request that is being served for a while."""
+        """Bytes of a request that takes long to serve."""
         self.state = OPEN
         self.close_reason = ""
         self.close_cause = Cause.CLIENT
         self.closing_since_s = 0.0
         self._exchange = exchange
         self._queue: deque[AnswerPart] = deque()
-        self._reading = True
+        self._is_reading = True
         self._muted_bytes = 0
         core.owner = self
 
@@ -89,12 +89,12 @@ class ClientPeer(ABC):
             release(parts)
             return
         self.core.answer(number, parts)
-        self._exchange.has_output(self)
+        self._exchange.on_output_ready(self)
 
     def send_nothing(self, number: int) -> None:
         if self.state != CLOSED:
             self.core.answer_nothing(number)
-            self._exchange.has_output(self)
+            self._exchange.on_output_ready(self)
 
     def close(self, reason: str, cause: Cause = Cause.PROTOCOL) -> None:
         """Read no more, send what is queued, close."""
@@ -104,9 +104,9 @@ class ClientPeer(ABC):
         self.state = DRAINING
         self.close_reason = reason
         self.closing_since_s = self._exchange.now_s
-        self._exchange.is_closing(self)
+        self._exchange.on_closing(self)
         self.pause_reading()
-        self._exchange.has_output(self)
+        self._exchange.on_output_ready(self)
 
     def mute(self, size_bytes: int) -> None:
         """Take no more requests from it until `unmute`, neither from its buffer nor its socket.
@@ -116,7 +116,7 @@ class ClientPeer(ABC):
         self._muted_bytes = MUTED_BYTES
         self.core.unsent_bytes += MUTED_BYTES
         self.served_bytes = size_bytes
-        self._exchange.hold(self)
+        self._exchange.account_held(self)
         self.pause_reading()
 
     def unmute(self) -> None:
@@ -124,7 +124,7 @@ class ClientPeer(ABC):
             return
         self._muted_bytes = self.served_bytes = 0
         self.core.unsent_bytes -= MUTED_BYTES
-        self._exchange.hold(self)
+        self._exchange.account_held(self)
         if self.state == OPEN:
             self.resume_if_idle()
             self._exchange.flush_ready()
@@ -132,10 +132,10 @@ class ClientPeer(ABC):
     # -- output ----------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Send as much as the carrier takes, then look whether there is room for more requests."""
+        """Send as much as the carrier takes, then check whether there is room for more requests."""
         self._queue.extend(self.core.take_output())
         if self._queue and not self.send_queue():
-            self._hold_back()
+            self._apply_backpressure()
             return
         self.core.unsent_bytes = self._muted_bytes
         if self.state == DRAINING:
@@ -143,7 +143,7 @@ class ClientPeer(ABC):
         elif self.state == OPEN:
             self.resume_if_idle()
 
-    def _hold_back(self) -> None:
+    def _apply_backpressure(self) -> None:
         """Read no more from a client that does not take its answers (I-37)."""
         if self.state == CLOSED:
             return
@@ -156,10 +156,10 @@ class ClientPeer(ABC):
         if self._queue or self.core.is_blocked:
             self.pause_reading()
             return
-        if not self._reading:
+        if not self._is_reading:
             self.resume_reading()
             if self.core.unread_bytes:
-                self._exchange.has_requests(self)
+                self._exchange.on_requests_waiting(self)
 
     @abstractmethod
     def send_queue(self) -> bool:
@@ -186,21 +186,21 @@ class ClientPeer(ABC):
         release(self._queue)
         self._queue.clear()
         release(self.core.drop_output())
-        self._exchange.has_ended(self)
+        self._exchange.on_closed(self)
 
     def fail_reading(self, error: OSError, part: AnswerPart) -> None:
-        """Records that were promised cannot be read: the client has to ask again, and is told then
-        what the log has become.
+        """Records of an answer that has begun cannot be read: the client has to fetch again, and
+        gets the log's error then.
         """
         error.filename = error.filename or path_of(part)
         self.abort(f"reading {error.filename} failed: {error.strerror}", Cause.FAILURE)
-        self._exchange.reading_failed(error)
+        self._exchange.on_read_error(error)
 
     @abstractmethod
     def close_carrier(self) -> None: ...
 
     def is_overdue(self, now_s: float, *, idle_s: float) -> bool:
-        """Whether the sweep should end it: idle, or closing for longer than is fair."""
+        """Whether the sweep should end it: idle, or draining for too long."""
         if self.state == DRAINING:
             return now_s - self.closing_since_s > CLOSING_GRACE_S
         return now_s - max(self.last_active_s, self.core.last_active_s) > idle_s

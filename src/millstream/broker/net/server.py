@@ -1,4 +1,4 @@
-"""The listening side of a broker: accepts connections within limits, sweeps, and ends them all."""
+"""The listening side of a broker: accepts connections within limits, ends idle ones, and stops."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ log = get_logger("millstream.broker.net.server")
 
 SWEEP_INTERVAL_S: Final = 1.0
 DRAIN_TIMEOUT_S: Final = 2.0
-"""How long a stop waits for clients to take what was answered."""
+"""How long a stop waits for clients to take their answers."""
 
 
 class ConnectionLimits(Protocol):
@@ -75,7 +75,7 @@ class Server:
             dispatch,
             clock,
             metrics.apis,
-            self._ended,
+            self._on_peer_closed,
             call_soon=asyncio.get_running_loop().call_soon,
             hooks=hooks,
             take_ready=table.take_ready if network is not None else self._take_ready,
@@ -96,13 +96,13 @@ class Server:
 
     # -- start and stop --------------------------------------------------------------------
 
-    async def bind(self, wanted: Sequence[ListenerAddress]) -> list[ListenerAddress]:
-        """Open the ports without accepting yet; the addresses with the ports that were chosen."""
+    async def bind(self, addresses: Sequence[ListenerAddress]) -> list[ListenerAddress]:
+        """Open the ports without accepting yet; returns the addresses with the chosen ports."""
         if self._network is None:
             loop = asyncio.get_running_loop()
             self._shell = SocketShell(loop, self.exchange, self._background)
         bound = []
-        for one in wanted:
+        for one in addresses:
             try:
                 listener = await self._listen(one)
             except OSError as error:
@@ -112,11 +112,11 @@ class Server:
         return bound
 
     def accept(self) -> None:
-        """Let clients in."""
+        """Start to accept connections."""
         for listener in self._listeners:
             if isinstance(listener, SocketListener):
                 listener.resume()
-        self.check_room()
+        self.apply_connection_limit()
         self._sweep_handle = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def stop_accepting(self) -> None:
@@ -127,7 +127,7 @@ class Server:
             self._sweep_handle.cancel()
 
     async def close(self) -> None:
-        """End every connection, after a short time for what was answered to leave (I-42)."""
+        """End every connection, after a short time to send the answers (I-42)."""
         self.stop_accepting()
         self._emptied = asyncio.Event()
         for peer in list(self._peers.values()):
@@ -146,7 +146,10 @@ class Server:
     async def _listen(self, one: ListenerAddress) -> Listener:
         if self._network is None:
             return await listen_for_sockets(
-                one.host, one.port, lambda sock, at: self._accepted(one.name, sock, at), self._short
+                one.host,
+                one.port,
+                lambda sock, at: self._on_accepted(one.name, sock, at),
+                self._on_accept_error,
             )
         make = self._transport_maker(one.name)
         return await self._network.listen(
@@ -158,9 +161,9 @@ class Server:
     def _take_ready(self) -> list[Connection]:
         return self._table.take_ready() if self._shell is None else self._shell.send_ready()
 
-    def _accepted(self, listener: str, sock: socket.socket, address: Any) -> None:
+    def _on_accepted(self, listener: str, sock: socket.socket, address: Any) -> None:
         host = address[0]
-        if self._shell is None or not self._is_welcome(host):
+        if self._shell is None or not self._is_within_address_limit(host):
             sock.close()
             return
         size = self._limits.send_buffer_bytes
@@ -170,19 +173,19 @@ class Server:
             sock, self._new_core(), listener=listener, client_host=host, number=self._number()
         )
         peer.local_host = sock.getsockname()[0]
-        self._joined(peer)
+        self._add_peer(peer)
 
     def _transport_maker(
         self, listener: str
     ) -> Callable[[TransportProtocol, asyncio.Transport], TransportPeer | None]:
         def make(_: TransportProtocol, transport: asyncio.Transport) -> TransportPeer | None:
             name = transport.get_extra_info("peername") or ("unknown",)
-            if not self._is_welcome(name[0]):
+            if not self._is_within_address_limit(name[0]):
                 return None
             facts = (listener, str(name[0]), self._number())
             peer = TransportPeer(transport, self.exchange, self._new_core(), facts)
             peer.local_host = str((transport.get_extra_info("sockname") or ("",))[0])
-            self._joined(peer)
+            self._add_peer(peer)
             return peer
 
         return make
@@ -199,7 +202,7 @@ class Server:
         self._next_number += 1
         return self._next_number
 
-    def _is_welcome(self, host: str) -> bool:
+    def _is_within_address_limit(self, host: str) -> bool:
         """Whether one more connection from that address is within its limit."""
         if self._per_address.get(host, 0) < self._limits.per_address_max(host):
             return True
@@ -207,13 +210,13 @@ class Server:
         self._repeated.warning("address", "too many connections from one address", client=host)
         return False
 
-    def _joined(self, peer: ClientPeer) -> None:
+    def _add_peer(self, peer: ClientPeer) -> None:
         self._peers[peer.connection_id] = peer
         self._per_address[peer.client_host] = self._per_address.get(peer.client_host, 0) + 1
         self._metrics.connections.opened()
-        self.check_room()
+        self.apply_connection_limit()
 
-    def _ended(self, peer: ClientPeer) -> None:
+    def _on_peer_closed(self, peer: ClientPeer) -> None:
         if self._peers.pop(peer.connection_id, None) is None:
             return
         left = self._per_address[peer.client_host] - 1
@@ -222,12 +225,12 @@ class Server:
         else:
             del self._per_address[peer.client_host]
         self._metrics.connections.closed(peer.close_cause)
-        self._tell_end(peer)
-        self.check_room()
+        self._log_end(peer)
+        self.apply_connection_limit()
         if self._emptied is not None and not self._peers:
             self._emptied.set()
 
-    def _tell_end(self, peer: ClientPeer) -> None:
+    def _log_end(self, peer: ClientPeer) -> None:
         if peer.close_cause in (Cause.PROTOCOL, Cause.FAILURE):
             self._repeated.warning(
                 peer.close_cause,
@@ -238,8 +241,8 @@ class Server:
         else:
             log.debug("connection closed", client=peer.client_host, reason=peer.close_reason)
 
-    def check_room(self) -> None:
-        """Accept or stop accepting, as the limit of connections is now; it may have changed."""
+    def apply_connection_limit(self) -> None:
+        """Accept or stop accepting, by the current limit of connections; it may have changed."""
         is_full = len(self._peers) >= self._limits.connections_max
         if is_full != self._is_full:
             self._set_full(is_full=is_full)
@@ -256,7 +259,7 @@ class Server:
                 else:
                     listener.resume()
 
-    def _short(self, error: OSError) -> None:
+    def _on_accept_error(self, error: OSError) -> None:
         self._repeated.warning("shortage", "could not accept a connection", reason=error.strerror)
 
     # -- upkeep ----------------------------------------------------------------------------

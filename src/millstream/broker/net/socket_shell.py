@@ -1,10 +1,9 @@
-"""Plain sockets without a transport between, in an epoll of our own.
+"""Unencrypted sockets without asyncio transports, in an epoll of our own.
 
 A `DirectLoop` waits in it; another loop watches it as one descriptor. When it fires, everything
-that any connection brought since is read and handled in one go: the loop's own cost per event is
-paid once per wake-up at most instead of once per connection, requests of many connections share
-one write per partition, and answers go straight to the socket instead of through a transport's
-buffer.
+that arrived on any connection is read and handled together: the loop's own cost per event is paid
+at most once per iteration instead of once per connection, requests of many connections share one
+write per partition, and answers go straight to the socket instead of through a transport's buffer.
 """
 
 import errno
@@ -14,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol
 
-from millstream.broker.net.exchange import HELD_FROM_BYTES, Exchange
+from millstream.broker.net.exchange import HELD_BYTES_MIN, Exchange
 from millstream.broker.net.peer import CLOSED, Cause, ClientPeer
 from millstream.broker.requests.answer_parts import path_of, size_of
 from millstream.broker.requests.context import AnswerPart
@@ -30,11 +29,11 @@ from millstream.storage.log.reader import ReadSlice
 SEND_BUFFER_BYTES: Final = 256 * KIB
 """One send: enough to make the call cheap, small enough to stay in the processor's cache."""
 
-UNCOPIED_FROM_BYTES: Final = 64 * KIB
-"""Smaller ranges are read and sent together: looking for their pages would cost more than that."""
+SENDFILE_BYTES_MIN: Final = 64 * KIB
+"""Smaller ranges are read and sent together: checking the page cache for them would cost more."""
 
 TURN_BYTES_MAX: Final = 8 * MIB
-"""A client that takes its answer as fast as it is sent lets the others have their turn then."""
+"""After so much a client that takes its answer as fast as it is sent waits for the others' turn."""
 
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
@@ -43,7 +42,7 @@ PlannedPart = tuple[bytes | None, int, int, int]
 
 
 class Loop(Protocol):
-    """What is needed of an event loop."""
+    """The methods of an event loop that the shell uses."""
 
     def add_reader(self, fd: int, callback: Callable[..., Any], *arguments: Any) -> None: ...
 
@@ -51,23 +50,23 @@ class Loop(Protocol):
 
 
 class SocketShell:
-    """Carries all plain connections of a broker."""
+    """Carries all unencrypted connections of a broker."""
 
     def __init__(self, loop: Loop, exchange: Exchange, background: Background) -> None:
         self._loop = loop
         self._exchange = exchange
         self.background = background
-        self._epoll = EpollShell(exchange.table, unread_bytes_told=HELD_FROM_BYTES)
+        self._epoll = EpollShell(exchange.table, unread_bytes_threshold=HELD_BYTES_MIN)
         self.send_ready: Callable[[], list[Connection]] = self._epoll.send_ready
-        """What the exchange it belongs to calls for the connections with output."""
+        """Called by the exchange for the connections with output."""
         self.buffer = memoryview(bytearray(SEND_BUFFER_BYTES))
         """Shared by all sends: its content never outlives a call."""
-        self.sends_uncopied = True
-        """Until a file system shows that it cannot."""
+        self.uses_sendfile = True
+        """False after a file system did not support it."""
         self._direct = loop if isinstance(loop, DirectLoop) else None
-        if self._direct is None or not self._direct.serve(self._epoll, self._wake):
+        if self._direct is None or not self._direct.serve(self._epoll, self._run_iteration):
             self._direct = None
-            loop.add_reader(self._epoll.fileno(), self._wake)
+            loop.add_reader(self._epoll.fileno(), self._run_iteration)
 
     def add(
         self, sock: socket.socket, core: Connection, *, listener: str, client_host: str, number: int
@@ -81,7 +80,7 @@ class SocketShell:
         self._epoll.watch(core, reading=reading, writing=writing)
 
     def plan(self, core: Connection, parts: list[PlannedPart], *, skip: int, is_all: bool) -> bool:
-        """Let parts of a queue leave without Python; see `EpollShell.plan`."""
+        """Let parts of a queue be sent without Python; see `EpollShell.plan`."""
         return self._epoll.plan(core, parts, skip=skip, is_all=is_all)
 
     def take_planned(self, core: Connection) -> int:
@@ -98,24 +97,24 @@ class SocketShell:
             self._loop.remove_reader(self._epoll.fileno())
         self._epoll.close()
 
-    def _wake(self) -> None:
+    def _run_iteration(self) -> None:
         exchange = self._exchange
         exchange.begin()
-        for core, flags, error in self._epoll.wake(exchange.now_s, exchange.wall_ms):
+        for core, flags, error in self._epoll.read_ready(exchange.now_s, exchange.wall_ms):
             peer: SocketPeer = core.owner
             if peer.state == CLOSED:
-                continue  # in this very wake-up
+                continue  # in this very iteration
             if flags & WRITABLE:
-                exchange.has_output(peer)
+                exchange.on_output_ready(peer)
             if flags & REQUESTS:
-                exchange.told(peer)
+                exchange.on_readable(peer)
             if flags & ENDED:
                 peer.abort(os.strerror(error) if error else "closed by the client", Cause.CLIENT)
         exchange.finish()
 
 
 class SocketPeer(ClientPeer):
-    """A connection on a plain socket."""
+    """A connection on an unencrypted socket."""
 
     def __init__(
         self,
@@ -131,10 +130,10 @@ class SocketPeer(ClientPeer):
         self._socket = sock
         self._is_writing = False
         self._is_pause_due = False
-        """Reading is paused and the epoll not told so yet. With an answer about to leave that can
+        """Reading is paused and the epoll not updated yet. With an answer about to be sent that can
         wait until it is known whether the client takes it: most do, and reading goes on."""
         self._sent_of_first = 0
-        """Bytes of the queue's first part that have left."""
+        """Bytes of the queue's first part that were sent."""
         self._is_loading = False
         """Whether a thread reads cold data for the queue's first part."""
         self._is_planned = False
@@ -143,15 +142,15 @@ class SocketPeer(ClientPeer):
     # -- input -----------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
-        if self._reading and self.state != CLOSED:
-            self._reading = False
+        if self._is_reading and self.state != CLOSED:
+            self._is_reading = False
             self._is_pause_due = True
             self._set_direct()
         if self._is_pause_due and not self.core.output_bytes:
             self._watch()
 
     def resume_reading(self) -> None:
-        self._reading = True
+        self._is_reading = True
         if self._is_pause_due and not self._is_writing:
             self._is_pause_due = False
             self._set_direct()
@@ -160,14 +159,14 @@ class SocketPeer(ClientPeer):
 
     def _watch(self) -> None:
         self._is_pause_due = False
-        self._shell.watch(self.core, reading=self._reading, writing=self._is_writing)
+        self._shell.watch(self.core, reading=self._is_reading, writing=self._is_writing)
         self._set_direct()
 
     def _set_direct(self) -> None:
-        """Say whether answers may leave without Python: not while it is not read, and never before
-        what is in the queue, whether that waits for the socket or for the disk (I-36).
+        """Set whether answers may be sent without Python: not while reading is paused, and never
+        before the queue, whether that waits for the socket or for the disk (I-36).
         """
-        self.core.is_direct = self._reading and not self._queue and self.state != CLOSED
+        self.core.is_direct = self._is_reading and not self._queue and self.state != CLOSED
 
     # -- output ----------------------------------------------------------------------------
 
@@ -193,16 +192,16 @@ class SocketPeer(ClientPeer):
         except OSError as error:
             self._fail(error)
             return False
-        # While a thread reads there is nothing to write: the socket would only tell, again and
-        # again, that it could take more.
+        # While a thread reads there is nothing to write: the socket would only report, again
+        # and again, that it could take more.
         if self._is_writing or not is_empty:
             self._set_writing(not is_empty and not self._is_loading)
         return is_empty
 
     def _send_planned(self) -> bool:
-        """Let the epoll send what it can without a question, now and whenever there is room.
+        """Let the epoll send what it can without Python, now and whenever there is room.
 
-        False: it has none of it any more, and what is still in the queue is sent here.
+        False: the epoll has no plan any more, and the caller sends the rest of the queue.
         """
         parts: list[PlannedPart] = []
         for part in self._queue:
@@ -226,13 +225,13 @@ class SocketPeer(ClientPeer):
         return False
 
     def _take_planned(self) -> None:
-        """The queue is Python's again, without what has left."""
+        """Take the queue back from the epoll, without what was sent."""
         if self._is_planned:
             self._is_planned = False
             self._sent(self._shell.take_planned(self.core))
 
     def _send_only(self) -> bool:
-        """Send a queue of one whole part, which most are; False: the long way goes on from here."""
+        """Send a queue of one whole part, which most are; False: continue on the slow path."""
         only = self._queue[0]
         if type(only) is not bytes or self._sent_of_first or self._is_writing:
             return False
@@ -244,17 +243,17 @@ class SocketPeer(ClientPeer):
         return True
 
     def _send_turn(self) -> bool:
-        """Send from the queue while the socket takes it; whether all has left."""
+        """Send from the queue while the socket takes it; returns whether all was sent."""
         queue, left = self._queue, TURN_BYTES_MAX
         while queue and left > 0:
-            size, is_wanted = self._send_some()
+            size, can_send_more = self._send_some()
             left -= size
-            if not is_wanted:
+            if not can_send_more:
                 return False
         return not queue
 
     def _send_some(self) -> tuple[int, bool]:
-        """Send the front of the queue: the bytes that left, and whether to go on."""
+        """Send the front of the queue: the bytes sent, and whether to go on."""
         queue, skip = self._queue, self._sent_of_first
         first = queue[0]
         if isinstance(first, ReadSlice):
@@ -269,14 +268,14 @@ class SocketPeer(ClientPeer):
         return self._send(self._shell.buffer[:filled], is_last=is_last)
 
     def _send(self, view: memoryview, *, is_last: bool) -> tuple[int, bool]:
-        # What stands before a range is small; it leaves with the range's first bytes.
+        # The bytes before a range are few; they are sent with the range's first bytes.
         size = self._socket.send(view, 0 if is_last else socket.MSG_MORE)
         self._sent(size)
         return size, size == len(view)
 
     def _descriptor_of(self, part: ReadSlice, skip: int) -> int:
-        """Of a range that is better sent from the page cache than through the buffer; else -1."""
-        if part.size_bytes - skip < UNCOPIED_FROM_BYTES or not self._shell.sends_uncopied:
+        """The file of a range that is better sent by sendfile than through the buffer; else -1."""
+        if part.size_bytes - skip < SENDFILE_BYTES_MIN or not self._shell.uses_sendfile:
             return -1
         descriptor = part.file.open().descriptor if part.file is not None else None
         return -1 if descriptor is None else descriptor
@@ -289,18 +288,18 @@ class SocketPeer(ClientPeer):
         if size:
             self._sent(size)
         if state == COLD:
-            self._load_elsewhere(part, skip + size, min(left - size, SEND_BUFFER_BYTES))
+            self._load_in_background(part, skip + size, min(left - size, SEND_BUFFER_BYTES))
         elif state == SHORT:
             raise ShortFile(path_of(part))
         elif state == UNKNOWN:
-            self._shell.sends_uncopied = False
+            self._shell.uses_sendfile = False
             return size, True
         return size, state == SENT
 
     def _fill(self) -> tuple[int, bool]:
-        """Put the queue's front into the shared buffer: its bytes, and whether that was all.
+        """Put the queue's front into the shared buffer: its size, and whether that was all.
 
-        Less than no bytes when the disk has to be waited for.
+        The size is negative when the data must be read from disk first.
         """
         buffer, filled, skip = self._shell.buffer, 0, self._sent_of_first
         for part in self._queue:
@@ -313,7 +312,7 @@ class SocketPeer(ClientPeer):
                 size = min(room, part.size_bytes - skip)
                 if not self._load(part, skip, buffer[filled : filled + size]):
                     if not filled:
-                        self._load_elsewhere(part, skip, size)
+                        self._load_in_background(part, skip, size)
                         return -1, False
                     return filled, False
             else:
@@ -324,7 +323,7 @@ class SocketPeer(ClientPeer):
         return filled, True
 
     def _load(self, part: ReadSlice, skip: int, target: memoryview) -> bool:
-        """Read from the page cache; False when the data is not there."""
+        """Read from the page cache; False when the data is not in it."""
         file = part.file
         if file is None or not target:
             return True
@@ -347,11 +346,11 @@ class SocketPeer(ClientPeer):
             raise ShortFile(file.path)
         return True
 
-    def _load_elsewhere(self, part: ReadSlice, skip: int, size: int) -> None:
+    def _load_in_background(self, part: ReadSlice, skip: int, size: int) -> None:
         file = part.file
         if file is None:
             return
-        # What left before with MSG_MORE must not wait for the disk; this makes it go.
+        # What was sent with MSG_MORE must not wait for the disk; this flushes it.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened = file.open()  # it stays pinned: the part is in the queue
         self._is_loading = True
@@ -364,7 +363,7 @@ class SocketPeer(ClientPeer):
             if not data:
                 raise ShortFile(file.path) from None
             self._replace_front(part, skip, data)
-            self._exchange.has_output(self)
+            self._exchange.on_output_ready(self)
 
     def _loaded(self, part: ReadSlice, skip: int, outcome: Outcome[bytes]) -> None:
         self._is_loading = False
@@ -380,10 +379,10 @@ class SocketPeer(ClientPeer):
             self.fail_reading(error, part)
             return
         self._replace_front(part, skip, data)
-        self._exchange.has_output(self)
+        self._exchange.on_output_ready(self)
 
     def _replace_front(self, part: ReadSlice, skip: int, data: bytes) -> None:
-        """The bytes that were read take the place of that much of the range."""
+        """Replace the front of the range by the bytes that were read."""
         self._queue.popleft()
         rest = part.size_bytes - skip - len(data)
         if rest:
@@ -394,7 +393,7 @@ class SocketPeer(ClientPeer):
         self._sent_of_first = 0
 
     def _sent(self, size: int) -> None:
-        """Drop what has left from the queue."""
+        """Drop what was sent from the queue."""
         self.last_active_s = self._exchange.now_s
         taken = size + self._sent_of_first
         queue = self._queue
@@ -408,14 +407,14 @@ class SocketPeer(ClientPeer):
         self._sent_of_first = taken
 
     def _fail(self, error: OSError) -> None:
-        if error.errno == errno.EIO:  # of the file: a socket does not have it
+        if error.errno == errno.EIO:  # an error of the file: a socket does not have it
             self.fail_reading(error, self._queue[0])
         else:
             self.abort(f"sending failed: {error.strerror}", Cause.CLIENT)
 
-    def _set_writing(self, wanted: bool) -> None:  # noqa: FBT001 - a state, not a switch
-        if self.state != CLOSED and (self._is_writing != wanted or self._is_pause_due):
-            self._is_writing = wanted
+    def _set_writing(self, is_writing: bool) -> None:  # noqa: FBT001 - a state, not a switch
+        if self.state != CLOSED and (self._is_writing != is_writing or self._is_pause_due):
+            self._is_writing = is_writing
             self._watch()
 
     # -- end -------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Connections that asyncio's transports carry: TLS, and the simulated network.
 
-A transport encrypts, or belongs to a virtual world, so output has to go through it. File ranges
-are read here, a piece at a time, and only while the transport has room.
+A transport encrypts, or belongs to a simulation, so output has to go through it. File ranges are
+read in chunks, and only while the transport has room.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ from millstream.model.limits import KIB
 from millstream.runtime.disk import ShortFile
 from millstream.storage.log.reader import ReadSlice
 
-PIECE_BYTES: Final = 256 * KIB
-"""Read of a file range and handed to the transport at a time."""
+CHUNK_BYTES: Final = 256 * KIB
+"""Bytes of a file range that are read and handed to the transport at a time."""
 
 MakePeer = Callable[["TransportProtocol", asyncio.Transport], "TransportPeer | None"]
 
 
 class TransportProtocol(asyncio.BufferedProtocol):
-    """Connects asyncio's callbacks to a peer; made before it is known who connects."""
+    """Connects asyncio's callbacks to a peer; made before the client's address is known."""
 
     def __init__(self, exchange: Exchange, make_peer: MakePeer) -> None:
         self._exchange = exchange
@@ -41,7 +41,7 @@ class TransportProtocol(asyncio.BufferedProtocol):
         if self._peer is None or not self._peer.is_open:
             return
         self._exchange.begin()
-        self._exchange.arrived(self._peer, nbytes)
+        self._exchange.on_received(self._peer, nbytes)
         self._exchange.finish()
 
     def eof_received(self) -> None:
@@ -59,7 +59,7 @@ class TransportProtocol(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         if self._peer is not None and self._peer.state != CLOSED:
             self._peer.has_room = True
-            self._exchange.has_output(self._peer)
+            self._exchange.on_output_ready(self._peer)
 
 
 class TransportPeer(ClientPeer):
@@ -79,19 +79,19 @@ class TransportPeer(ClientPeer):
         self._sent_of_first = 0
 
     def pause_reading(self) -> None:
-        if self._reading and self.state != CLOSED:
-            self._reading = False
+        if self._is_reading and self.state != CLOSED:
+            self._is_reading = False
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._reading = True
+        self._is_reading = True
         self._transport.resume_reading()
 
     def send_queue(self) -> bool:
         try:
             while self._queue and self.has_room:
                 self._send_first()
-        except OSError as error:  # of a file: a transport has errors of its own
+        except OSError as error:  # an error of the file: a transport reports its own by callback
             self.fail_reading(error, self._queue[0])
             return False
         return not self._queue
@@ -103,7 +103,7 @@ class TransportPeer(ClientPeer):
             self._queue.popleft()
             return
         if first.file is not None:
-            size = min(PIECE_BYTES, first.size_bytes - self._sent_of_first)
+            size = min(CHUNK_BYTES, first.size_bytes - self._sent_of_first)
             data = first.file.open().read_at(first.position + self._sent_of_first, size)
             if len(data) != size:
                 raise ShortFile(first.file.path)
@@ -116,5 +116,5 @@ class TransportPeer(ClientPeer):
         self._queue.popleft()
 
     def close_carrier(self) -> None:
-        # What the transport holds was answered: it leaves before the connection ends.
+        # What the transport holds are answers: they are sent before the connection ends.
         self._transport.close()

@@ -2,7 +2,7 @@
 
 An id that two producers share would make the broker take the records of one for repetitions of the
 other's and drop them. So an id comes only out of a block that the controller has noted as spent;
-what a killed broker had left of its block is never used, and there are 2**63 ids.
+the rest of a killed broker's block is never used, and there are 2**63 ids.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from millstream.model.ids import ProducerId
 from millstream.model.invariant import invariant
 
 PREFETCH_BELOW: Final = 100
-"""With fewer ids left the next block is asked for: ten times what one burst of clients needs."""
+"""With fewer ids left the next block is requested: ten times what one burst of clients needs."""
 
 PRODUCER_ID_MAX: Final = 2**63 - 1
 
@@ -28,7 +28,7 @@ class BlockSource(Protocol):
     """Knows which ids are spent: `ProducerIdBlocks` in a cluster, else `LocalController`."""
 
     async def allocate_producer_id_block(self) -> range:
-        """Ids that nobody got before and nobody will get again; durable when it returns."""
+        """Ids that were never handed out and never will be again; durable when it returns."""
 
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
@@ -45,7 +45,7 @@ class ProducerIds:
         self._handed_out_below = 0
         """Every id so far was below it: blocks come in ascending order."""
         self._waiting: deque[asyncio.Future[ProducerId]] = deque()
-        self._is_asking = False
+        self._is_requesting = False
 
     @property
     def left_count(self) -> int:
@@ -56,11 +56,11 @@ class ProducerIds:
         """An id that no producer has or had; None when the next block must be waited for."""
         producer_id = None if self._waiting else self._take()
         if self.left_count < PREFETCH_BELOW:
-            self._ask()
+            self._request_block()
         return producer_id
 
     async def next(self) -> ProducerId:
-        """As `try_next`, waiting for the block; raises what kept it from coming."""
+        """As `try_next`, waiting for the block; raises the error that prevented it."""
         producer_id = self.try_next()
         if producer_id is not None:
             return producer_id
@@ -86,10 +86,10 @@ class ProducerIds:
         self._handed_out_below = first + 1
         return ProducerId(first)
 
-    def _ask(self) -> None:
-        """Ask for the next block unless that was done; one question serves all who wait."""
-        if not self._is_asking:
-            self._is_asking = True
+    def _request_block(self) -> None:
+        """Request the next block unless that was done; one request serves all that wait."""
+        if not self._is_requesting:
+            self._is_requesting = True
             self._spawn(self._fetch(), "producer id block")
 
     async def _fetch(self) -> None:
@@ -102,11 +102,11 @@ class ProducerIds:
         except OperatingError as error:
             self._fail_waiting(error)
         except BaseException:
-            # Cancelled, or a fault that the task group reports: nobody may wait for ever.
-            self._fail_waiting(NoProducerIds("no producer ids can be had"))
+            # Cancelled, or a fault that the task group reports: no client may wait forever.
+            self._fail_waiting(NoProducerIds("no producer ids are available"))
             raise
         finally:
-            self._is_asking = False
+            self._is_requesting = False
 
     def _add(self, block: range) -> None:
         highest = max((one[-1] for one in self._blocks), default=self._handed_out_below - 1)

@@ -1,7 +1,7 @@
-"""What Kafka checks of produced records before a log sees them, and which records were wrong.
+"""Kafka's checks of produced records before they go to a log, and which records were wrong.
 
-The first is a look at one header. The second is done only after a log has refused a batch: clients
-since version 8 of Produce are told which of its records are to blame (KIP-467).
+The first reads one header. The second is done only after a log has refused a batch: from version 8
+of Produce on clients get the list of its invalid records (KIP-467).
 """
 
 from array import array
@@ -25,10 +25,10 @@ from millstream.storage.segments.batch_attributes import (
 Records = bytes | bytearray | memoryview
 
 RECORD_ERRORS_MAX: Final = 1_000
-"""Wrong records that are named one by one: a batch may hold a million."""
+"""Wrong records that are listed: a batch may hold a million."""
 
-RECORDS_LOOKED_AT_MAX: Final = 100_000
-"""Of a larger batch no record is named: where they all are would take 56 bytes for each."""
+RECORDS_CHECKED_MAX: Final = 100_000
+"""Of a larger batch no record is listed: locating them takes 56 bytes for each."""
 
 _HEAD: Final = Struct(">qiib")  # base offset, length, leader epoch, magic
 _FACTS: Final = Struct(">hiqqqhii")  # attributes, last delta, base and max time, producer, count
@@ -59,7 +59,7 @@ class RecordError(NamedTuple):
 
 
 def check_one_batch(records: Records | None, version: int) -> None:
-    """Exactly one batch of today's format: the rule of Produce since version 3.
+    """Exactly one batch of magic 2: the rule of Produce since version 3.
 
     Raises InvalidRecords, CorruptRecords or UnsupportedCompression.
     """
@@ -79,9 +79,9 @@ def check_one_batch(records: Records | None, version: int) -> None:
     if magic != _MAGIC:
         raise InvalidRecords(f"record batches must have magic {_MAGIC}, not {magic}")
     if version < _FIRST_WITH_ZSTD and _attributes(records) & CODEC_MASK == Codec.ZSTD:
-        raise UnsupportedCompression(f"zstd is for Produce from version {_FIRST_WITH_ZSTD} on")
+        raise UnsupportedCompression(f"zstd needs Produce version {_FIRST_WITH_ZSTD} or higher")
     if _OVERHEAD + length < size:
-        raise InvalidRecords("there must be one record batch and nothing behind it")
+        raise InvalidRecords("there must be one record batch and nothing after it")
 
 
 def check_first_offset(records: Records) -> None:
@@ -97,7 +97,7 @@ def _check_length(length: int) -> None:
 
 
 def is_transactional(records: Records | None) -> bool:
-    """Whether the first batch says so; False for what is no batch."""
+    """Whether the first batch is transactional; False for what is no batch."""
     return records is not None and bool(_attributes(records) & TRANSACTIONAL_BIT)
 
 
@@ -113,11 +113,11 @@ def _attributes(records: Records) -> int:
 def record_errors(
     records: Records, config: LogConfig, error: OperatingError, *, now_ms: int
 ) -> list[RecordError]:
-    """The records that made a log refuse the batch with `error`; none where it was the batch."""
+    """The records for which a log refused the batch with `error`; none if the batch was wrong."""
     if not isinstance(error, InvalidRecords | InvalidTimestamp):
         return []
     attributes, _, base_ms, _, _, _, _, count = _FACTS.unpack_from(records, _FACTS_AT)
-    if count > RECORDS_LOOKED_AT_MAX:
+    if count > RECORDS_CHECKED_MAX:
         return []
     try:
         spans = _spans(records, attributes, count, config)

@@ -1,7 +1,7 @@
-"""Brokers as the client of one request gets them: at addresses of the listener it came to.
+"""Brokers as the client of one request gets them: at addresses of the listener it connected to.
 
-With an error that says that a partition is led elsewhere goes a hint of its leader (KIP-951), so
-that a client goes on at once instead of asking for metadata first.
+An error that says that another broker leads a partition comes with a hint of its leader (KIP-951),
+so that a client continues at once instead of fetching metadata first.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ def advertised_brokers(context: Context, *, with_fenced: bool = False) -> list[N
 
 
 class LeaderHint(NamedTuple):
-    """A partition's leader and where it is reached."""
+    """A partition's leader and its address."""
 
     leader_id: int
     leader_epoch: int
@@ -34,7 +34,7 @@ class LeaderHint(NamedTuple):
 
 
 def leader_hint(context: Context, topic: str, index: int) -> LeaderHint | None:
-    """From the metadata of this moment; None when that does not have the partition."""
+    """From the current metadata; None when that does not have the partition."""
     image = context.services.image
     facts = image.topics.get(topic)
     if facts is None or not 0 <= index < len(facts.partitions):

@@ -1,4 +1,4 @@
-"""One request on its way through the broker: what a handler may know and how it answers."""
+"""One request on its way through the broker: what a handler gets and how it answers."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -13,18 +13,18 @@ AnswerPart = bytes | bytearray | memoryview | ReadSlice
 
 
 class Peer(Protocol):
-    """The connection a request came on, as far as handlers may know it."""
+    """The connection of a request, as far as handlers may use it."""
 
     @property
     def listener(self) -> str:
-        """Name of the listener the client chose; the endpoints it is told are this listener's."""
+        """Name of the listener the client connected to; it gets the endpoints of this listener."""
 
     @property
     def client_host(self) -> str: ...
 
     @property
     def local_host(self) -> str:
-        """The address of ours that the client came to: an advertised address of "" means this."""
+        """The address of this broker that the client connected to; advertised as ""."""
 
     @property
     def connection_id(self) -> int: ...
@@ -41,7 +41,7 @@ class Peer(Protocol):
     def close(self, reason: str) -> None: ...
 
     def mute(self, size_bytes: int) -> None:
-        """Take no more requests from it until `unmute`: one of this size is served for a while."""
+        """Take no more requests from it until `unmute`: one of this size takes long to serve."""
 
     def unmute(self) -> None: ...
 
@@ -56,7 +56,7 @@ class RequestFacts(NamedTuple):
     number: int
     """Position in the connection's order of requests."""
     received_us: int
-    """Monotonic time at which the whole frame was there."""
+    """Monotonic time at which the frame was complete."""
     bytes_in: int
     """Size of the frame."""
 
@@ -81,22 +81,22 @@ class Context:
 
     def answer(self, response: Any) -> None:
         """Encode and send a response message of this request's API and version."""
-        self.services.answering.answer(self, response)
+        self.services.responder.answer(self, response)
 
     def answer_parts(self, body: Sequence[AnswerPart], *, error_count: int = 0) -> None:
         """Send a body that was encoded by the handler; the header and the frame are added here."""
-        self.services.answering.answer_parts(self, body, error_count=error_count)
+        self.services.responder.answer_parts(self, body, error_count=error_count)
 
     def answer_frame(
         self, parts: Sequence[AnswerPart], size_bytes: int, *, error_count: int = 0
     ) -> None:
         """Send a whole frame, whose size without the first four bytes is `size_bytes`."""
-        self.services.answering.answer_frame(self, parts, size_bytes, error_count=error_count)
+        self.services.responder.answer_frame(self, parts, size_bytes, error_count=error_count)
 
     def answer_nothing(self) -> None:
         """For acks=0: the client waits for no response."""
-        self.services.answering.answer_nothing(self)
+        self.services.responder.answer_nothing(self)
 
     def close(self, reason: str) -> None:
-        """Close the connection: the only way to tell a producer with acks=0 that it failed."""
+        """Close the connection: the only way to report a failure to a producer with acks=0."""
         self.peer.close(reason)

@@ -1,15 +1,15 @@
 """From a request's bytes to its handler, and from the handler's answer to a frame.
 
-What a client sends can fail in three ways here. Bytes that are no request of a version we serve
+What a client sends can fail in three ways. Bytes that are no request of a version we serve
 close the connection, as Kafka does: there is no answer the client could read. An operating error
 is answered with its code. Anything else is a fault of ours: it is logged with its trace and
 answered as such, except to a producer, whose connection is closed, because a producer takes an
 unknown error for a lost batch, starts a new epoch and sends the records a second time.
 
-Most requests are served at once. One that is large, or asks for much, must not keep other clients
-waiting: it is decoded in another thread, its handler works in steps (`runtime/scheduler.py`), its
-answer is encoded in another thread. Its connection is not read meanwhile, so that requests which
-came behind it do not overtake it.
+Most requests are served at once. One that is large, or has a large answer, must not keep other
+clients waiting: it is decoded in another thread, its handler works in steps
+(`runtime/scheduler.py`), its answer is encoded in another thread. Its connection is not read
+meanwhile, so that later requests do not overtake it.
 """
 
 import inspect
@@ -52,7 +52,7 @@ ANSWER_BYTES_MAX: Final = 2**31 - 1
 """The size of a frame is a signed 32-bit number."""
 
 SMALL_BODY_BYTES: Final = 4096
-"""Requests up to this size are decoded without a look at what is in them."""
+"""Requests up to this size are decoded without counting their items."""
 
 ITEMS_AT_ONCE_MAX: Final = 1_000
 """Structs and strings that are decoded or encoded on the loop: two milliseconds' worth. More of
@@ -60,7 +60,7 @@ them is another thread's work, which costs a tenth of a millisecond to hand over
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 Work = Callable[[], Coroutine[Any, Any, None]]
-Take = Callable[[Peer, RequestFacts, memoryview], None]
+Forward = Callable[[Peer, RequestFacts, memoryview], None]
 
 
 class Dispatch:
@@ -72,31 +72,31 @@ class Dispatch:
         spawn: Spawn,
         scheduler: CooperativeScheduler | None = None,
         *,
-        take_elsewhere: Mapping[int, Take] | None = None,
+        forwarders: Mapping[int, Forward] | None = None,
     ) -> None:
-        """Without `scheduler` everything is done at once: there is nobody to wait.
+        """Without `scheduler` everything is done at once: no other client waits.
 
-        `take_elsewhere` has the APIs whose requests are not served here but passed on: in a
+        `forwarders` has the APIs whose requests this broker passes on instead of serving them: in a
         cluster, the controller's.
         """
         self._services = services
         self._spawn = spawn
         self._scheduler = scheduler
         self._handlers: dict[int, Handler] = {}
-        self._take_elsewhere = take_elsewhere or {}
+        self._forwarders = forwarders or {}
 
     # -- requests --------------------------------------------------------------------------
 
     def handle(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
-        """Serve one request, here or elsewhere; its answer follows now or later."""
-        take = self._take_elsewhere.get(facts.api_key)
-        if take is not None:
-            take(peer, facts, body)
+        """Serve or forward one request; its answer follows now or later."""
+        forward = self._forwarders.get(facts.api_key)
+        if forward is not None:
+            forward(peer, facts, body)
         else:
             self.serve(peer, facts, body)
 
     def serve(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
-        """Serve one request here."""
+        """Serve one request on this broker."""
         handler = self._handlers.get(facts.api_key) or self._load(facts.api_key)
         if handler is None:
             peer.close(f"unknown api key {facts.api_key}")
@@ -113,13 +113,13 @@ class Dispatch:
                 request = read_within(ITEMS_AT_ONCE_MAX, read)
         except TooManyItems as error:
             if self._scheduler is None:
-                self._malformed(context, error)
+                self._close_malformed(context, error)
             else:
-                work = partial(self._decode_elsewhere, context, handler, body, self._scheduler)
-                self._go_on(context, work, len(body))
+                work = partial(self._decode_in_thread, context, handler, body, self._scheduler)
+                self._serve_muted(context, work, len(body))
             return
         except MalformedFrame as error:
-            self._malformed(context, error)
+            self._close_malformed(context, error)
             return
         try:
             answer = handler.handle(context, request)
@@ -134,7 +134,7 @@ class Dispatch:
             return  # answered, or will be
         if isinstance(answer, UnfinishedSteps) and self._scheduler is not None:
             work = partial(self._take_steps, context, handler, request, answer, self._scheduler)
-            self._go_on(context, work, context.facts.bytes_in)
+            self._serve_muted(context, work, context.facts.bytes_in)
         elif inspect.iscoroutine(answer):
             self._await(context, handler, request, answer)
         else:
@@ -147,16 +147,16 @@ class Dispatch:
         finishing = self._finish(context, handler, request, work)
         self._spawn(finishing, name)
         if inspect.getcoroutinestate(finishing) == inspect.CORO_CLOSED:
-            work.close()  # it was not even begun
+            work.close()  # it was never started
             context.peer.close("the broker is stopping")
 
-    def _go_on(self, context: Context, work: Work, size_bytes: int) -> None:
-        """Let a request be served beside others, while its connection waits."""
+    def _serve_muted(self, context: Context, work: Work, size_bytes: int) -> None:
+        """Serve a request concurrently with others, while its connection is muted."""
         context.peer.mute(size_bytes)
         name = f"{_name_of(context)} of connection {context.peer.connection_id}"
-        self._spawn(self._muted(context.peer, work), name)
+        self._spawn(self._run_muted(context.peer, work), name)
 
-    async def _muted(self, peer: Peer, work: Work) -> None:
+    async def _run_muted(self, peer: Peer, work: Work) -> None:
         try:
             await work()
         finally:
@@ -173,14 +173,14 @@ class Dispatch:
         work = scheduler.resume(unfinished, name=_name_of(context))
         await self._finish(context, handler, request, work)
 
-    async def _decode_elsewhere(
+    async def _decode_in_thread(
         self, context: Context, handler: Handler, body: memoryview, scheduler: CooperativeScheduler
     ) -> None:
         read = Computation(handler.decode, body, context.version)
         try:
             request = await scheduler.in_worker_thread(read, name=f"decode {_name_of(context)}")
         except MalformedFrame as error:
-            self._malformed(context, error)
+            self._close_malformed(context, error)
             return
         try:
             answer = handler.handle(context, request)
@@ -192,7 +192,7 @@ class Dispatch:
         if inspect.iscoroutine(answer):
             await self._finish(context, handler, request, answer)
         elif answer is not None:
-            await self._answer_elsewhere(context, answer)
+            await self._answer_any_size(context, answer)
 
     async def _finish(
         self, context: Context, handler: Handler, request: Any, work: Coroutine[Any, Any, Any]
@@ -203,9 +203,9 @@ class Dispatch:
             await self.refuse(context, handler, request, error)
         else:
             if answer is not None:
-                await self._answer_elsewhere(context, answer)
+                await self._answer_any_size(context, answer)
 
-    def _malformed(self, context: Context, error: MalformedFrame) -> None:
+    def _close_malformed(self, context: Context, error: MalformedFrame) -> None:
         version = context.version
         context.peer.close(f"malformed {_name_of(context)} request of version {version}: {error}")
 
@@ -232,13 +232,13 @@ class Dispatch:
             return
         try:
             self.answer(context, handler.failed(request, code, context.version))
-        except Exception as second:  # noqa: BLE001 - nothing can be answered any more
+        except Exception as second:  # noqa: BLE001 - no answer is possible any more
             self._give_up(context, error, second)
 
     async def refuse(
         self, context: Context, handler: Handler, request: Any, error: Exception
     ) -> None:
-        """`_fail` for a request that may be large, and so may be what it is answered."""
+        """`_fail` for a request that may be large, and its answer, too."""
         code = self._code_of(context, error)
         if code is None:
             return
@@ -246,7 +246,7 @@ class Dispatch:
             make = Computation(handler.failed, request, code, context.version)
             if self._scheduler is not None and _items_left(request, ITEMS_AT_ONCE_MAX) < 0:
                 name = f"refuse {_name_of(context)}"
-                await self._answer_elsewhere(
+                await self._answer_any_size(
                     context, await self._scheduler.in_worker_thread(make, name=name)
                 )
             else:
@@ -266,7 +266,7 @@ class Dispatch:
         elif not isinstance(error, OperatingError):
             log.warning("request refused", api=name, error=error)
         if code is ErrorCode.NOT_CONTROLLER and isinstance(context.peer, CollectingPeer):
-            context.peer.is_not_controller()
+            context.peer.note_not_controller()
         return code
 
     def _give_up(self, context: Context, error: Exception, second: Exception) -> None:
@@ -282,8 +282,8 @@ class Dispatch:
         body = response.encode(version)
         self._send(context, [body], version=version, error_count=_errors_in(response))
 
-    async def _answer_elsewhere(self, context: Context, response: Any) -> None:
-        """The same, with the work of another thread where there is much to encode."""
+    async def _answer_any_size(self, context: Context, response: Any) -> None:
+        """As `answer`, with another thread where there is much to encode."""
         if self._scheduler is None or _items_left(response, ITEMS_AT_ONCE_MAX) >= 0:
             self.answer(context, response)
             return
@@ -305,7 +305,7 @@ class Dispatch:
     def answer_frame(
         self, context: Context, parts: Sequence[AnswerPart], size_bytes: int, *, error_count: int
     ) -> None:
-        """Send a frame that is whole already."""
+        """Send a complete frame."""
         self._observe(context, size_bytes + 4, error_count)
         context.peer.send_answer(context.facts.number, parts)
 
@@ -322,7 +322,7 @@ class Dispatch:
         size = _HEADER_BYTES + len(header_end)
         for part in body:
             size += size_of(part)
-        if size >= ANSWER_BYTES_MAX:  # a client can ask for that, so it is no bug of ours
+        if size >= ANSWER_BYTES_MAX:  # a client can request that, so it is no bug of ours
             release(body)
             context.peer.close(f"an answer of {size} bytes does not fit a frame")
             return
@@ -345,7 +345,7 @@ def _name_of(context: Context) -> str:
 
 
 def _items_left(message: Any, left: int) -> int:
-    """How many of `left` items are not needed for the message; negative as soon as it has more."""
+    """`left` minus the items of the message; negative as soon as it has more."""
     for name in message.__slots__:
         value = getattr(message, name, None)
         if type(value) is not list or not value:
@@ -362,7 +362,7 @@ def _items_left(message: Any, left: int) -> int:
 
 
 def _errors_in(response: Any) -> int:
-    """Whether the response as a whole or one of its items says an error."""
+    """The number of errors: of the response as a whole, or of its items."""
     if getattr(response, "error_code", 0):
         return 1
     count = 0

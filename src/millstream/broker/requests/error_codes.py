@@ -1,8 +1,8 @@
 """The one place where errors become Kafka's codes.
 
-The choice of a code is part of correctness: it decides whether a client tries again, bumps its
-epoch and sends twice, or gives up. An error without a row here is a fault of ours, which is logged
-and answered as such, never guessed.
+The choice of a code is part of correctness: it decides whether a client retries, bumps its
+epoch and sends twice, or gives up. An error that is not in this table is a bug of ours, which is
+logged and answered as such, never guessed.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     errors.InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     leading.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
     leading.NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    # Kafka's: the follower takes it for news that have not come round yet, and asks again.
+    # As Kafka does: the follower takes it for metadata that has not arrived yet, and retries.
     leading.UnknownReplica: ErrorCode.UNKNOWN_LEADER_EPOCH,
     leading.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     leading.NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -116,7 +116,7 @@ def code_of(error: BaseException) -> ErrorCode:
 
 
 def text_of(error: BaseException) -> str:
-    """What a client's user is told; nothing of ours for an error that has no code."""
+    """The message for a client's user; without details of ours for an error that has no code."""
     if code_of(error) is ErrorCode.UNKNOWN_SERVER_ERROR:
         return ErrorCode.UNKNOWN_SERVER_ERROR.text
     return str(error)

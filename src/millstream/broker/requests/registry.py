@@ -86,7 +86,7 @@ class Handler(NamedTuple):
 
 LOADED_LATER: Final = (
     "millstream.storage.compaction.work",
-    # The group coordinator, in pieces: requests are served between two of them.
+    # The group coordinator, module by module: requests are served between two of them.
     "millstream.groups.records.entries",
     "millstream.groups.offsets.machine",
     "millstream.groups.classic.group",
@@ -98,7 +98,7 @@ LOADED_LATER: Final = (
     "millstream.broker.groups.settings",
     "millstream.broker.groups.topics",
 )
-"""No part of a start, and needed when descriptors may be short: modules that are no handlers."""
+"""Modules beside the handlers that a start does not need, loaded before descriptors may run out."""
 
 
 def load_all() -> Iterator[object]:
@@ -115,14 +115,14 @@ def load(key: ApiKey) -> Handler:
     served = SERVED[key]
     module = importlib.import_module(f"millstream.broker.handlers.{served.module}")
     if hasattr(module, "decode"):
-        decode = module.decode  # a lean decoder of its own, for a hot path
+        decode = module.decode  # a faster decoder of its own, for a hot path
     else:
         messages = importlib.import_module(f"millstream.wire.messages.{served.module}")
         words = served.module.split("_")
         front = getattr(messages, "".join(map(str.capitalize, words)) + "Request").decode_front
 
         def decode(body: memoryview, version: int) -> Any:
-            # What is left over is ignored, as Kafka does: clients have been seen to send more.
+            # Trailing bytes are ignored, as Kafka does: some clients send them.
             return front(body, version)[0]
 
     return Handler(decode, module.handle, module.failed, served.versions)

@@ -1,4 +1,4 @@
-"""A connection that is none: it keeps the answer to one request for whoever asked in its name.
+"""Stands in for the connection of a forwarded request, and keeps its answer for the forwarder.
 
 A request that was forwarded is served like any other; only its answer goes another way.
 """
@@ -16,11 +16,11 @@ _FRAME_SIZE_BYTES: Final = 4
 
 
 class RequestRefused(OperatingError):
-    """The connection would have been closed: the request is malformed or could not be answered."""
+    """A client's connection would be closed: the request is malformed or could not be answered."""
 
 
 class CollectingPeer:
-    """Takes one answer; `answered` has it without the size of its frame."""
+    """Takes one answer; `response` has it without the size of its frame."""
 
     is_open = True
 
@@ -29,7 +29,7 @@ class CollectingPeer:
         self.client_host = client_host
         self.local_host = local_host
         self.connection_id = 0
-        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         """Raises NotController or RequestRefused."""
         self._is_deposed = False
 
@@ -38,12 +38,12 @@ class CollectingPeer:
         if self._is_deposed:
             self._fail(NotController())
             return
-        pieces = []
+        chunks = []
         for part in parts:
             invariant(isinstance(part, bytes | bytearray | memoryview), "records were forwarded")
-            pieces.append(bytes(part))  # type: ignore[arg-type]
-        if not self.answered.done():
-            self.answered.set_result(b"".join(pieces)[_FRAME_SIZE_BYTES:])
+            chunks.append(bytes(part))  # type: ignore[arg-type]
+        if not self.response.done():
+            self.response.set_result(b"".join(chunks)[_FRAME_SIZE_BYTES:])
 
     def send_nothing(self, number: int) -> None:
         del number
@@ -52,17 +52,17 @@ class CollectingPeer:
     def close(self, reason: str) -> None:
         self._fail(RequestRefused(reason))
 
-    def is_not_controller(self) -> None:
-        """The answer that follows says so, and is not the last word: there will be another."""
+    def note_not_controller(self) -> None:
+        """The answer that follows says so; it is discarded, and the forwarder tries again."""
         self._is_deposed = True
 
     def mute(self, size_bytes: int) -> None:
-        """There are no others that could overtake it."""
+        """Nothing to do: no other request could overtake it."""
 
     def unmute(self) -> None:
-        """Nothing was held back."""
+        """Nothing to do: nothing was held back."""
 
     def _fail(self, error: OperatingError) -> None:
-        if not self.answered.done():
-            self.answered.set_exception(error)
-            self.answered.exception()  # seen, also when nobody waits any more
+        if not self.response.done():
+            self.response.set_exception(error)
+            self.response.exception()  # mark it as retrieved, also when the forwarder is gone

@@ -1,4 +1,4 @@
-"""What handlers work with. Built once by the composition in `broker.py`, handed in everywhere."""
+"""What handlers use. Built once by the composition in `broker.py` and passed everywhere."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from millstream.storage.manager.log_manager import LogManager
 
 
-class Answering(Protocol):
-    """CooperativeScheduler a handler's answer into a frame; see `broker/requests/dispatch.py`."""
+class Responder(Protocol):
+    """Turns a handler's answer into a frame; see `broker/requests/dispatch.py`."""
 
     def serve(self, peer: "Peer", facts: "RequestFacts", body: memoryview) -> None: ...
 
@@ -53,11 +53,11 @@ class MetadataControl(Protocol):
 
     @property
     def image(self) -> "ClusterImage":
-        """What this broker knows of the cluster."""
+        """The cluster's metadata as this broker has it."""
 
     @property
     def deciding_image(self) -> "ClusterImage":
-        """What the next change is decided on."""
+        """The metadata on which the next change is decided."""
 
     async def create_topics(
         self,
@@ -92,7 +92,7 @@ class Services:
     clock: "Clock"
     randomness: "Randomness"
     timers: Timers
-    answering: Answering
+    responder: Responder
     configs: "BrokerConfigs"
     """Broker settings, static and dynamic; and every topic's effective settings."""
     controller: MetadataControl
@@ -106,13 +106,13 @@ class Services:
     repeated: "Repeated"
     """Warnings that clients can cause at any rate."""
     membership: "Membership | None" = None
-    """This broker's place in a cluster; None: it is standalone."""
+    """This broker's membership of a cluster; None: it is standalone."""
     groups: "GroupService | None" = None
-    """The group coordinator; None only where handlers are tried without it."""
+    """The group coordinator; None only in tests of handlers without it."""
     unnamed_listeners: frozenset[str] = frozenset()
-    """Listeners on all addresses for which nothing is advertised; known once they are bound."""
+    """Listeners on all addresses without an advertised one; known once they are bound."""
 
     @property
     def image(self) -> "ClusterImage":
-        """What the cluster looks like now; do not keep it over an await."""
+        """The current metadata; do not keep it over an await."""
         return self.controller.image

@@ -11,7 +11,7 @@ log = get_logger("millstream.broker.requests.tasks")
 
 
 class TaskScope:
-    """A group of tasks that do not end each other: one client's failed request is its own."""
+    """A group of tasks that do not end each other: a failed request affects only its client."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
@@ -30,7 +30,7 @@ class TaskScope:
         return len(self._tasks)
 
     async def close(self, *, timeout_s: float) -> None:
-        """Give what runs some time, then cancel it."""
+        """Wait for the tasks up to the timeout, then cancel them."""
         self._is_closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""What the handlers that show or change topics have in common."""
+"""What the handlers that describe or change topics have in common."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,16 +12,16 @@ from millstream.model.errors import OperatingError
 T = TypeVar("T")
 
 WAIT_MIN_MS: Final = 1_000
-"""Given to a change whatever time the client allows: some send 0, and it takes milliseconds."""
+"""The minimum for a change, whatever the client allows: some send 0, and it takes milliseconds."""
 
 
 def topic_defaults(services: Services) -> TopicDefaults:
-    """For topics that are created without saying how large."""
+    """For topics that are created without a number of partitions or replicas."""
     return services.configs.topic_defaults()
 
 
 async def within(timeout_ms: int, change: Coroutine[Any, Any, T]) -> T:
-    """The change's result; TimeoutError when it takes longer. It goes on all the same."""
+    """The change's result; TimeoutError when it takes longer. The change continues."""
     async with asyncio.timeout(max(timeout_ms, WAIT_MIN_MS) / 1000):
         return await change
 

@@ -15,7 +15,7 @@ from millstream.kernels.columns import (
     encode,
     encode_many,
 )
-from millstream.kernels.crc import crc32c, moved_difference
+from millstream.kernels.crc import crc32c, shift_difference
 from millstream.model.ids import (
     NO_OFFSET,
     NO_PRODUCER_EPOCH,
@@ -156,7 +156,7 @@ class Batch:
         # bytes be damaged in memory meanwhile.
         difference = crc32c(before) ^ crc32c(self.data[_PRODUCER_AT:_PRODUCER_END])
         (crc,) = _CRC.unpack_from(self.data, _CRC_AT)
-        crc ^= moved_difference(difference, len(self.data) - _PRODUCER_END)
+        crc ^= shift_difference(difference, len(self.data) - _PRODUCER_END)
         _CRC.pack_into(self.data, _CRC_AT, crc)
 
 

@@ -147,7 +147,7 @@ class Spreader:
                     places,
                     rows.columns,
                     topic=topic,
-                    place=base + stuck.partition,
+                    target=base + stuck.partition,
                     start=start,
                     bytes_max=stuck.bytes_left,
                 )

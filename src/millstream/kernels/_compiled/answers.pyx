@@ -41,7 +41,7 @@ cdef class Answers(Answerer):
     # -- requests
 
     cdef Answer* begin(self) except NULL:
-        """A place for the next request's answer."""
+        """A slot for the next request's answer."""
         cdef Py_ssize_t old = self.ring_room
         cdef Answer* answer
         if self.count == old:
@@ -113,18 +113,18 @@ cdef class Answers(Answerer):
         return 0
 
     cdef int refuse(self, long long number, Py_ssize_t at, int code) except -1:
-        """Turn one partition of a made answer into an error; see Place for `at`."""
+        """Turn one partition of a made answer into an error; see StagedPartition for `at`."""
         cdef Answer* answer
-        cdef unsigned char* place
+        cdef unsigned char* field
         if self.is_closed:
             return 0
         answer = self.find(number)
         if answer.size == 0:
             return 0
-        place = ms_put16(self.made + answer.at + (at if at > 0 else -at), <unsigned int>code)
-        ms_put64(place, <unsigned long long>-1)
+        field = ms_put16(self.made + answer.at + (at if at > 0 else -at), <unsigned int>code)
+        ms_put64(field, <unsigned long long>-1)
         if at > 0:
-            ms_put64(place + ANSWER_LOG_START_AT - ANSWER_BASE_OFFSET_AT, <unsigned long long>-1)
+            ms_put64(field + ANSWER_LOG_START_AT - ANSWER_BASE_OFFSET_AT, <unsigned long long>-1)
         return 0
 
     cdef int send_ready(self) except -1:

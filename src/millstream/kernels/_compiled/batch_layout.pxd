@@ -22,7 +22,7 @@ cdef enum:
 
     UNCOUNTED_BYTES = 12  # base offset and length, which the length does not count
     MAGIC_END = 17  # so many bytes are needed to know the format
-    OLD_FORMAT_BYTES_MIN = 26  # the smallest message before format 2, told apart by its magic
+    OLD_FORMAT_BYTES_MIN = 26  # the smallest message of formats 0 and 1
     MAGIC_V2 = 2
 
 cdef enum:

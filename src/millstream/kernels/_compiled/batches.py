@@ -1,7 +1,7 @@
 """Record batches v2 walked, checked and stamped in place; described by `batches.pyi`.
 
 Buffers are taken with PyObject_GetBuffer: a typed memoryview costs a microsecond per call, which
-is what a whole 16 KB batch may cost here. Every access is proved against the buffer's length
+is the budget of a whole 16 KB batch. Every access is proved against the buffer's length
 first, because Cython's bounds checks do not reach raw pointers. Positions in the header, columns of
 a row and Reasons are C constants of `batch_layout.pxd` and `reasons.pxd`.
 """
@@ -30,7 +30,7 @@ __all__ = [
     "set_leader_epoch", "walk",
 ]  # fmt: skip
 
-# For Python; C knows them by the layout alone.
+# For Python; C takes them from the layout.
 HEADER_BYTES = layout.HEADER_BYTES
 ROW_FIELDS = layout.ROW_FIELDS
 POSITION = layout.POSITION

@@ -29,11 +29,11 @@ p_u8 = cython.typedef(cython.pointer[uint8_t])
 p_i32 = cython.typedef(cython.pointer[int32_t])
 
 KEPT_BYTES_MIN = cython.declare(cython.Py_ssize_t, 16 * 1024)
-"""Of a buffer that is kept. malloc gives smaller ones back to the machine and asks for them again
+"""Of a buffer that is kept. malloc returns smaller ones to the system and requests them again
 rarely enough."""
 KEPT_BYTES_MAX = cython.declare(cython.Py_ssize_t, 32 * 1024 * 1024)
-"""Of all of them: two or three Arrow batches, and what keys might have needed. The oldest are let
-go first."""
+"""Of all of them: two or three Arrow batches, and what keys might have needed. The oldest are freed
+first."""
 STEP_BYTES = cython.declare(cython.Py_ssize_t, 16 * 1024)
 LARGE_STEP_BYTES = cython.declare(cython.Py_ssize_t, 256 * 1024)
 """Sizes are rounded up, so that a need of nearly the same size finds the buffer of the last."""

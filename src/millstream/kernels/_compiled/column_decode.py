@@ -1,8 +1,8 @@
 """Many record batches into one set of columns; described by `column_decode.pyi`.
 
-Here are the batch headers and the order of the checks, which the plain twin keeps too; the
-records themselves are in `column_sink`. The GIL stays held: to give it up for the few
-microseconds of a batch and wait to have it back would cost more than it gains.
+This module has the batch headers and the order of the checks, which the plain twin follows too; the
+records themselves are in `column_sink`. The GIL stays held: releasing it for the few
+microseconds of a batch and acquiring it again would cost more than it gains.
 """
 
 from array import array
@@ -72,7 +72,7 @@ class Run:
     @cython.cfunc
     @cython.exceptval(check=False)
     def load(self) -> cython.int:
-        """The header at the position: what decides whether the batch is wanted at all."""
+        """The header at the position: it decides whether the batch is decoded at all."""
         at: p_u8 = self.source.data + self.position
         remaining: cython.Py_ssize_t = self.stop - self.position
         if remaining < layout.MAGIC_END:
@@ -127,7 +127,7 @@ class Run:
             return FULL
         self.spent += cost
         if codec == 0 and len(self.batches) == 0:
-            # All values to come are among the bytes that are there.
+            # All values to come are part of the bytes in the buffer.
             rest: int64_t = self.stop - self.position
             sink.values.data.fit(min(rest, max(self.bytes_max, size)))
         sink.fit(sink.count, size)
@@ -143,7 +143,7 @@ class Run:
         try:
             return decompress(codec, self.view[start:stop], self.batch_bytes_max)
         except MalformedRecords as error:
-            # The caller needs the position of the batch, not of a place inside it.
+            # The caller needs the position of the batch, not of a byte inside it.
             raise MalformedRecords(
                 error.reason, position=self.position, detail=str(error)
             ) from error

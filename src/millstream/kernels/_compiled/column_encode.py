@@ -58,34 +58,34 @@ class Packer:
         """Records from the position that one batch holds; at least one."""
         source: Source = self.source
         used: int64_t = layout.HEADER_BYTES
-        place: int64_t = self.position
-        self.base_timestamp = source.timestamp_at(place)
-        while place < self.stop:
-            used += source.measure(place, place - self.position, self.base_timestamp)
-            if used > size_max and place > self.position:
+        index: int64_t = self.position
+        self.base_timestamp = source.timestamp_at(index)
+        while index < self.stop:
+            used += source.measure(index, index - self.position, self.base_timestamp)
+            if used > size_max and index > self.position:
                 break
-            place += 1
-        return place - self.position
+            index += 1
+        return index - self.position
 
     @cython.cfunc
     def fill(self, out: Growing, size_max: int64_t) -> int64_t:
-        """Write records until the batch is full; how many there are."""
+        """Write records until the batch is full; returns how many."""
         source: Source = self.source
-        place: int64_t = self.position
-        self.base_timestamp = source.timestamp_at(place)
+        index: int64_t = self.position
+        self.base_timestamp = source.timestamp_at(index)
         self.max_timestamp = self.base_timestamp
-        while place < self.stop:
-            size: int64_t = source.measure(place, place - self.position, self.base_timestamp)
-            if out.used + size > size_max and place > self.position:
+        while index < self.stop:
+            size: int64_t = source.measure(index, index - self.position, self.base_timestamp)
+            if out.used + size > size_max and index > self.position:
                 break
             if out.used + size > BATCH_BYTES_MAX:
                 raise ValueError("a record is larger than a batch can be")
             out.fit(out.used + size)
-            source.write(out.at + out.used, place - self.position)
+            source.write(out.at + out.used, index - self.position)
             out.used += size
             self.max_timestamp = max(self.max_timestamp, source.timestamp)
-            place += 1
-        return place - self.position
+            index += 1
+        return index - self.position
 
     @cython.cfunc
     def next_batch(self, size_max: int64_t):

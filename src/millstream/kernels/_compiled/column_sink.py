@@ -1,7 +1,7 @@
 """The records of one batch after another, appended to columns: the loop inside `decode`.
 
 Not a kernel of its own: the C layout is in `column_sink.pxd`, and only `column_decode` uses it.
-Every length is checked against the bytes that are there before it is used, and memory is
+Every length is checked against the bytes in the buffer before it is used, and memory is
 reserved once per batch from the size of its records, never from what a record claims.
 """
 

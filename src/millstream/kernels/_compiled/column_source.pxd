@@ -44,9 +44,9 @@ cdef class Source:
     cdef uint8_t* key
     cdef uint8_t* value
 
-    cdef int64_t timestamp_at(self, int64_t place) except? -1
+    cdef int64_t timestamp_at(self, int64_t index) except? -1
     cdef int64_t measure(
-        self, int64_t place, int64_t delta, int64_t base_timestamp
+        self, int64_t index, int64_t delta, int64_t base_timestamp
     ) except -1
     cdef int64_t measure_headers(self, int64_t row) except -1
     cdef uint8_t* write(self, uint8_t* to, int64_t delta) noexcept

@@ -145,18 +145,18 @@ class Source:
             # Spans of the list column count header rows instead of bytes.
             self.lists.data_bytes = headers.rows
 
-    def timestamp_at(self, place):
-        # Of the record at `place`, which becomes the row at hand.
-        self.row = place
+    def timestamp_at(self, index):
+        # Of the record at `index`, which becomes the row at hand.
+        self.row = index
         if self.selection is not None:
-            self.row = _load64(self.selection.data + 8 * place)
+            self.row = _load64(self.selection.data + 8 * index)
             if self.row < 0 or self.row >= self.rows:
                 raise ValueError(f"selected row {self.row} of {self.rows}")
         return _load64(self.timestamps.data + 8 * self.row)
 
-    def measure(self, place, delta, base_timestamp):
-        # Bytes of the record at `place`, its length prefix included.
-        self.timestamp = self.timestamp_at(place)
+    def measure(self, index, delta, base_timestamp):
+        # Bytes of the record at `index`, its length prefix included.
+        self.timestamp = self.timestamp_at(index)
         self.time_delta = cython.cast(
             int64_t, cython.cast(uint64_t, self.timestamp) - cython.cast(uint64_t, base_timestamp)
         )

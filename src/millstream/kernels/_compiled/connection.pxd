@@ -19,7 +19,7 @@ cdef struct Header:
 
 cdef class Connection(InputBuffer):
     cdef public object owner
-    cdef public bint is_plain
+    cdef public bint allows_fast_path
     cdef public bint is_direct
     cdef public double last_active_s
     cdef public long long unsent_bytes

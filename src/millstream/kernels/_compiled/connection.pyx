@@ -44,7 +44,7 @@ cdef class Connection(InputBuffer):
         Py_ssize_t in_flight_max,
         long long output_bytes_max=1_048_576,
     ) -> None:
-        self.is_plain = True
+        self.allows_fast_path = True
         self.descriptor = NO_DESCRIPTOR
         self.frame_bytes_max = frame_bytes_max
         self.in_flight_max = in_flight_max
@@ -109,7 +109,7 @@ cdef class Connection(InputBuffer):
             if not (
                 header.api_key == PRODUCE_KEY
                 and PRODUCE_VERSION_MIN <= header.version <= PRODUCE_VERSION_MAX
-                and self.is_plain
+                and self.allows_fast_path
                 and self.plan.check(header.body, frame + size, header.version, wall_ms)
             ):
                 self.is_for_python = True
@@ -160,7 +160,7 @@ cdef class Connection(InputBuffer):
         cdef Answer* answer
         cdef Py_ssize_t size = 0
         request.acks, request.deadline_ms = plan.acks, wall_ms + plan.timeout_ms
-        request.first_place, request.places = self.table.place_count, plan.count
+        request.first_partition, request.partition_count = self.table.partition_count, plan.count
         request.number = self.numbered
         if plan.acks != ACKS_NONE:
             size = self.stage_parts(header, self.make_room(plan.answer_bytes_max()))
@@ -181,7 +181,7 @@ cdef class Connection(InputBuffer):
         cdef PartitionSlot slot
         cdef ProducerEntry entry
         cdef unsigned char* at = NULL
-        cdef Py_ssize_t index, place = 0
+        cdef Py_ssize_t index, error_at = 0
         cdef unsigned int left = 0
         cdef long long base_offset
         cdef int version = header.version
@@ -196,14 +196,14 @@ cdef class Connection(InputBuffer):
                 if part.siblings:
                     left = part.siblings
                     at = put_topic(at, version, part.name, part.name_size, left)
-                place = at - made + ANSWER_ERROR_AT
+                error_at = at - made + ANSWER_ERROR_AT
                 if version < PRODUCE_LOG_START_FROM:
-                    place = -place
+                    error_at = -error_at
                 at = put_partition(at, version, part.partition, base_offset, slot.log_start)
                 left -= 1
                 if left == 0:
                     at = put_no_tags(at, version)
-            self.table.add_place(slot, place)
+            self.table.add_partition(slot, error_at)
         return 0 if made == NULL else put_end(made, at, version)
 
 

@@ -9,7 +9,7 @@ moves a CRC over a block of zeros, built at import from the polynomial.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
-__all__ = ["crc32c", "moved_difference"]
+__all__ = ["crc32c", "shift_difference"]
 
 cdef extern from *:
     """
@@ -62,7 +62,7 @@ cdef extern from *:
     #endif
     }
 
-    static uint32_t ms_moved(uint32_t difference, uint64_t size) {
+    static uint32_t ms_shift(uint32_t difference, uint64_t size) {
         for (int power = 0; size; size >>= 1, power++)
             if (size & 1) difference = ms_times(ms_over_bytes[power], difference);
         return difference;
@@ -126,7 +126,7 @@ cdef extern from *:
     void ms_make_tables() noexcept nogil
     unsigned int ms_crc_tables(
         unsigned int crc, const unsigned char* data, size_t size) noexcept nogil
-    unsigned int ms_moved(unsigned int difference, unsigned long long size) noexcept nogil
+    unsigned int ms_shift(unsigned int difference, unsigned long long size) noexcept nogil
     unsigned int ms_crc32c(
         unsigned int crc, const unsigned char* data, size_t size) noexcept nogil
 
@@ -159,10 +159,10 @@ def crc32c(data, unsigned int value=0):
         PyBuffer_Release(&view)
 
 
-def moved_difference(unsigned int difference, Py_ssize_t size):
+def shift_difference(unsigned int difference, Py_ssize_t size):
     if size < 0:
         raise ValueError("a size below zero")
-    return ms_moved(difference, size)
+    return ms_shift(difference, size)
 
 
 def crc32c_by_tables(const unsigned char[::1] data, unsigned int value=0):

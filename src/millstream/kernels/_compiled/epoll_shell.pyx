@@ -19,13 +19,13 @@ from millstream.kernels._compiled.slots cimport SlotTable
 
 from millstream.kernels.errors import FrameError
 
-__all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
+__all__ = ["CONNECTIONS_READY", "ENDED", "LOOP_READY", "REQUESTS", "WRITABLE", "EpollShell"]
 
 REQUESTS = outcomes.REQUESTS
 WRITABLE = outcomes.WRITABLE
 ENDED = outcomes.ENDED
-OURS = outcomes.OURS
-OTHERS = outcomes.OTHERS
+CONNECTIONS_READY = outcomes.CONNECTIONS_READY
+LOOP_READY = outcomes.LOOP_READY
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:
@@ -63,15 +63,15 @@ cdef class EpollShell:
 
     cdef SlotTable table
     cdef int epoll
-    cdef Py_ssize_t unread_bytes_told
+    cdef Py_ssize_t unread_bytes_threshold
     cdef dict connections  # keeps alive what the kernel points to
     cdef epoll_event events[EVENTS_MAX]
     cdef int event_count  # found by `wait` and not handled yet
     cdef int credit  # see `spin`
 
-    def __init__(self, SlotTable table, *, Py_ssize_t unread_bytes_told=262_144) -> None:
+    def __init__(self, SlotTable table, *, Py_ssize_t unread_bytes_threshold=262_144) -> None:
         self.table = table
-        self.unread_bytes_told = unread_bytes_told
+        self.unread_bytes_threshold = unread_bytes_threshold
         self.connections = {}
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
@@ -143,21 +143,21 @@ cdef class EpollShell:
                 timeout_ms = <int>((left_ns + NS_PER_MS - 1) // NS_PER_MS)
 
     cdef int sort_out(self, int count) except -1:
-        """Keep the events that are for `wake`; returns what `wait` does."""
+        """Keep the events that are for `read_ready`; returns what `wait` does."""
         cdef Connection connection
         cdef epoll_event* event
         cdef int index, kept = 0, found = 0
         for index in range(count):
             event = &self.events[index]
             if event.data.ptr == NULL:
-                found = outcomes.OTHERS
+                found = outcomes.LOOP_READY
                 continue
             connection = <Connection>event.data.ptr
             if event.events != EPOLLOUT or not connection.sends_more(now_ns() * 1e-9):
                 self.events[kept] = event[0]
                 kept += 1
         self.event_count = kept
-        return found | outcomes.OURS if kept else found
+        return found | outcomes.CONNECTIONS_READY if kept else found
 
     cdef int spin(self) noexcept nogil:
         """Poll for a moment instead of sleeping.
@@ -195,7 +195,7 @@ cdef class EpollShell:
             self.credit = min(self.credit + 1, CREDIT_MAX)
         return count
 
-    def wake(self, double now_s, long long wall_ms) -> list:
+    def read_ready(self, double now_s, long long wall_ms) -> list:
         cdef Connection connection
         cdef epoll_event* event
         cdef int index, flags, error
@@ -247,7 +247,7 @@ cdef class EpollShell:
         is_for_python = (
             is_for_python
             or connection.must_wait()
-            or connection.end - connection.start >= self.unread_bytes_told
+            or connection.end - connection.start >= self.unread_bytes_threshold
         )
         return outcomes.REQUESTS if is_for_python else 0
 

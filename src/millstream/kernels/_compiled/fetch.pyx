@@ -20,8 +20,8 @@ __all__ = [
     "UNKNOWN",
     "Cursor",
     "answer_frame",
-    "moved",
-    "moved_for_follower",
+    "cursors_to_read",
+    "cursors_to_read_for_follower",
     "parse",
     "tail_frame",
 ]
@@ -63,21 +63,21 @@ cdef class Cursor:
     cdef public long long sent_log_start
     cdef public long long visible_end
 
-    def __init__(self, tuple asked) -> None:
-        self.key = asked[:2]
+    def __init__(self, tuple requested) -> None:
+        self.key = requested[:2]
         self.sent_high_watermark = self.sent_log_start = NOT_SENT_YET
-        self.ask(asked)
+        self.update(requested)
 
-    def ask(self, tuple asked) -> None:
-        _, _, self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = asked[:5]
-        self.log_start, self.max_bytes = asked[5], asked[6]
+    def update(self, tuple requested) -> None:
+        _, _, self.current_leader_epoch, self.fetch_offset, self.last_fetched_epoch = requested[:5]
+        self.log_start, self.max_bytes = requested[5], requested[6]
         self.visible_end = NOT_SENT_YET
 
     def __repr__(self) -> str:
         return f"Cursor({self.key}, {self.fetch_offset})"
 
 
-def moved(cursors) -> list:
+def cursors_to_read(cursors) -> list:
     cdef Cursor cursor
     cdef PartitionSlot slot
     cdef list found = []
@@ -93,7 +93,7 @@ def moved(cursors) -> list:
     return found
 
 
-def moved_for_follower(cursors) -> list:
+def cursors_to_read_for_follower(cursors) -> list:
     cdef Cursor cursor
     cdef PartitionSlot slot
     cdef list found = []

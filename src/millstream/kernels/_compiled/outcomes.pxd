@@ -19,13 +19,13 @@ cdef enum:
     NEWEST_TOMBSTONE = 3
 
 cdef enum:
-    # `EpollShell.wake`: bits of what a connection needs.
+    # `EpollShell.read_ready`: bits of what a connection needs.
     REQUESTS = 1
     WRITABLE = 2
     ENDED = 4
     # `EpollShell.wait`: bits of what it found.
-    OURS = 1
-    OTHERS = 2
+    CONNECTIONS_READY = 1
+    LOOP_READY = 2
 
 cdef enum:
     # `send_file`: why it stopped.

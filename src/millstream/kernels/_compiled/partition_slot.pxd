@@ -45,8 +45,8 @@ cdef class PartitionSlot:
     cdef public long long timestamp_before_max_ms
     cdef public long long roll_timestamp_ms
     cdef public bint needs_key
-    cdef public bint is_plain
-    cdef public bint is_all_plain
+    cdef public bint allows_fast_path
+    cdef public bint allows_fast_path_acks_all
     cdef public object tail_file
     cdef public bint is_decided
     # A ring of the newest ends of the log and where they are in the active segment.

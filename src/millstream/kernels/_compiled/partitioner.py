@@ -92,7 +92,7 @@ class Numbers:
 
 @cython.cfunc
 def _topics(counts) -> array:
-    """Of each topic the partitions, then of each the place of its first one."""
+    """Of each topic the partitions, then of each the target of its first one."""
     held: Held = Held(flat_view(counts, 4, "counts"))
     count: int64_t = held.raw.len // 4
     both: array = clone(_NUMBERS, 2 * count, False)
@@ -131,7 +131,7 @@ def assign(rows, counts, *, topics=None, explicit=None, keys=None):
     wanted: Numbers = None if explicit is None else Numbers(explicit, rows, "partitions")
     by_key: Spans = binary(keys, rows, "keys")
     made = PyByteArray_FromStringAndSize(cython.NULL, 4 * rows)
-    places: p_u8 = cython.cast(p_u8, PyByteArray_AS_STRING(made))
+    targets: p_u8 = cython.cast(p_u8, PyByteArray_AS_STRING(made))
     without: int64_t = 0
     topic: int64_t = 0
     partition: int64_t
@@ -152,22 +152,22 @@ def assign(rows, counts, *, topics=None, explicit=None, keys=None):
             if size == WRONG:
                 raise ValueError(f"key or value offsets of row {row} are wrong")
             if size < 0:
-                _store32(places + 4 * row, cython.cast(int32_t, -1 - topic))
+                _store32(targets + 4 * row, cython.cast(int32_t, -1 - topic))
                 without += 1
                 continue
             partition = (_murmur2(key, size) & POSITIVE) % sizes[topic]
-        _store32(places + 4 * row, cython.cast(int32_t, sizes[topic_count + topic] + partition))
+        _store32(targets + 4 * row, cython.cast(int32_t, sizes[topic_count + topic] + partition))
     return made, without, -1
 
 
-def stick(places, columns, *, topic, place, start, bytes_max):
+def stick(targets, columns, *, topic, target, start, bytes_max):
     rows = columns.rows
     _check_rows(rows)
-    if not 0 <= start <= rows or not 0 <= place < 2**31 or not 0 <= topic < 2**31:
-        raise ValueError(f"row {start} of {rows}, place {place}, topic {topic}")
-    held: Held = Held(flat_view(places, 4 * rows, "places"))
+    if not 0 <= start <= rows or not 0 <= target < 2**31 or not 0 <= topic < 2**31:
+        raise ValueError(f"row {start} of {rows}, target {target}, topic {topic}")
+    held: Held = Held(flat_view(targets, 4 * rows, "targets"))
     if held.raw.readonly:
-        raise ValueError("places cannot be written")
+        raise ValueError("targets cannot be written")
     keys: Spans = binary(columns.keys, rows, "keys")
     values: Spans = binary(columns.values, rows, "values")
     row: int64_t = start
@@ -175,7 +175,7 @@ def stick(places, columns, *, topic, place, start, bytes_max):
     used: int64_t = 0
     limit: int64_t = min(bytes_max, 2**62)
     mark: int64_t = -1 - cython.cast(int64_t, topic)
-    given: int32_t = place
+    given: int32_t = target
     key_size: int64_t
     value_size: int64_t
     at: p_u8 = cython.NULL
@@ -191,34 +191,34 @@ def stick(places, columns, *, topic, place, start, bytes_max):
     return row, used
 
 
-def group(places, rows, place_count):
+def group(targets, rows, target_count):
     _check_rows(rows)
-    if not 0 <= place_count < 2**31:
-        raise ValueError(f"{place_count} places")
-    held: Held = Held(flat_view(places, 4 * rows, "places"))
+    if not 0 <= target_count < 2**31:
+        raise ValueError(f"{target_count} targets")
+    held: Held = Held(flat_view(targets, 4 * rows, "targets"))
     row_count: int64_t = rows
-    count: int64_t = place_count
+    count: int64_t = target_count
     bounds: array = clone(_NUMBERS, count + 1, True)
     ends: p_i64 = cython.cast(p_i64, bounds.data.as_longlongs)
-    place: int64_t
+    target: int64_t
     row: int64_t
     for row in range(row_count):
-        place = load32(held.data + 4 * row)
-        if place < 0 or place >= count:
-            raise ValueError(f"row {row} has place {place} of {count}")
-        ends[place + 1] += 1
-    for place in range(count):
-        ends[place + 1] += ends[place]
+        target = load32(held.data + 4 * row)
+        if target < 0 or target >= count:
+            raise ValueError(f"row {row} has target {target} of {count}")
+        ends[target + 1] += 1
+    for target in range(count):
+        ends[target + 1] += ends[target]
     made = PyByteArray_FromStringAndSize(cython.NULL, 8 * rows)
     selection: p_u8 = cython.cast(p_u8, PyByteArray_AS_STRING(made))
-    # Where the next row of each place goes; behind the last it is where the next place begins.
+    # Where the next row of each target goes; behind the last it is where the next target begins.
     following: array = bounds[:]
     nexts: p_i64 = cython.cast(p_i64, following.data.as_longlongs)
     for row in range(row_count):
-        place = load32(held.data + 4 * row)
+        target = load32(held.data + 4 * row)
         # Checked again: another owner of the buffer may have changed it.
-        if place < 0 or place >= count or nexts[place] >= ends[place + 1]:
-            raise ValueError(f"row {row} has place {place} of {count}")
-        memcpy(selection + 8 * nexts[place], cython.address(row), 8)
-        nexts[place] += 1
+        if target < 0 or target >= count or nexts[target] >= ends[target + 1]:
+            raise ValueError(f"row {row} has target {target} of {count}")
+        memcpy(selection + 8 * nexts[target], cython.address(row), 8)
+        nexts[target] += 1
     return made, bounds

@@ -1,7 +1,7 @@
-"""What is left of a connection's output, sent piece by piece when its socket can take more.
+"""What is left of a connection's output, sent chunk by chunk when its socket can take more.
 
-A client that takes megabytes takes them in many pieces, and between two of them there is nothing to
-decide. Whatever there is (the disk, an error, the end) is left to Python, which finds it again.
+A client that takes megabytes takes them in many chunks, and between two of them there is nothing to
+decide. Everything else (the disk, an error, the end) is left to Python, which finds it again.
 """
 
 import cython

@@ -89,7 +89,7 @@ cdef bint is_whole_batch(unsigned char* batch, Py_ssize_t size) noexcept:
 cdef bint are_records_eligible(
     PartitionSlot slot, unsigned char* batch, Py_ssize_t size, long long wall_ms
 ) noexcept:
-    """Every record, and the timestamps, which are known from the records alone."""
+    """Every record, and the timestamps, which only the records have."""
     cdef Inspection found
     cdef long long base = get_i64(batch + BASE_TIMESTAMP_AT)
     cdef long long newest = get_i64(batch + MAX_TIMESTAMP_AT)
@@ -207,9 +207,9 @@ cdef class Plan:
         if slot.seen_by == self.table.requests_checked or slot.failure is not None:
             return False
         slot.seen_by = self.table.requests_checked
-        if not slot.is_plain or slot.leader_epoch < 0:
+        if not slot.allows_fast_path or slot.leader_epoch < 0:
             return False
-        if self.acks == ACKS_ALL and not slot.is_all_plain:
+        if self.acks == ACKS_ALL and not slot.allows_fast_path_acks_all:
             return False
         if size > slot.message_bytes_max or not is_whole_batch(batch, size):
             return False
@@ -253,7 +253,7 @@ cdef class Plan:
 
 
 cdef PyObject* find_producer(PartitionSlot slot, unsigned char* batch) except? NULL:
-    """The known producer whose next batch this is for sure; NULL when it is not."""
+    """The known producer whose next batch this certainly is; NULL when it may not be."""
     cdef PyObject* found = PyDict_GetItem(slot.producers, get_i64(batch + PRODUCER_ID_AT))
     cdef ProducerEntry entry
     cdef long long sequence = get_i32(batch + BASE_SEQUENCE_AT)

@@ -20,7 +20,7 @@ __all__ = [
     "VALUE_BYTES", "inspect", "locate", "retain", "seek",
 ]  # fmt: skip
 
-# For Python; C knows them by the layout alone.
+# For Python; C takes them from the layout.
 SPAN_FIELDS = layout.SPAN_FIELDS
 START, STOP = layout.START, layout.STOP
 OFFSET_DELTA, TIMESTAMP_DELTA = layout.OFFSET_DELTA, layout.TIMESTAMP_DELTA

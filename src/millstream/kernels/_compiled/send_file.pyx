@@ -1,6 +1,6 @@
 """From a file's pages to a socket without a copy in between; see `send_file.pyi`.
 
-The calls are made with the GIL, as in the shell: nothing here waits.
+The calls are made with the GIL, as in the shell: none of them blocks.
 """
 
 import os
@@ -35,7 +35,7 @@ cdef enum:
     PAGE_BYTES_MIN = 4096
     PAGES_MAX = WINDOW_BYTES // PAGE_BYTES_MIN + 1
     IN_CORE = 1  # the bit that mincore sets
-    CANNOT_TELL = -1  # instead of a number of bytes
+    RESIDENCY_UNKNOWN = -1  # instead of a number of bytes
 
 cdef Py_ssize_t page_bytes = os.sysconf("SC_PAGE_SIZE")
 if page_bytes < PAGE_BYTES_MIN:
@@ -79,21 +79,21 @@ cdef int send_range(
 
 
 cdef Py_ssize_t cached_bytes(int file, long long position, Py_ssize_t size) noexcept:
-    """From `position` on; or CANNOT_TELL."""
+    """From `position` on; or RESIDENCY_UNKNOWN."""
     cdef unsigned char pages[PAGES_MAX]
     cdef Py_ssize_t skipped = <Py_ssize_t>(position % page_bytes)
     cdef Py_ssize_t length = skipped + size
     cdef Py_ssize_t count = (length + page_bytes - 1) // page_bytes
     cdef Py_ssize_t found = 0
     cdef int failed
-    # Pages are not touched through the mapping, so there is nothing to be allowed.
+    # Pages are not touched through the mapping, so no access needs to be allowed.
     cdef void* address = mmap(NULL, length, PROT_NONE, MAP_SHARED, file, position - skipped)
     if address == MAP_FAILED:
-        return CANNOT_TELL
+        return RESIDENCY_UNKNOWN
     failed = mincore(address, length, pages)
     munmap(address, length)
     if failed:
-        return CANNOT_TELL
+        return RESIDENCY_UNKNOWN
     while found < count and pages[found] & IN_CORE:
         found += 1
     return max(0, min(size, found * page_bytes - skipped))

@@ -2,7 +2,7 @@
 from millstream.kernels._compiled.partition_slot cimport Answerer, PartitionSlot
 
 
-cdef struct Place:
+cdef struct StagedPartition:
     # One partition of a staged request. `at`: where its error code is in the answer, negative
     # when no log start follows.
     Py_ssize_t slot
@@ -12,8 +12,8 @@ cdef struct Place:
 
 cdef struct Request:
     Py_ssize_t connection
-    Py_ssize_t first_place
-    Py_ssize_t places
+    Py_ssize_t first_partition
+    Py_ssize_t partition_count
     long long number
     long long deadline_ms
     int acks
@@ -38,9 +38,9 @@ cdef class SlotTable:
     cdef Request* requests
     cdef Py_ssize_t request_count
     cdef Py_ssize_t request_room
-    cdef Place* places
-    cdef Py_ssize_t place_count
-    cdef Py_ssize_t place_room
+    cdef StagedPartition* partitions
+    cdef Py_ssize_t partition_count
+    cdef Py_ssize_t partition_room
     cdef list ready
     cdef list failed
     cdef list spares
@@ -48,7 +48,7 @@ cdef class SlotTable:
     cdef Py_ssize_t large_bytes
 
     cdef int add_request(self, Answerer connection, Request* request) except -1
-    cdef int add_place(self, PartitionSlot slot, Py_ssize_t at) except -1
+    cdef int add_partition(self, PartitionSlot slot, Py_ssize_t at) except -1
     cdef int finish(self, Request* request) except -1
     cdef int note_ready(self, Answerer connection) except -1
     cdef bytearray take_spare(self, Py_ssize_t size_min, Py_ssize_t size_best)

@@ -17,7 +17,7 @@ from millstream.kernels._compiled.partition_slot import (
 )
 from millstream.kernels._compiled.producer_entry import BATCHES_KEPT, ProducerEntry
 
-globals()["PartitionSlot"] = _partition_slot.PartitionSlot  # the name alone is C's here
+globals()["PartitionSlot"] = _partition_slot.PartitionSlot  # only the name comes from C
 
 __all__ = [
     "BATCHES_KEPT", "ENDS_KEPT", "NOTHING_NEW", "NOT_AT_TAIL", "NO_LIMIT",
@@ -32,7 +32,7 @@ cdef enum:
 
 @cython.final
 cdef class Topic:
-    """The slots of one topic by partition; None where a partition is not led here."""
+    """The slots of one topic by partition; None where this broker does not lead a partition."""
 
 
 cdef int put(dict topics, bytes key, Py_ssize_t partition, slot) except -1:
@@ -77,7 +77,7 @@ cdef class SlotTable:
 
     def __dealloc__(self):
         free(self.requests)
-        free(self.places)
+        free(self.partitions)
 
     @property
     def staged(self):
@@ -105,7 +105,7 @@ cdef class SlotTable:
     # -- staging
 
     cdef int add_request(self, Answerer connection, Request* request) except -1:
-        """Its places were added just before."""
+        """Its partitions were added just before."""
         if connection.staged_index < 0:
             connection.staged_index = len(self.connections)
             self.connections.append(connection)
@@ -119,17 +119,22 @@ cdef class SlotTable:
         self.produce_requests += 1
         return 0
 
-    cdef int add_place(self, PartitionSlot slot, Py_ssize_t at) except -1:
-        cdef Place* place
+    cdef int add_partition(self, PartitionSlot slot, Py_ssize_t at) except -1:
+        cdef StagedPartition* staged
         if slot.staged_index < 0:
             slot.staged_index = len(self.slots)
             self.slots.append(slot)
-        if self.place_count == self.place_room:
-            grow(<void**>&self.places, &self.place_room, self.place_count + 1, sizeof(Place))
-        place = self.places + self.place_count
-        place.slot, place.at = slot.staged_index, at
-        place.end_offset = slot.log_end + slot.records
-        self.place_count += 1
+        if self.partition_count == self.partition_room:
+            grow(
+                <void**>&self.partitions,
+                &self.partition_room,
+                self.partition_count + 1,
+                sizeof(StagedPartition),
+            )
+        staged = self.partitions + self.partition_count
+        staged.slot, staged.at = slot.staged_index, at
+        staged.end_offset = slot.log_end + slot.records
+        self.partition_count += 1
         return 0
 
     # -- commit
@@ -145,7 +150,7 @@ cdef class SlotTable:
                 slot.failure_code = int(code_of_error(slot.failure))
         for index in range(self.request_count):
             self.finish(self.requests + index)
-        self.request_count = self.place_count = 0
+        self.request_count = self.partition_count = 0
         for slot in self.slots:
             slot.failure = None
             slot.staged_index = NOT_STAGED
@@ -159,22 +164,22 @@ cdef class SlotTable:
         cdef Answerer connection = <Answerer>self.connections[request.connection]
         cdef Waiting waiting = None
         cdef PartitionSlot slot
-        cdef Place* place
-        cdef Py_ssize_t index
+        cdef StagedPartition* staged
+        cdef Py_ssize_t index, end = request.first_partition + request.partition_count
         cdef bint is_failed = False
-        for index in range(request.first_place, request.first_place + request.places):
-            place = self.places + index
-            slot = <PartitionSlot>self.slots[place.slot]
+        for index in range(request.first_partition, end):
+            staged = self.partitions + index
+            slot = <PartitionSlot>self.slots[staged.slot]
             if slot.failure is not None:
                 is_failed = True
                 self.produce_errors += 1
-                connection.refuse(request.number, place.at, slot.failure_code)
-            elif request.acks == ACKS_ALL and slot.high_watermark < place.end_offset:
+                connection.refuse(request.number, staged.at, slot.failure_code)
+            elif request.acks == ACKS_ALL and slot.high_watermark < staged.end_offset:
                 if waiting is None:
                     waiting = Waiting.__new__(Waiting)
                     waiting.connection, waiting.number = connection, request.number
                     waiting.deadline_ms = request.deadline_ms
-                slot.wait(waiting, place.end_offset, place.at)
+                slot.wait(waiting, staged.end_offset, staged.at)
         if is_failed and request.acks == ACKS_NONE and connection not in self.failed:
             self.failed.append(connection)
         return connection.release(request.number) if waiting is None else 0
@@ -199,7 +204,7 @@ cdef class SlotTable:
     # -- buffers that no connection needs right now
 
     cdef bytearray take_spare(self, Py_ssize_t size_min, Py_ssize_t size_best):
-        """One of `size_best` or more if it is there, else of `size_min` or somewhat more."""
+        """One of `size_best` or more if there is one, else of `size_min` or somewhat more."""
         cdef bytearray found
         cdef Py_ssize_t size = SPARE_BYTES
         if size_best <= SPARE_BYTES:

@@ -183,7 +183,7 @@ def _bytes_of(buffer: Buffer, start: int, stop: int) -> memoryview:
 
 
 def _claimed_size(view: memoryview, size_max: int) -> tuple[int, Reason]:
-    """The size that the batch at the start of `view` claims, and what speaks against it."""
+    """The size that the batch at the start of `view` claims, and the reason to refuse it."""
     if len(view) < UNCOUNTED_BYTES:
         return 0, Reason.SHORT
     size = _LENGTH.unpack_from(view, LENGTH_AT)[0] + UNCOUNTED_BYTES
@@ -197,7 +197,7 @@ def _claimed_size(view: memoryview, size_max: int) -> tuple[int, Reason]:
 
 
 def _check(batch: memoryview, *, check_crc: bool) -> Reason:
-    """What speaks against a batch that is there as a whole."""
+    """The reason to refuse a complete batch."""
     base_offset, _, _, _, crc, attributes, delta, *_, count = _HEADER.unpack_from(batch)
     if check_crc and crc32c(batch[ATTRIBUTES_AT:]) != crc:
         return Reason.CRC

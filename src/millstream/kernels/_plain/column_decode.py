@@ -66,7 +66,7 @@ class _Run:
         self.batches = array("q")
 
     def add_batch(self, batch: Batch, position: int) -> bool:
-        """Take the wanted records of a whole batch; False where the budget is spent."""
+        """Take the selected records of a whole batch; False where the budget is spent."""
         stop = position + UNCOUNTED_BYTES + batch.length
         if (
             self.options.check_crc

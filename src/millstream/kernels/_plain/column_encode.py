@@ -114,11 +114,11 @@ class _Source:
             self._header_keys = _Values(headers.keys, headers.rows, "header keys")
             self._header_values = _Values(headers.values, headers.rows, "header values")
 
-    def timestamp_at(self, place: int) -> int:
-        return self._timestamps[self._row_at(place)]
+    def timestamp_at(self, index: int) -> int:
+        return self._timestamps[self._row_at(index)]
 
-    def record_at(self, place: int, *, delta: int, base_timestamp: int) -> bytes:
-        row = self._row_at(place)
+    def record_at(self, index: int, *, delta: int, base_timestamp: int) -> bytes:
+        row = self._row_at(index)
         time_delta = self._timestamps[row] - base_timestamp
         if time_delta not in INT64:
             raise ValueError(f"timestamps {base_timestamp} and {self._timestamps[row]} in a batch")
@@ -133,16 +133,16 @@ class _Source:
 
     def _headers_of(self, row: int) -> Iterator[tuple[bytes, bytes | None]]:
         span = self._lists.at(row, self._headers.rows) if self._headers else None
-        for place in range(*(span or (0, 0))):
-            key = self._header_keys.at(place)
+        for index in range(*(span or (0, 0))):
+            key = self._header_keys.at(index)
             if key is None:
-                raise ValueError(f"header {place} of row {row} has no key")
-            yield key, self._header_values.at(place)
+                raise ValueError(f"header {index} of row {row} has no key")
+            yield key, self._header_values.at(index)
 
-    def _row_at(self, place: int) -> int:
+    def _row_at(self, index: int) -> int:
         if self._selection is None:
-            return place
-        row = self._selection[place]
+            return index
+        row = self._selection[index]
         if not 0 <= row < self._rows:
             raise ValueError(f"selected row {row} of {self._rows}")
         return row
@@ -214,8 +214,8 @@ def _records_that_fit(source: _Source, start: int, stop: int, size_max: int) -> 
     records: list[bytes] = []
     used = HEADER_BYTES
     base_timestamp = source.timestamp_at(start)
-    for place in range(start, stop):
-        record = source.record_at(place, delta=place - start, base_timestamp=base_timestamp)
+    for index in range(start, stop):
+        record = source.record_at(index, delta=index - start, base_timestamp=base_timestamp)
         used += len(record)
         if used > size_max and records:
             break

@@ -80,7 +80,7 @@ class Batch(NamedTuple):
 
 
 def batch_at(view: memoryview, position: int) -> Batch | None:
-    """The header there, or None where the bytes end inside the batch."""
+    """The header at that position, or None where the bytes end inside the batch."""
     remaining = len(view) - position
     if remaining < MAGIC_END:
         return None

@@ -49,7 +49,7 @@ class Connection:
         output_bytes_max: int = 1_048_576,
     ) -> None:
         self.owner: Any = None
-        self.is_plain = True
+        self.allows_fast_path = True
         self.is_direct = False
         self.last_active_s = 0.0
         self.unsent_bytes = 0
@@ -117,7 +117,7 @@ class Connection:
                 return True
             api_key, version, correlation_id, _, at = _read_header(frame)
             checked = None
-            if api_key == PRODUCE_KEY and version in produce.VERSIONS and self.is_plain:
+            if api_key == PRODUCE_KEY and version in produce.VERSIONS and self.allows_fast_path:
                 checked = produce.check(self._table, frame[at:], version, wall_ms)
             if checked is None:
                 self.is_for_python = True
@@ -160,11 +160,13 @@ class Connection:
                 answers.append((index, base_offset, batch.slot.log_start))
                 slots.append((batch.slot, batch.slot.staged_end))
             topics.append((name, answers))
-        places = [0] * len(slots)
+        errors_at = [0] * len(slots)
         if checked.acks:
-            staged.answer, places = produce.encode_answer(correlation_id, version, topics)
+            staged.answer, errors_at = produce.encode_answer(correlation_id, version, topics)
             self._table.produce_bytes_out += len(staged.answer)
-        staged.places = [(slot, at, end) for (slot, end), at in zip(slots, places, strict=True)]
+        staged.partitions = [
+            (slot, at, end) for (slot, end), at in zip(slots, errors_at, strict=True)
+        ]
         self._table.stage(staged)
 
     # -- output ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from crc32c import crc32c as _crc32c
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["crc32c", "moved_difference"]
+__all__ = ["crc32c", "shift_difference"]
 
 _POLYNOMIAL: Final = 0x82F63B78
 _over_bytes: list[list[int]] = []
@@ -18,7 +18,7 @@ def crc32c(data: "Buffer", value: int = 0) -> int:
     return _crc32c(data, value)
 
 
-def moved_difference(difference: int, size: int) -> int:
+def shift_difference(difference: int, size: int) -> int:
     if size < 0:
         raise ValueError("a size below zero")
     power = 0

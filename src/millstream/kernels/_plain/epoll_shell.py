@@ -7,13 +7,13 @@ import select
 from typing import TYPE_CHECKING, Final
 
 from millstream.kernels.errors import FrameError
-from millstream.kernels.outcomes import ENDED, OTHERS, OURS, REQUESTS, WRITABLE
+from millstream.kernels.outcomes import CONNECTIONS_READY, ENDED, LOOP_READY, REQUESTS, WRITABLE
 
 if TYPE_CHECKING:
     from millstream.kernels._plain.connection import Connection
     from millstream.kernels._plain.slots import SlotTable
 
-__all__ = ["ENDED", "OTHERS", "OURS", "REQUESTS", "WRITABLE", "EpollShell"]
+__all__ = ["CONNECTIONS_READY", "ENDED", "LOOP_READY", "REQUESTS", "WRITABLE", "EpollShell"]
 
 _EVENTS_MAX: Final = 256
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP
@@ -24,9 +24,9 @@ _BROKEN: Final = select.EPOLLHUP | select.EPOLLERR
 class EpollShell:
     """See the stub."""
 
-    def __init__(self, table: SlotTable, *, unread_bytes_told: int = 262_144) -> None:
+    def __init__(self, table: SlotTable, *, unread_bytes_threshold: int = 262_144) -> None:
         self._table = table
-        self._unread_bytes_told = unread_bytes_told
+        self._unread_bytes_threshold = unread_bytes_threshold
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._descriptors: dict[Connection, int] = {}
@@ -67,9 +67,9 @@ class EpollShell:
         found = self._epoll.poll(timeout_s, _EVENTS_MAX)
         self._events = [one for one in found if one[0] != self._loop]
         is_loop = len(self._events) < len(found)
-        return (OURS if self._events else 0) | (OTHERS if is_loop else 0)
+        return (CONNECTIONS_READY if self._events else 0) | (LOOP_READY if is_loop else 0)
 
-    def wake(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
+    def read_ready(self, now_s: float, wall_ms: int) -> list[tuple[Connection, int, int]]:
         pending = []
         found, self._events = self._events, []
         for descriptor, events in found or self._epoll.poll(0, _EVENTS_MAX):
@@ -102,7 +102,7 @@ class EpollShell:
         except FrameError:
             return REQUESTS, 0
         is_for_python = is_for_python or connection.is_blocked
-        is_large = connection.unread_bytes >= self._unread_bytes_told
+        is_large = connection.unread_bytes >= self._unread_bytes_threshold
         return REQUESTS if is_for_python or is_large else 0, 0
 
     def plan(
@@ -113,7 +113,7 @@ class EpollShell:
         skip: int,
         is_all: bool,
     ) -> bool:
-        # Python would send them here as well: the owner of the queue can do that.
+        # Sending from Python here gains nothing: the owner of the queue does it.
         del connection, parts, skip, is_all
         return False
 

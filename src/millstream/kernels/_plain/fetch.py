@@ -1,7 +1,7 @@
 """The common shapes of Fetch; see `fetch.pyi`.
 
 Requests and answers are left to the broker, whose own code is plain Python already: a second
-version of it here would be no faster.
+version here would be no faster.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = [
     "UNKNOWN",
     "Cursor",
     "answer_frame",
-    "moved",
-    "moved_for_follower",
+    "cursors_to_read",
+    "cursors_to_read_for_follower",
     "parse",
     "tail_frame",
 ]
@@ -44,17 +44,17 @@ class Cursor:
         "visible_end",
     )
 
-    def __init__(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
-        self.key: tuple[str | bytes, int] = asked[:2]
+    def __init__(self, requested: tuple[str | bytes, int, int, int, int, int, int]) -> None:
+        self.key: tuple[str | bytes, int] = requested[:2]
         self.name: str | None = None
         self.leader: Any = None
         self.slot: PartitionSlot | None = None
         self.sent_high_watermark = self.sent_log_start = UNKNOWN
-        self.ask(asked)
+        self.update(requested)
 
-    def ask(self, asked: tuple[str | bytes, int, int, int, int, int, int]) -> None:
-        _, _, self.current_leader_epoch, self.fetch_offset = asked[:4]
-        self.last_fetched_epoch, self.log_start, self.max_bytes = asked[4:7]
+    def update(self, requested: tuple[str | bytes, int, int, int, int, int, int]) -> None:
+        _, _, self.current_leader_epoch, self.fetch_offset = requested[:4]
+        self.last_fetched_epoch, self.log_start, self.max_bytes = requested[4:7]
         self.visible_end = UNKNOWN
 
     def __repr__(self) -> str:
@@ -64,7 +64,7 @@ class Cursor:
 AnyCursor = TypeVar("AnyCursor", bound=Cursor)
 
 
-def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+def cursors_to_read(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
     return [
         cursor
         for cursor in cursors
@@ -75,7 +75,7 @@ def moved(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
     ]
 
 
-def moved_for_follower(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
+def cursors_to_read_for_follower(cursors: Iterable[AnyCursor]) -> list[AnyCursor]:
     return [
         cursor
         for cursor in cursors

@@ -107,7 +107,7 @@ def assign(
     which = None if topics is None else flat_view(topics, 4 * rows, "topics")[: 4 * rows].cast("i")
     wanted = None if explicit is None else _Numbers(explicit, rows, "partitions")
     by_key = _Values(keys, rows, "keys")
-    places = array("i", bytes(4 * rows))
+    targets = array("i", bytes(4 * rows))
     without = 0
     for row in range(rows):
         topic = 0 if which is None else which[row]
@@ -117,18 +117,18 @@ def assign(
         if partition is None:
             key = by_key.at(row)
             if key is None:
-                places[row] = -1 - topic
+                targets[row] = -1 - topic
                 without += 1
                 continue
             partition = (_murmur2(bytes(key)) & _POSITIVE) % sizes[topic]
         elif not 0 <= partition < sizes[topic]:
-            return bytearray(places.tobytes()), without, row
-        places[row] = bases[topic] + partition
-    return bytearray(places.tobytes()), without, -1
+            return bytearray(targets.tobytes()), without, row
+        targets[row] = bases[topic] + partition
+    return bytearray(targets.tobytes()), without, -1
 
 
 def _topics(counts: Buffer) -> tuple[list[int], list[int]]:
-    """Partitions of each topic, and the place of its first one."""
+    """Partitions of each topic, and the target of its first one."""
     view = flat_view(counts, 4, "counts")
     sizes = view[: len(view) // 4 * 4].cast("i").tolist()
     bases, total = [], 0
@@ -148,21 +148,21 @@ def _check_rows(rows: int) -> None:
 
 
 def stick(
-    places: bytearray,
+    targets: bytearray,
     columns: RecordColumns,
     *,
     topic: int,
-    place: int,
+    target: int,
     start: int,
     bytes_max: int,
 ) -> tuple[int, int]:
     rows = columns.rows
     _check_rows(rows)
-    if not 0 <= start <= rows or not 0 <= place <= _POSITIVE or not 0 <= topic <= _POSITIVE:
-        raise ValueError(f"row {start} of {rows}, place {place}, topic {topic}")
-    whole = flat_view(places, 4 * rows, "places")
+    if not 0 <= start <= rows or not 0 <= target <= _POSITIVE or not 0 <= topic <= _POSITIVE:
+        raise ValueError(f"row {start} of {rows}, target {target}, topic {topic}")
+    whole = flat_view(targets, 4 * rows, "targets")
     if whole.readonly:
-        raise ValueError("places cannot be written")
+        raise ValueError("targets cannot be written")
     with whole[: 4 * rows].cast("i") as view:
         keys = _Values(columns.keys, rows, "keys")
         values = _Values(columns.values, rows, "values")
@@ -170,21 +170,21 @@ def stick(
         while start < rows and used < bytes_max:
             if view[start] == -1 - topic:
                 used += keys.bytes_at(start) + values.bytes_at(start) + RECORD_COST
-                view[start] = place
+                view[start] = target
             start += 1
     return start, used
 
 
-def group(places: Buffer, rows: int, place_count: int) -> tuple[bytearray, array[int]]:
+def group(targets: Buffer, rows: int, target_count: int) -> tuple[bytearray, array[int]]:
     _check_rows(rows)
-    if not 0 <= place_count <= _POSITIVE:
-        raise ValueError(f"{place_count} places")
-    view = flat_view(places, 4 * rows, "places")[: 4 * rows].cast("i")
-    members: list[list[int]] = [[] for _ in range(place_count)]
-    for row, place in enumerate(view):
-        if not 0 <= place < place_count:
-            raise ValueError(f"row {row} has place {place} of {place_count}")
-        members[place].append(row)
+    if not 0 <= target_count <= _POSITIVE:
+        raise ValueError(f"{target_count} targets")
+    view = flat_view(targets, 4 * rows, "targets")[: 4 * rows].cast("i")
+    members: list[list[int]] = [[] for _ in range(target_count)]
+    for row, target in enumerate(view):
+        if not 0 <= target < target_count:
+            raise ValueError(f"row {row} has target {target} of {target_count}")
+        members[target].append(row)
     bounds, selection = array("q", [0]), array("q")
     for one in members:
         selection.extend(one)

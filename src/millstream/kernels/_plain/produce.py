@@ -1,6 +1,6 @@
 """Produce on the fast path, versions 3-13: the check and the answer; see `connection.pyi`.
 
-Nothing here says why a request takes the slow path: the handler in Python finds out itself.
+No reason is given for the slow path: the handler in Python finds out itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ VERSIONS: Final = range(PRODUCE_VERSION_MIN, PRODUCE_VERSION_MAX + 1)
 
 _BATCH_BYTES_MAX: Final = 2**30
 _TIME_MAX: Final = 2**61
-"""Sums and differences of numbers inside this stay 64-bit; records beyond are not for here."""
+"""Sums and differences of numbers inside this stay 64-bit; records beyond take the slow path."""
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
@@ -173,9 +173,9 @@ def _topic(table: SlotTable, reader: _Reader, version: int, acks: int) -> Checke
             raise NotEligible
         slot.seen_by = table.requests_checked
         if (
-            not slot.is_plain
+            not slot.allows_fast_path
             or slot.leader_epoch < 0
-            or (acks == ACKS_ALL and not slot.is_all_plain)
+            or (acks == ACKS_ALL and not slot.allows_fast_path_acks_all)
         ):
             raise NotEligible
         found.append((partition, _batch(slot, data, start)))
@@ -212,7 +212,7 @@ def _batch(slot: PartitionSlot, data: memoryview, start: int) -> CheckedBatch:
 
 
 def _check_batch(body: memoryview, batch: CheckedBatch, wall_ms: int) -> None:
-    """Every record, and the timestamps, which are known from the records alone."""
+    """Every record, and the timestamps, which only the records have."""
     slot, row = batch.slot, batch.row
     reason, lowest, highest, _, null_keys = records.inspect(
         body, batch.start + HEADER_BYTES, batch.stop, row[RECORD_COUNT], contiguous=True
@@ -236,12 +236,12 @@ def encode_answer(
 ) -> tuple[bytearray, list[int]]:
     """The response frame, and for each partition where its error code is.
 
-    A partition is (index, base offset, log start). The place is negative where no log start
+    A partition is (index, base offset, log start). That position is negative where no log start
     follows, so that an error knows what to overwrite.
     """
     is_flexible = version >= PRODUCE_FLEXIBLE_FROM
     out = bytearray(FRAME_SIZE_BYTES) + _INT32.pack(correlation_id) + b"\0" * is_flexible
-    places = []
+    errors_at = []
     out += _size(len(topics), is_flexible)
     for name, partitions in topics:
         if version < PRODUCE_TOPIC_IDS_FROM:
@@ -253,13 +253,13 @@ def encode_answer(
             out += _PARTITION.pack(index, 0, base_offset, -1)
             if version >= PRODUCE_LOG_START_FROM:
                 out += _OFFSET.pack(log_start)
-            places.append(at if version >= PRODUCE_LOG_START_FROM else -at)
+            errors_at.append(at if version >= PRODUCE_LOG_START_FROM else -at)
             if version >= PRODUCE_RECORD_ERRORS_FROM:  # no record errors, no message, no tags
                 out += b"\1\0\0" if is_flexible else b"\0\0\0\0\xff\xff"
         out += b"\0" * is_flexible
     out += b"\0\0\0\0" + b"\0" * is_flexible  # not throttled
     _INT32.pack_into(out, 0, len(out) - FRAME_SIZE_BYTES)
-    return out, places
+    return out, errors_at
 
 
 def _size(count: int, is_flexible: bool) -> bytes:  # noqa: FBT001

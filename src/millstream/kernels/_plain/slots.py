@@ -64,7 +64,7 @@ class PartitionSlot:
         self.message_bytes_max = self.batches_max = 0
         self.timestamp_after_max_ms = self.timestamp_before_max_ms = NO_LIMIT
         self.roll_timestamp_ms = NO_LIMIT
-        self.needs_key = self.is_plain = self.is_all_plain = False
+        self.needs_key = self.allows_fast_path = self.allows_fast_path_acks_all = False
         self.bytes_in = self.records_in = 0
         self.tail_file: Any = None
         self.is_decided = False
@@ -255,7 +255,7 @@ class SlotTable:
         self.produce_requests += 1
 
     def commit(self, code_of_error: Callable[[Exception], int]) -> None:
-        slots = {slot: None for request in self._requests for slot, _, _ in request.places}
+        slots = {slot: None for request in self._requests for slot, _, _ in request.partitions}
         for slot in slots:
             slot.flush_staged()
         codes = {
@@ -269,13 +269,13 @@ class SlotTable:
 
     def _finish(self, request: Staged, codes: dict[PartitionSlot, int]) -> None:
         request.waits_for = 1  # nothing is released before all its partitions are checked
-        for slot, at, end_offset in request.places:
+        for slot, at, end_offset in request.partitions:
             if slot in codes:
                 self.produce_errors += 1
                 request.refuse(at, codes[slot])
             elif request.acks == ACKS_ALL and slot.high_watermark < end_offset:
                 slot.wait(end_offset, request, at)
-        if request.acks == ACKS_NONE and any(slot in codes for slot, _, _ in request.places):
+        if request.acks == ACKS_NONE and any(slot in codes for slot, _, _ in request.partitions):
             self._failed[request.connection] = None
         request.release_one()
 

@@ -126,7 +126,7 @@ class ProducerEntry:
         self._kept.clear()
 
     def expects(self, base_sequence: int, staged_round: int) -> bool:
-        """Whether a batch is the next one for sure, counting what is staged."""
+        """Whether a batch is certainly the next one, counting what is staged."""
         if any(kept[0] == base_sequence for kept in self._kept):
             return False  # may be a retry
         last = self.last_sequence
@@ -138,7 +138,7 @@ class ProducerEntry:
 class Staged:
     """A produce request on its way: the answer is made, its write is not."""
 
-    __slots__ = ("acks", "answer", "connection", "deadline_ms", "number", "places", "waits_for")
+    __slots__ = ("acks", "answer", "connection", "deadline_ms", "number", "partitions", "waits_for")
 
     def __init__(self, connection: Connection, number: int, acks: int, deadline_ms: int) -> None:
         self.connection = connection
@@ -146,7 +146,7 @@ class Staged:
         self.acks = acks
         self.deadline_ms = deadline_ms
         self.answer = bytearray()
-        self.places: list[tuple[PartitionSlot, int, int]] = []
+        self.partitions: list[tuple[PartitionSlot, int, int]] = []
         """Slot, where its error code is in the answer (-1: no log start follows), end offset."""
         self.waits_for = 0
 

@@ -239,14 +239,14 @@ class LogBase:
         """From now on the connection core may stage batches of this epoch."""
         self.stop_leading()
         self.slot.leader_epoch = leader_epoch
-        self.slot.is_all_plain = True
+        self.slot.allows_fast_path_acks_all = True
         self.after_commit = after_commit
 
     def stop_leading(self) -> None:
         """Nothing more is staged; the caller answers requests that wait for the high watermark."""
         self.slot.flush_staged()
         self.slot.leader_epoch = NO_LEADER_EPOCH
-        self.slot.is_all_plain = False
+        self.slot.allows_fast_path_acks_all = False
         self.after_commit = None
         self._forget_limits()
 
@@ -291,7 +291,7 @@ class LogBase:
 
     def _forget_limits(self) -> None:
         self._are_limits_set = False
-        self.slot.is_plain = self.slot.is_decided = False
+        self.slot.allows_fast_path = self.slot.is_decided = False
         self.slot.forget_tail()
 
     def _note_decided(self) -> None:

@@ -2,8 +2,8 @@
 
 The connection core appends to a slot without calling the log. So the slot must know beforehand
 where that would be wrong: where the segment must roll, a batch must be stamped or compressed again,
-a flush is due, or the epoch is new. There `is_plain` is False, or a limit is passed, and the
-request takes the slow path, `Log.append_as_leader`, which sets the limits again.
+a flush is due, or the epoch is new. There `allows_fast_path` is False, or a limit is passed, and
+the request takes the slow path, `Log.append_as_leader`, which sets the limits again.
 """
 
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ def set_limits(
     slot.roll_timestamp_ms = (
         FOREVER if limit_ms >= FOREVER or first_ms is None else min(first_ms + limit_ms, FOREVER)
     )
-    slot.is_plain = (
+    slot.allows_fast_path = (
         is_timed
         and active.size_bytes > 0
         and slot.leader_epoch == latest_epoch

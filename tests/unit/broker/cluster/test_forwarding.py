@@ -64,7 +64,7 @@ class Noted(CollectingPeer):
         super().__init__(listener="PLAINTEXT", client_host="10.0.0.9", local_host="10.0.0.1")
         self.muted: list[str] = []
 
-    def is_not_controller(self) -> None:
+    def note_not_controller(self) -> None:
         """A client reads it in the answer."""
 
     def mute(self, size_bytes: int) -> None:
@@ -161,9 +161,9 @@ class World:
                 lambda: services,
                 self.tasks.spawn,
                 scheduler,
-                take_elsewhere=dict.fromkeys(FORWARDED, self._forward),
+                forwarders=dict.fromkeys(FORWARDED, self._forward),
             )
-            services.answering = self.dispatch
+            services.responder = self.dispatch
             self.forwarding = Forwarding(
                 self.dispatch,
                 lambda: services,
@@ -198,7 +198,7 @@ def creation(*names: str, timeout_ms: int = 10_000) -> CreateTopicsRequest:
 
 
 async def told(peer: Noted) -> list[tuple[str, int]]:
-    data = await peer.answered
+    data = await peer.response
     await asyncio.sleep(0)
     correlation_id, begin = decode_response_header(data, ApiKey.CREATE_TOPICS, VERSION)
     assert correlation_id == CORRELATION
@@ -335,7 +335,7 @@ def test_malformed_request_closes_the_connection_and_goes_nowhere() -> None:
         facts = RequestFacts(int(ApiKey.CREATE_TOPICS), VERSION, CORRELATION, "me", 1, 0, 3)
         world.dispatch.handle(peer, facts, memoryview(b"\xff\xff\xff"))
         with pytest.raises(Exception, match="malformed CREATE_TOPICS"):
-            await peer.answered
+            await peer.response
         await asyncio.sleep(0)
         assert not world.controllers.opened
 
@@ -351,7 +351,7 @@ def test_levels_of_loggers_are_this_brokers_own() -> None:
         level = AlterableConfig(name="root", config_operation=0, value="INFO")
         resource = AlterConfigsResource(resource_type=8, resource_name="1", configs=[level])
         request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=True)
-        await world.send(request, 1).answered
+        await world.send(request, 1).response
         await asyncio.sleep(0)
         assert not world.controllers.opened
 
@@ -402,7 +402,7 @@ def mixed(*names: str) -> IncrementalAlterConfigsRequest:
 
 
 async def altered(peer: Noted, version: int) -> list[tuple[str, int, str | None]]:
-    data = await peer.answered
+    data = await peer.response
     await asyncio.sleep(0)
     key = ApiKey.INCREMENTAL_ALTER_CONFIGS
     correlation_id, begin = decode_response_header(data, key, version)

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): what is remembered, what is news, and who gives way."""
+"""Fetch sessions (KIP-227): what is remembered, what is sent, and which sessions are evicted."""
 
 from typing import Any
 from uuid import UUID
@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from kits.broker.data_plane import DataPlane, Fetched
-from millstream.broker.fetch.request import FetchAsk
+from millstream.broker.fetch.request import FetchParams
 from millstream.broker.fetch.sessions import (
     EVICTION_MS,
     SESSION_EPOCH_MAX,
@@ -73,7 +73,7 @@ def test_an_incremental_fetch_brings_only_what_is_new(version: int) -> None:
 
 
 def test_records_come_again_until_the_client_moves_on() -> None:
-    """The session remembers what the client asked, not what it was sent: it may not have got it."""
+    """The session remembers what the client requested, not what was sent: that may be lost."""
     plane = plane_with()
     client = start(plane)
     plane.fill("t", b"a")
@@ -131,19 +131,19 @@ def test_wrong_numbers_are_refused(version: int) -> None:
     plane = plane_with()
     client = start(plane, version)
 
-    def ask(session_id: int, epoch: int) -> tuple[int, int]:
+    def begin(session_id: int, epoch: int) -> tuple[int, int]:
         fetched = plane.fetch([], version=version, session_id=session_id, session_epoch=epoch)
         assert fetched.partitions == {}
         return fetched.error, fetched.session_id
 
     unknown = (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
-    assert ask(client.session_id + 1, 1) == unknown
-    assert ask(0, 1) == unknown
-    assert ask(0, -7) == unknown
-    assert ask(client.session_id, 2) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
-    assert ask(client.session_id, -2) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
+    assert begin(client.session_id + 1, 1) == unknown
+    assert begin(0, 1) == unknown
+    assert begin(0, -7) == unknown
+    assert begin(client.session_id, 2) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
+    assert begin(client.session_id, -2) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
     client.fetch()
-    assert ask(client.session_id, 1) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
+    assert begin(client.session_id, 1) == (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 0)
     assert client.fetch().error == 0
 
 
@@ -305,11 +305,11 @@ def test_a_full_fetch_that_waits_gets_its_session_with_the_answer() -> None:
 # -- the cache -----------------------------------------------------------------------------------
 
 
-def ask(
+def params(
     partitions: int = 1, *, session_id: int = 0, epoch: int = 0, replica_id: int = -1
-) -> FetchAsk:
-    asked = [("t", index, -1, 0, -1, -1, 100) for index in range(partitions)]
-    return FetchAsk(12, replica_id, 0, 1, 100, 0, session_id, epoch, list(asked), [], "")
+) -> FetchParams:
+    named = [("t", index, -1, 0, -1, -1, 100) for index in range(partitions)]
+    return FetchParams(12, replica_id, 0, 1, 100, 0, session_id, epoch, list(named), [], "")
 
 
 class Cache:
@@ -320,11 +320,11 @@ class Cache:
         )
 
     def open(self, partitions: int = 1, *, replica_id: int = -1) -> int:
-        round_ = self.sessions.begin(ask(partitions, replica_id=replica_id))
+        round_ = self.sessions.begin(params(partitions, replica_id=replica_id))
         return self.sessions.finish(round_, []).session_id
 
     def use(self, session_id: int, epoch: int) -> ErrorCode:
-        return self.sessions.begin(ask(0, session_id=session_id, epoch=epoch)).error
+        return self.sessions.begin(params(0, session_id=session_id, epoch=epoch)).error
 
 
 def test_no_room_means_no_session_and_nobody_young_gives_way() -> None:
@@ -384,7 +384,7 @@ def test_a_session_s_size_counts_as_it_is_now() -> None:
     cache = Cache(1)
     session_id = cache.open(1)
     cache.clock.advance(EVICTION_MS + 1)
-    cache.sessions.begin(ask(5, session_id=session_id, epoch=1))
+    cache.sessions.begin(params(5, session_id=session_id, epoch=1))
     assert cache.open(5) == 0
     assert cache.open(6) > 0
     assert cache.sessions.partition_count == 6

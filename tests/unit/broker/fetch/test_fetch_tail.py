@@ -28,7 +28,7 @@ def plane_in(directory: Path, partitions: int = 1) -> DataPlane:
     return plane
 
 
-def woken(plane: DataPlane, version: int, value: bytes = b"news", **fields: Any) -> bytes | None:
+def woken(plane: DataPlane, version: int, value: bytes = b"fresh", **fields: Any) -> bytes | None:
     """The frame of a fetch that waited at the log's end until something was written there."""
     at = plane.leader("t").log_end
     request = plane.fetch_request([("t", 0, at)], max_wait_ms=500, **fields)
@@ -45,11 +45,11 @@ def test_both_ways_answer_the_same_bytes(
     tmp_path: Path, version: int, isolation_level: int
 ) -> None:
     frames, counts = [], []
-    for is_short in (True, False):
-        plane = plane_in(tmp_path / str(is_short))
-        with counted(is_short=is_short) as ways:
+    for is_fast in (True, False):
+        plane = plane_in(tmp_path / str(is_fast))
+        with counted(is_fast=is_fast) as paths:
             frames.append(woken(plane, version, isolation_level=isolation_level))
-        assert (ways.short, ways.long) == ((1, 0) if is_short else (0, 1))
+        assert (paths.fast, paths.slow) == ((1, 0) if is_fast else (0, 1))
         observed = plane.services.metrics.apis
         counts.append((plane.leader("t").bytes_out, observed.bytes_out[1], observed.requests[1]))
     assert frames[0] == frames[1]
@@ -62,7 +62,7 @@ def test_what_has_a_rule_of_its_own_takes_the_long_way(
     tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plane = plane_in(tmp_path / "data")
-    version, value = 17, b"news"
+    version, value = 17, b"fresh"
     fields: dict[str, Any] = {}
     match case:
         case "old version":
@@ -74,23 +74,23 @@ def test_what_has_a_rule_of_its_own_takes_the_long_way(
             fields = {"max_bytes": 70}  # the first batch comes whatever its size
         case _:
             fields = {"partition": {"last_fetched_epoch": 0}}
-    with counted() as ways:
+    with counted() as paths:
         frame = woken(plane, version, value, **fields)
-    assert ways.short == 0
+    assert paths.fast == 0
     assert frame is not None
     assert value in frame
 
 
 def test_several_partitions_without_a_session_are_all_told(tmp_path: Path) -> None:
     plane = plane_in(tmp_path / "data", 2)
-    with counted() as ways:
-        asked = [("t", 0, 1), ("t", 1, 0)]
-        number = plane.send(plane.fetch_request(asked, max_wait_ms=500), 17)
-        plane.fill("t", b"news")
+    with counted() as paths:
+        partitions = [("t", 0, 1), ("t", 1, 0)]
+        number = plane.send(plane.fetch_request(partitions, max_wait_ms=500), 17)
+        plane.fill("t", b"fresh")
         plane.timers.fire()
         fetched = plane.fetched(number)
-    assert ways.short == 0
-    assert (fetched.values("t", 0), fetched.values("t", 1)) == ([b"news"], [])
+    assert paths.fast == 0
+    assert (fetched.values("t", 0), fetched.values("t", 1)) == ([b"fresh"], [])
 
 
 def test_a_session_goes_on_after_the_short_way(tmp_path: Path) -> None:
@@ -101,12 +101,12 @@ def test_a_session_goes_on_after_the_short_way(tmp_path: Path) -> None:
     assert session_id
     number = plane.send(_next(plane, session_id, 1), 17)
     plane.peer.take(number)
-    with counted() as ways:
+    with counted() as paths:
         number = plane.send(_next(plane, session_id, 2), 17)
-        plane.fill("t", b"news")
+        plane.fill("t", b"fresh")
         plane.timers.fire()
         fetched = plane.fetched(number)
-        assert (ways.short, fetched.values("t", 0)) == (1, [b"news"])
+        assert (paths.fast, fetched.values("t", 0)) == (1, [b"fresh"])
     session = plane.sessions._sessions[session_id]
     assert [key[1] for key in session.cursors] == [1, 0]
     number = plane.send(_next(plane, session_id, 3, ("t", 0, 2)), 17)
@@ -122,10 +122,10 @@ def test_a_request_that_came_again_elsewhere_ends_the_first(tmp_path: Path) -> N
     plane.peer.take(plane.send(_next(plane, session_id, 1), 17))
     first = plane.send(_next(plane, session_id, 2), 17)
     plane.sessions._sessions[session_id].epoch += 1
-    with counted() as ways:
-        plane.fill("t", b"news")
+    with counted() as paths:
+        plane.fill("t", b"fresh")
         plane.timers.fire()
-    assert ways.short == 0
+    assert paths.fast == 0
     error = plane.fetched(first).error
     assert error == ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
@@ -138,8 +138,8 @@ def test_what_changed_meanwhile_is_told(tmp_path: Path, change: str) -> None:
     request = plane.fetch_request([("t", 0, 1)], max_wait_ms=500, partition=claim)
     number = plane.send(request, 17)
     expected = ErrorCode.KAFKA_STORAGE_ERROR
-    with counted() as ways:
-        plane.fill("t", b"news")
+    with counted() as paths:
+        plane.fill("t", b"fresh")
         if change == "deleted":
             plane.delete("t")
             expected = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -149,24 +149,24 @@ def test_what_changed_meanwhile_is_told(tmp_path: Path, change: str) -> None:
             leader.leader_epoch += 1  # type: ignore[assignment]
             expected = ErrorCode.FENCED_LEADER_EPOCH
         plane.timers.fire()
-    assert ways.short == 0
+    assert paths.fast == 0
     assert plane.fetched(number).only.error_code == expected
 
 
 def test_a_file_that_is_shorter_than_it_should_be_is_no_answer(tmp_path: Path) -> None:
     plane = plane_in(tmp_path / "data")
     number = plane.send(plane.fetch_request([("t", 0, 1)], max_wait_ms=500), 17)
-    with counted() as ways:
-        plane.fill("t", b"news")
+    with counted() as paths:
+        plane.fill("t", b"fresh")
         (segment,) = (tmp_path / "data").glob("t-0/*.log")
         with segment.open("r+b") as file:
             file.truncate(segment.stat().st_size - 1)
         plane.timers.fire()
-    assert ways.short == 0
+    assert paths.fast == 0
     assert plane.fetched(number).only.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def _next(plane: DataPlane, session_id: int, epoch: int, *asked: tuple[str, int, int]) -> Any:
+def _next(plane: DataPlane, session_id: int, epoch: int, *partitions: tuple[str, int, int]) -> Any:
     return plane.fetch_request(
-        list(asked), session_id=session_id, session_epoch=epoch, max_wait_ms=500
+        list(partitions), session_id=session_id, session_epoch=epoch, max_wait_ms=500
     )

@@ -1,6 +1,6 @@
-"""A consumer without a session at the end of one partition: answered as by the long way.
+"""A consumer without a session at the end of one partition: answered as on the slow path.
 
-Every story is told twice, with the short way and without it, and both must send the same bytes.
+Every story runs twice, with the fast path and without it, and both must send the same bytes.
 On a real disk: only a file with a descriptor can be read without Python.
 """
 
@@ -28,7 +28,9 @@ WAIT_MS = 500
 Story = Callable[[DataPlane, int, int], list[bytes | None]]
 
 
-def ask(plane: DataPlane, version: int, isolation_level: int, at: int, min_bytes: int = 1) -> int:
+def send_fetch(
+    plane: DataPlane, version: int, isolation_level: int, at: int, min_bytes: int = 1
+) -> int:
     request = plane.fetch_request(
         [("t", 0, at)],
         max_wait_ms=WAIT_MS,
@@ -40,7 +42,7 @@ def ask(plane: DataPlane, version: int, isolation_level: int, at: int, min_bytes
 
 def records_are_there(plane: DataPlane, version: int, isolation_level: int) -> list[bytes | None]:
     plane.fill("t", b"second")
-    return [plane.peer.take(ask(plane, version, isolation_level, 1))]
+    return [plane.peer.take(send_fetch(plane, version, isolation_level, 1))]
 
 
 def older_records_are_there(
@@ -48,19 +50,19 @@ def older_records_are_there(
 ) -> list[bytes | None]:
     for _ in range(20):  # more than the slot remembers
         plane.fill("t", b"more")
-    return [plane.peer.take(ask(plane, version, isolation_level, 0))]
+    return [plane.peer.take(send_fetch(plane, version, isolation_level, 0))]
 
 
 def records_come(plane: DataPlane, version: int, isolation_level: int) -> list[bytes | None]:
-    number = ask(plane, version, isolation_level, 1)
+    number = send_fetch(plane, version, isolation_level, 1)
     before = plane.peer.take(number)
-    plane.fill("t", b"news")
+    plane.fill("t", b"fresh")
     plane.timers.fire()
     return [before, plane.peer.take(number)]
 
 
 def nothing_comes(plane: DataPlane, version: int, isolation_level: int) -> list[bytes | None]:
-    number = ask(plane, version, isolation_level, 1)
+    number = send_fetch(plane, version, isolation_level, 1)
     plane.timers.pass_time(WAIT_MS - 1)
     before = plane.peer.take(number)
     plane.timers.pass_time(2)
@@ -68,11 +70,11 @@ def nothing_comes(plane: DataPlane, version: int, isolation_level: int) -> list[
 
 
 def too_little_comes(plane: DataPlane, version: int, isolation_level: int) -> list[bytes | None]:
-    number = ask(plane, version, isolation_level, 1, min_bytes=100)
-    plane.fill("t", b"news")
+    number = send_fetch(plane, version, isolation_level, 1, min_bytes=100)
+    plane.fill("t", b"fresh")
     plane.timers.fire()
     before = plane.peer.take(number)
-    plane.fill("t", b"more news")
+    plane.fill("t", b"more fresh")
     plane.timers.fire()
     return [before, plane.peer.take(number)]
 
@@ -80,7 +82,7 @@ def too_little_comes(plane: DataPlane, version: int, isolation_level: int) -> li
 def transaction_is_aborted(
     plane: DataPlane, version: int, isolation_level: int
 ) -> list[bytes | None]:
-    number = ask(plane, version, isolation_level, 1)
+    number = send_fetch(plane, version, isolation_level, 1)
     write(plane, batch_of(b"open", spec=of_producer(9, 0, txn=True)))
     plane.timers.fire()
     undecided = plane.peer.take(number)
@@ -92,14 +94,14 @@ def transaction_is_aborted(
 
 
 def topic_goes(plane: DataPlane, version: int, isolation_level: int) -> list[bytes | None]:
-    number = ask(plane, version, isolation_level, 1)
+    number = send_fetch(plane, version, isolation_level, 1)
     plane.delete("t")
     plane.timers.fire()
     return [plane.peer.take(number)]
 
 
 def beyond_the_end(plane: DataPlane, version: int, isolation_level: int) -> list[bytes | None]:
-    return [plane.peer.take(ask(plane, version, isolation_level, 7))]
+    return [plane.peer.take(send_fetch(plane, version, isolation_level, 7))]
 
 
 STORIES: list[Story] = [
@@ -114,7 +116,9 @@ STORIES: list[Story] = [
 ]
 
 
-def told(story: Story, directory: Path, version: int, isolation_level: int) -> tuple[object, ...]:
+def run_story(
+    story: Story, directory: Path, version: int, isolation_level: int
+) -> tuple[object, ...]:
     plane = DataPlane(directory=directory)
     plane.create("t", 1)
     plane.fill("t", b"first")
@@ -136,9 +140,9 @@ def test_both_ways_tell_the_same(
     directories = [tmp_path / "short", tmp_path / "long"]
     for directory in directories:
         directory.mkdir()
-    short = told(story, directories[0], version, isolation_level)
+    short = run_story(story, directories[0], version, isolation_level)
     with patch.object(fetch, "leader_of", return_value=None):
-        long = told(story, directories[1], version, isolation_level)
+        long = run_story(story, directories[1], version, isolation_level)
     assert short == long
 
 
@@ -147,10 +151,10 @@ def test_who_is_gone_is_waited_for_no_longer(tmp_path: Path) -> None:
     plane.create("t", 1)
     leader = plane.leader("t")
     plane.fill("t", b"first")
-    ask(plane, 17, 0, 1)
+    send_fetch(plane, 17, 0, 1)
     (waiting,) = leader.readers
     plane.peer.close("gone")
-    plane.fill("t", b"news")
+    plane.fill("t", b"fresh")
     plane.timers.fire()
     assert not leader.readers
     assert leader.bytes_out == 0
@@ -163,7 +167,7 @@ def test_a_failure_is_not_that_of_whoever_wrote(tmp_path: Path, is_late: bool) -
     plane.create("t", 1)
     leader = plane.leader("t")
     plane.fill("t", b"first")
-    ask(plane, 17, 0, 1)
+    send_fetch(plane, 17, 0, 1)
     broken = ValueError("broken")
     with (
         patch.object(tail_fetch, "tail_frame", side_effect=broken),
@@ -172,7 +176,7 @@ def test_a_failure_is_not_that_of_whoever_wrote(tmp_path: Path, is_late: bool) -
         if is_late:
             plane.timers.pass_time(WAIT_MS + 1)
         else:
-            plane.fill("t", b"news")
+            plane.fill("t", b"fresh")
             plane.timers.fire()
     assert not leader.readers
     assert not plane.peer.is_open

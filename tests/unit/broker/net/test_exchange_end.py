@@ -1,4 +1,4 @@
-"""Work that a wake-up does once at its end, for all the requests that it brought."""
+"""Work that an event-loop iteration does once at its end, for all of its requests."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -29,17 +29,17 @@ class Peer(ClientPeer):
         return True
 
     def pause_reading(self) -> None:
-        self._reading = False
+        self._is_reading = False
 
     def resume_reading(self) -> None:
-        self._reading = True
+        self._is_reading = True
 
     def close_carrier(self) -> None:
         pass
 
 
 class World:
-    """Requests wait for the end of their wake-up, where all are answered."""
+    """Requests wait for the end of their iteration, where all are answered."""
 
     def __init__(self) -> None:
         self.story: list[str] = []
@@ -59,10 +59,10 @@ class World:
     def handle(self, peer: ClientPeer, facts: RequestFacts, body: memoryview) -> None:
         """In place of dispatch."""
         del body
-        self.story.append(f"asked {peer.connection_id}")
+        self.story.append(f"handled {peer.connection_id}")
         if not self.waiting:
             for work in self.ends:
-                self.exchange.at_end(work)
+                self.exchange.run_at_end(work)
         self.waiting.append((peer, facts.number))
 
     def answer_all(self) -> None:
@@ -77,7 +77,7 @@ class World:
         peer.world = self
         return peer
 
-    def wake(self, *peers: Peer) -> None:
+    def run_iteration(self, *peers: Peer) -> None:
         """Each has sent one request."""
         body = encode_request_header(ApiKey.HEARTBEAT, 0, 7, "c")
         frame = len(body).to_bytes(4, "big") + body
@@ -86,19 +86,19 @@ class World:
             room = peer.core.get_buffer(len(frame))
             room[: len(frame)] = frame
             del room
-            self.exchange.arrived(peer, len(frame))
+            self.exchange.on_received(peer, len(frame))
         self.exchange.finish()
 
 
 def test_work_is_done_once_after_all_requests_and_before_their_answers_leave() -> None:
     world = World()
     peers = [world.connect(number) for number in (1, 2, 3)]
-    world.wake(*peers)
-    assert world.story[:4] == ["asked 1", "asked 2", "asked 3", "end"]
+    world.run_iteration(*peers)
+    assert world.story[:4] == ["handled 1", "handled 2", "handled 3", "end"]
     assert sorted(world.story[4:]) == ["sent 1", "sent 2", "sent 3"]
     world.story.clear()
-    world.wake(peers[1])
-    assert world.story == ["asked 2", "end", "sent 2"]
+    world.run_iteration(peers[1])
+    assert world.story == ["handled 2", "end", "sent 2"]
     assert world.soon == []
 
 
@@ -109,8 +109,8 @@ def test_work_that_fails_keeps_no_answer_back() -> None:
         raise KeyError("a fault")
 
     world.ends.insert(0, fail)
-    world.wake(world.connect(1))
-    assert world.story == ["asked 1", "end", "sent 1"]
+    world.run_iteration(world.connect(1))
+    assert world.story == ["handled 1", "end", "sent 1"]
 
 
 def test_broken_invariant_at_the_end_of_a_wake_up_is_not_kept_quiet() -> None:
@@ -121,12 +121,12 @@ def test_broken_invariant_at_the_end_of_a_wake_up_is_not_kept_quiet() -> None:
 
     world.ends.insert(0, fail)
     with pytest.raises(InvariantViolated):
-        world.wake(world.connect(1))
+        world.run_iteration(world.connect(1))
 
 
 def test_work_outside_of_a_wake_up_is_done_soon() -> None:
     world = World()
-    world.exchange.at_end(lambda: world.story.append("done"))
+    world.exchange.run_at_end(lambda: world.story.append("done"))
     assert world.story == []
     for work in world.soon:
         work()
@@ -135,8 +135,8 @@ def test_work_outside_of_a_wake_up_is_done_soon() -> None:
 
 def test_work_that_is_given_while_work_is_done_is_not_forgotten() -> None:
     world = World()
-    world.ends.append(lambda: world.exchange.at_end(lambda: world.story.append("more")))
-    world.wake(world.connect(1))
+    world.ends.append(lambda: world.exchange.run_at_end(lambda: world.story.append("more")))
+    world.run_iteration(world.connect(1))
     while world.soon:
         world.soon.pop(0)()
-    assert world.story == ["asked 1", "end", "sent 1", "more"]
+    assert world.story == ["handled 1", "end", "sent 1", "more"]

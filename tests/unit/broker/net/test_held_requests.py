@@ -1,11 +1,11 @@
-"""I-37: when unfinished requests take too much memory, who holds most for longest has to go."""
+"""I-37: when unfinished requests take too much memory, the largest and oldest are closed."""
 
 from typing import Any, cast
 
 import pytest
 
 from millstream.broker.net import exchange as exchanges
-from millstream.broker.net.exchange import HELD_FROM_BYTES, Exchange
+from millstream.broker.net.exchange import HELD_BYTES_MIN, Exchange
 from millstream.broker.net.peer import MUTED_BYTES, Cause, ClientPeer
 from millstream.kernels.connection import Connection
 from millstream.kernels.slots import SlotTable
@@ -25,10 +25,10 @@ class Peer(ClientPeer):
         return True
 
     def pause_reading(self) -> None:
-        self._reading = False
+        self._is_reading = False
 
     def resume_reading(self) -> None:
-        self._reading = True
+        self._is_reading = True
 
     def close_carrier(self) -> None:
         pass
@@ -69,7 +69,7 @@ class World:
                 room = peer.core.get_buffer(len(part))
                 size = min(len(room), len(part))
                 room[:size] = part[:size]
-                self.exchange.arrived(peer, size)
+                self.exchange.on_received(peer, size)
                 part = part[size:]
         self.exchange.finish()
 
@@ -100,7 +100,7 @@ def test_who_sends_a_large_request_now_stays_and_who_holds_for_long_goes(world: 
     for _ in range(60):
         world.clock.advance(1_000)
         for peer in slow:
-            world.receive(peer, b"x")  # a byte now and then makes nobody younger
+            world.receive(peer, b"x")  # a byte now and then makes no request younger
     honest = world.connect()
     world.hold(honest, 7 * MIB)
     assert honest.is_open
@@ -120,10 +120,10 @@ def test_what_is_finished_is_not_held(world: World) -> None:
 
 def test_small_leftovers_are_not_counted(world: World) -> None:
     peer = world.connect()
-    world.hold(peer, HELD_FROM_BYTES - 1)
+    world.hold(peer, HELD_BYTES_MIN - 1)
     assert peer.held_bytes == 0
     world.receive(peer, b"xx")
-    assert peer.held_bytes == HELD_FROM_BYTES + 1
+    assert peer.held_bytes == HELD_BYTES_MIN + 1
 
 
 def test_a_request_that_is_being_served_is_held_too(world: World) -> None:
@@ -147,11 +147,11 @@ def test_a_muted_connection_is_not_served_until_it_may_speak(world: World) -> No
     world.receive(peer, request)
     peer.send_answer(0, [b"answer"])
     assert world.handled == [0]
-    assert peer._reading is False
+    assert peer._is_reading is False
     assert peer.core.unsent_bytes == MUTED_BYTES
     peer.unmute()
     assert world.handled == [0, 1]
-    assert bool(peer._reading)
+    assert bool(peer._is_reading)
     assert peer.core.unsent_bytes == 0
     peer.unmute()
     assert peer.core.unsent_bytes == 0

@@ -1,7 +1,7 @@
-"""Answers that become ready outside a wake-up of the network leave at once.
+"""Answers that become ready outside an event-loop iteration are sent at once.
 
-Nobody sends anything after the request in question: whatever waits for the next wake-up of a
-socket would wait for ever. A real broker on real sockets, on each kind of loop it may get.
+Clients send nothing after the request in question: an answer that waits for the next event of a
+socket would wait forever. A real broker on real sockets, on each kind of loop it may get.
 """
 
 import asyncio
@@ -75,18 +75,18 @@ class Scene:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Other handles of the loop go on meanwhile; no socket of the broker's wakes."""
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            while not condition():  # noqa: ASYNC110 - nobody tells what a broker has inside
+            while not condition():  # noqa: ASYNC110 - no event reports a broker's inner state
                 await asyncio.sleep(0.001)
 
     async def staged_behind_a_flush(self, *, timeout_ms: int) -> asyncio.Task[Any]:
-        """A produce request that the connection core answers, waiting for somebody's flush."""
+        """A produce request that the connection core answers, waiting for another one's flush."""
         first = await self.client()
         await asyncio.to_thread(first.create_topic, TOPIC, flush_messages="1")
         first.write(produce_request(TOPIC, a_batch()), 9)
         await self.until(lambda: self.background.held_count == 1)
         log = self.partition.log
         log.config = dataclasses.replace(log.config, flush_messages=FOREVER)
-        first.write(produce_request(TOPIC, a_batch()), 9)  # the long way: it draws the limits
+        first.write(produce_request(TOPIC, a_batch()), 9)  # the slow path: it sets the limits
         await self.until(lambda: log.log_end == 2)
         second = await self.client()
         request = produce_request(TOPIC, a_batch())
@@ -163,8 +163,8 @@ def test_a_fetch_whose_time_is_up_is_answered(runner: asyncio.Runner, tmp_path: 
         async with scene(tmp_path) as found:
             client = await found.client()
             await asyncio.to_thread(client.create_topic, TOPIC)
-            asking = asyncio.to_thread(client.fetch, TOPIC, 0, max_wait_ms=30)
-            response = await asyncio.wait_for(asking, ANSWER_TIMEOUT_S)
+            pending = asyncio.to_thread(client.fetch, TOPIC, 0, max_wait_ms=30)
+            response = await asyncio.wait_for(pending, ANSWER_TIMEOUT_S)
             assert response.responses[0].partitions[0].error_code == 0
 
     runner.run(story())
@@ -177,7 +177,7 @@ def test_a_flush_that_ends_lets_waiting_readers_see_the_records(
         async with scene(tmp_path) as found:
             writer, reader = await found.client(), await found.client()
             await asyncio.to_thread(writer.create_topic, TOPIC, flush_messages="1")
-            asking = asyncio.create_task(
+            pending = asyncio.create_task(
                 asyncio.to_thread(reader.fetch, TOPIC, 0, max_wait_ms=60_000)
             )
             await found.until(lambda: bool(found.partition.readers))
@@ -185,7 +185,7 @@ def test_a_flush_that_ends_lets_waiting_readers_see_the_records(
             await found.until(lambda: found.background.held_count == 1)
             assert found.partition.readers  # what is not durable is not shown
             found.background.release()
-            response = await asyncio.wait_for(asking, ANSWER_TIMEOUT_S)
+            response = await asyncio.wait_for(pending, ANSWER_TIMEOUT_S)
             assert response.responses[0].partitions[0].high_watermark == 1
 
     runner.run(story())

@@ -1,4 +1,4 @@
-"""Listeners: what is written, what is told, what cannot be."""
+"""Listeners: what is configured, what is advertised, what is refused."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_an_address_is_told_so_that_host_and_port_can_be_told_apart(
     written: str, place: str
 ) -> None:
     (one,) = parse_listeners("listeners", [written])
-    assert (one.place, one.url) == (place, f"PLAINTEXT://{place}")
+    assert (one.host_port, one.url) == (place, f"PLAINTEXT://{place}")
     assert parse_listeners("listeners", [one.url]) == [one]
 
 

@@ -70,11 +70,11 @@ class Stage:
 
     def __init__(self, stack: ExitStack, directory: Path) -> None:
         self.background = HeldBackground()
-        self.asked: list[tuple[SocketPeer, int]] = []
+        self.requests: list[tuple[SocketPeer, int]] = []
         self.at_once: list[list[AnswerPart]] = []
         """Answers to the next requests, given when they are handled."""
-        self.is_told = True
-        """Whether the exchange hears of them, or finds them as it does what the core answers."""
+        self.is_notified = True
+        """Whether the exchange is notified of them, or finds them like answers of the core."""
         self.ended: list[Any] = []
         table = SlotTable(violation=InvariantViolated)
         dispatch = cast("Dispatch", self)
@@ -114,10 +114,10 @@ class Stage:
 
     def handle(self, peer: SocketPeer, facts: RequestFacts, _: memoryview) -> None:
         if self.at_once:
-            give = peer.send_answer if self.is_told else peer.core.answer
+            give = peer.send_answer if self.is_notified else peer.core.answer
             give(facts.number, self.at_once.pop(0))
         else:
-            self.asked.append((peer, facts.number))
+            self.requests.append((peer, facts.number))
 
     # -- steps
 
@@ -143,7 +143,7 @@ class Stage:
 
     def answer(self, *parts: AnswerPart) -> None:
         self.request()
-        peer, number = self.asked.pop(0)
+        peer, number = self.requests.pop(0)
         peer.send_answer(number, parts)
 
     def received(self, size: int) -> bytes:
@@ -156,7 +156,7 @@ class Stage:
         return bytes(found)
 
     def read_cold(self) -> None:
-        """The threads get what they read, and the loop turns, until nobody waits for the disk."""
+        """The threads get what they read, and the loop runs, until no answer waits for the disk."""
         while self.background.jobs:
             self.background.run()
             while self.step():
@@ -172,19 +172,19 @@ class Stage:
         return ReadSlice(file, position, size)
 
 
-@pytest.fixture(params=["planned", "told"])
+@pytest.fixture(params=["planned", "unplanned"])
 def stage(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Stage]:
-    """Where the epoll sends the rest of an answer by itself, and where every piece is told."""
-    if request.param == "told":
+    """Where the epoll sends the rest of an answer by itself, and where it reports each event."""
+    if request.param == "unplanned":
         monkeypatch.setattr(SocketShell, "plan", lambda *_, **__: False)
     with ExitStack() as stack:
         yield Stage(stack, tmp_path)
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> None:
+def unplanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what a test can only make happen in Python."""
     monkeypatch.setattr(SocketShell, "plan", lambda *_, **__: False)
 
@@ -199,7 +199,7 @@ def is_pinned(file: PooledFile) -> bool:
 
 
 @pytest.fixture(params=["sent", "read"])
-def cold(request: pytest.FixtureRequest, told: None, monkeypatch: pytest.MonkeyPatch) -> int:
+def cold(request: pytest.FixtureRequest, unplanned: None, monkeypatch: pytest.MonkeyPatch) -> int:
     """Nothing is in the page cache; the size of a range that is sent from it, or read first."""
 
     def not_there(*_: object) -> int:
@@ -215,7 +215,7 @@ def cold(request: pytest.FixtureRequest, told: None, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("is_uncopied", [True, False])
 def test_bytes_and_ranges_arrive_in_order(stage: Stage, is_uncopied: bool) -> None:
-    stage.shell.sends_uncopied = is_uncopied
+    stage.shell.uses_sendfile = is_uncopied
     stage.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * KIB)
     data = os.urandom(LARGE + 3 * SMALL)
     file = stage.file(data)
@@ -238,7 +238,7 @@ def test_bytes_and_ranges_arrive_in_order(stage: Stage, is_uncopied: bool) -> No
     assert stage.received(4) == b"more"
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("unplanned")
 def test_a_file_system_that_cannot_send_is_read_instead(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +247,7 @@ def test_a_file_system_that_cannot_send_is_read_instead(
     file = stage.file(data)
     stage.answer(b"head", stage.range(file, 0, LARGE))
     assert stage.received(LARGE + 4) == b"head" + data
-    assert not stage.shell.sends_uncopied
+    assert not stage.shell.uses_sendfile
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_a_client_that_goes_away_is_the_cause(stage: Stage) -> None:
     assert not is_pinned(file)
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("unplanned")
 def test_a_fast_client_lets_the_others_have_their_turn(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,7 +310,7 @@ def half_sent(stage: Stage, *parts: AnswerPart) -> None:
         pass
 
 
-@needs_compiled("epoll_shell", is_used=True)  # the plain twin does ask
+@needs_compiled("epoll_shell", is_used=True)  # the plain twin does call Python
 @pytest.mark.parametrize("stage", ["planned"], indirect=True)
 def test_nobody_is_asked_between_the_pieces_of_an_answer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
@@ -329,7 +329,7 @@ def test_nobody_is_asked_between_the_pieces_of_an_answer(
     assert stage.received(2 * LARGE + 8) == b"head" + data + b"tail" + data
     while stage.step():
         pass
-    assert len(calls) == 2  # the first piece, and when all of it had left
+    assert len(calls) == 2  # the first chunk, and when all of it was sent
     assert not is_pinned(file)
 
 
@@ -399,7 +399,7 @@ def test_an_abort_drops_half_a_range(stage: Stage) -> None:
 
 
 def test_the_loop_sleeps_while_a_thread_reads(stage: Stage, cold: int) -> None:
-    """I-34. The socket can take more all that time: to be told so would keep the loop spinning."""
+    """I-34. The socket can take more all that time: events for it would keep the loop spinning."""
     data = os.urandom(cold)
     file = stage.file(data)
     stage.answer(b"head", stage.range(file, 0, cold), b"tail")
@@ -418,7 +418,7 @@ def test_the_loop_sleeps_while_a_thread_reads(stage: Stage, cold: int) -> None:
     assert not is_pinned(file)
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("unplanned")
 def test_the_loop_sleeps_also_after_the_socket_was_full(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,7 +444,7 @@ def test_what_stands_before_cold_data_does_not_wait_for_it(stage: Stage, cold: i
 def test_answers_stay_in_order_behind_cold_data(stage: Stage, cold: int) -> None:
     data = os.urandom(cold)
     stage.request(2)
-    (peer, first), (_, second) = stage.asked
+    (peer, first), (_, second) = stage.requests
     peer.send_answer(first, [stage.range(stage.file(data), 0, cold)])
     peer.send_answer(second, [b"second"])
     assert len(stage.background.jobs) == 1
@@ -453,12 +453,12 @@ def test_answers_stay_in_order_behind_cold_data(stage: Stage, cold: int) -> None
     assert stage.received(cold + 6) == data + b"second"
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("is_notified", [True, False])
 def test_a_request_during_a_cold_read_is_answered_behind_it(
-    stage: Stage, cold: int, is_told: bool
+    stage: Stage, cold: int, is_notified: bool
 ) -> None:
     """I-36. There is room for more requests meanwhile, and the socket could take their answers."""
-    stage.is_told = is_told
+    stage.is_notified = is_notified
     data = os.urandom(cold // 3)
     stage.answer(b"head", stage.range(stage.file(data), 0, len(data)))
     for _ in range(3):
@@ -535,7 +535,7 @@ def test_really_cold_data_is_read_by_a_thread(stage: Stage, warm: int) -> None:
 # -- reading -----------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("unplanned")
 def test_an_answer_that_leaves_at_once_costs_no_call(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -560,20 +560,20 @@ def test_an_answer_that_leaves_at_once_costs_no_call(
     assert not is_pinned(file)
 
 
-@pytest.mark.parametrize("is_told", [True, False])
-def test_who_is_still_blocked_after_an_answer_is_not_read(stage: Stage, is_told: bool) -> None:
+@pytest.mark.parametrize("is_notified", [True, False])
+def test_who_is_still_blocked_after_an_answer_is_not_read(stage: Stage, is_notified: bool) -> None:
     """I-37. Two requests may be in flight: the third and what follows stay where they are."""
-    stage.is_told = is_told
+    stage.is_notified = is_notified
     stage.at_once.append([b"first"])
     stage.request(3)
     assert stage.theirs.recv(100) == b"first"
-    assert len(stage.asked) == 2
+    assert len(stage.requests) == 2
     stage.theirs.sendall(frame(b"body", key=ApiKey.METADATA, version=8))
     for _ in range(100):
         assert not stage.has_news()
-    for peer, number in list(stage.asked):
+    for peer, number in list(stage.requests):
         peer.send_answer(number, [b"late"])
-    while len(stage.asked) < 3:
+    while len(stage.requests) < 3:
         stage.step()
     assert stage.received(8) == b"latelate"
 
@@ -589,9 +589,9 @@ def test_who_does_not_take_an_answer_is_not_read(stage: Stage) -> None:
     stage.theirs.sendall(frame(b"body", key=ApiKey.METADATA, version=8))
     for _ in range(100):
         assert not stage.has_news()
-    assert not stage.asked
+    assert not stage.requests
     stage.received(16 * MIB)
-    while len(stage.asked) < 2:
+    while len(stage.requests) < 2:
         stage.step()
 
 

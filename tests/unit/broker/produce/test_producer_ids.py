@@ -1,4 +1,4 @@
-"""Producer ids: never one twice, whoever asks, whatever happens to the blocks."""
+"""Producer ids: none is handed out twice, whatever happens to the blocks."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,13 +18,13 @@ class Controller:
 
     def __init__(self, first: int = 0) -> None:
         self.spent_below = first
-        self.asked = 0
+        self.requests = 0
         self.failures: list[OperatingError] = []
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def allocate_producer_id_block(self) -> range:
-        self.asked += 1
+        self.requests += 1
         start = self.spent_below
         await self.gate.wait()
         if self.failures:
@@ -42,7 +42,7 @@ class Tasks:
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self.all.append(asyncio.get_running_loop().create_task(work, name=name))
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         await asyncio.gather(*self.all)
 
 
@@ -52,7 +52,7 @@ def test_ids_are_unique_and_ascending_over_blocks() -> None:
         ids = ProducerIds(Controller(), tasks.spawn)
         given = [await ids.next() for _ in range(2 * BLOCK + 5)]
         assert given == list(range(2 * BLOCK + 5))
-        await tasks.settle()
+        await tasks.drain()
 
     asyncio.run(story())
 
@@ -64,9 +64,9 @@ def test_next_block_is_there_before_the_first_is_used_up() -> None:
         await ids.next()
         while ids.left_count >= PREFETCH_BELOW:
             assert ids.try_next() is not None
-        await tasks.settle()
+        await tasks.drain()
         assert ids.left_count >= BLOCK
-        assert controller.asked == 2
+        assert controller.requests == 2
 
     asyncio.run(story())
 
@@ -81,8 +81,8 @@ def test_many_who_wait_share_one_question() -> None:
             await asyncio.sleep(0)
             controller.gate.set()
         assert sorted(task.result() for task in waiting) == list(range(50))
-        assert controller.asked == 1
-        await tasks.settle()
+        assert controller.requests == 1
+        await tasks.drain()
 
     asyncio.run(story())
 
@@ -98,7 +98,7 @@ def test_who_comes_later_does_not_overtake() -> None:
             assert ids.try_next() is None
             controller.gate.set()
         assert first.result() == 0
-        await tasks.settle()
+        await tasks.drain()
 
     asyncio.run(story())
 
@@ -111,7 +111,7 @@ def test_a_refused_block_fails_those_who_wait_and_nobody_later() -> None:
         with pytest.raises(DiskFull):
             await ids.next()
         assert await ids.next() == 0
-        await tasks.settle()
+        await tasks.drain()
 
     asyncio.run(story())
 
@@ -127,7 +127,7 @@ def test_a_client_that_went_away_costs_no_id_of_others() -> None:
         gone.cancel()
         controller.gate.set()
         assert await stays == 0
-        await tasks.settle()
+        await tasks.drain()
 
     asyncio.run(story())
 
@@ -142,7 +142,7 @@ def test_after_a_kill_the_rest_of_the_block_is_never_used() -> None:
         later = [await after.next() for _ in range(3)]
         assert not set(before) & set(later)
         assert min(later) >= BLOCK
-        await tasks.settle()
+        await tasks.drain()
 
     asyncio.run(story())
 
@@ -154,8 +154,8 @@ def test_after_a_kill_the_rest_of_the_block_is_never_used() -> None:
 def test_a_block_that_may_repeat_ids_is_refused(second: range) -> None:
     class Wrong(Controller):
         async def allocate_producer_id_block(self) -> range:
-            self.asked += 1
-            return range(1000) if self.asked == 1 else second
+            self.requests += 1
+            return range(1000) if self.requests == 1 else second
 
     async def story() -> None:
         tasks = Tasks()
@@ -164,7 +164,7 @@ def test_a_block_that_may_repeat_ids_is_refused(second: range) -> None:
             assert await ids.next() == number
         with pytest.raises(NoProducerIds):
             await ids.next()
-        await tasks.settle()
+        await tasks.drain()
 
     asyncio.run(story())
 

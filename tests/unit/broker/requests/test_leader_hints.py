@@ -1,4 +1,4 @@
-"""What a client hears of a leader that is elsewhere (KIP-951)."""
+"""What a client gets about a leader on another broker (KIP-951)."""
 
 from types import SimpleNamespace
 from typing import Any, cast
