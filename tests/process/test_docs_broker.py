@@ -56,7 +56,7 @@ def test_a_test_with_a_restart(tmp_path: Path) -> None:
 
 
 def test_every_api_is_listed() -> None:
-    rows = re.findall(r"^\| \w+ \| (.*) \|$", section("What clients find"), re.MULTILINE)
+    rows = re.findall(r"^\| \w+ \| (.*) \|$", section("Supported APIs"), re.MULTILINE)
     listed = re.sub(r" \(.*?\)", "", ", ".join(rows)).split(", ")
     assert sorted(listed) == sorted(api_name(key) for key in SERVED)
 

@@ -1,4 +1,4 @@
-"""One broker, put together: start, run, stop. Everything it needs from outside is handed in."""
+"""The broker: wires its components together, starts, runs and stops them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -10,7 +10,7 @@ from millstream.broker import gauges
 from millstream.broker.configs import standalone_defaults
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.fetch.sessions import FetchSessions
-from millstream.broker.garbage import LOOK_S as GARBAGE_LOOK_S
+from millstream.broker.garbage import CHECK_INTERVAL_S as GARBAGE_CHECK_INTERVAL_S
 from millstream.broker.garbage import Garbage
 from millstream.broker.groups.service import OFFSETS_TOPIC, GroupService, GroupServiceDependencies
 from millstream.broker.net.exchange import ExchangeHooks
@@ -29,7 +29,7 @@ from millstream.broker.requests.context import Peer, RequestFacts
 from millstream.broker.requests.dispatch import Dispatch, Forward
 from millstream.broker.requests.services import Services
 from millstream.broker.requests.tasks import TaskScope
-from millstream.broker.upkeep import ROOM_LOOK_S, Duty, Upkeep, log_end_of_move
+from millstream.broker.upkeep import ROOM_CHECK_S, Duty, Upkeep, log_end_of_move
 from millstream.controller.cluster.tally import Tally
 from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import (
@@ -67,14 +67,14 @@ if TYPE_CHECKING:
 log = get_logger("millstream.broker")
 
 STOP_TIMEOUT_S: Final = 10.0
-"""For requests and background work to end before a stop goes on without them (I-42)."""
+"""Time for requests and background work to finish before a stop proceeds without them (I-42)."""
 
 WARM_UP_STEP_S: Final = 0.02
 
 
 @dataclass(slots=True)
 class BrokerDependencies:
-    """What a broker borrows from the process; the defaults are the real things."""
+    """What a broker takes from its process; the defaults are for production."""
 
     disk: Disk = field(default_factory=OsDisk)
     clock: Clock = field(default_factory=SystemClock)
@@ -82,16 +82,16 @@ class BrokerDependencies:
     background: Background | None = None
     """None: threads of the running loop."""
     network: Network | None = None
-    """None: the machine's sockets, without transports between."""
+    """None: the machine's sockets, without asyncio transports."""
     coordination: Coordination | None = None
     """None: the servers of `zookeeper.connect`; without any the broker is standalone."""
     process: ProcessFacts | None = None
     host_name: str = ""
-    """What a broker of a cluster is reached by where its settings say no address."""
+    """The address a broker of a cluster advertises when its settings have none."""
     open_files_max: int = OPEN_FILES_MAX
     """Segment files held open at once."""
     metrics_port: int | None = None
-    """Where metrics are served if the settings open no port; a free one if it is taken."""
+    """Where metrics are served if the settings have no port; a free port if this one is taken."""
 
 
 class LoopTimers:
@@ -106,7 +106,7 @@ class LoopTimers:
 
 
 class Broker:
-    """Make it on a running loop, `await start()`, later `await stop()`."""
+    """Construct it on a running loop, `await start()`, later `await stop()`."""
 
     def __init__(
         self, configs: BrokerConfigs, dependencies: BrokerDependencies | None = None
@@ -148,7 +148,7 @@ class Broker:
             ),
         )
         self.cluster = self._make_cluster(dispatch) if self._is_in_cluster else None
-        """What a broker of a cluster has beside the rest; None: this one is standalone."""
+        """None for a standalone broker."""
         self._own_controller = None if self.cluster is not None else self._make_controller()
         timers = LoopTimers(loop, dependencies.clock)
         self.groups = self._make_groups(timers)
@@ -197,8 +197,8 @@ class Broker:
         )
 
     def _make_cluster(self, dispatch: Dispatch) -> "ClusterRuntime":
-        # Only here: a start is measured in tenths of a second, and a standalone broker needs none
-        # of it.
+        # Imported here: a start is measured in tenths of a second, and a standalone broker needs
+        # none of it.
         from millstream.broker.cluster.runtime import ClusterDependencies, ClusterRuntime
 
         dependencies = self._dependencies
@@ -224,7 +224,7 @@ class Broker:
         )
 
     def _forwarded(self) -> dict[int, Forward]:
-        """How requests are taken that only the controller of a cluster can serve."""
+        """Entry points for requests that only the controller of a cluster can serve."""
         if not self._is_in_cluster:
             return {}
         from millstream.broker.cluster.forwarding import FORWARDED
@@ -264,8 +264,8 @@ class Broker:
 
     def _make_upkeep(self) -> Upkeep:
         duties = {
-            "missing logs": Duty(lambda: ROOM_LOOK_S, self._make_missing_logs),
-            "garbage": Duty(lambda: GARBAGE_LOOK_S, self._garbage.look),
+            "missing logs": Duty(lambda: ROOM_CHECK_S, self._make_missing_logs),
+            "garbage": Duty(lambda: GARBAGE_CHECK_INTERVAL_S, self._garbage.collect_if_due),
         }
         return Upkeep(
             self.logs,
@@ -286,7 +286,7 @@ class Broker:
 
     @property
     def image(self) -> ClusterImage:
-        """What this broker knows of the cluster."""
+        """This broker's view of the cluster metadata."""
         return self.services.image
 
     def _make_services(self, dispatch: Dispatch, timers: LoopTimers) -> Services:
@@ -318,10 +318,10 @@ class Broker:
     # -- start -----------------------------------------------------------------------------
 
     async def start(self) -> StartReport:
-        """Load everything, open the ports, let clients in.
+        """Load the logs, open the ports, accept clients.
 
         Raises OperatingError (locked or unusable directories, bad settings) or OSError (a port
-        that is taken); nothing stays open then.
+        that is taken); everything is closed again then.
         """
         try:
             return await self._start()
@@ -339,28 +339,30 @@ class Broker:
         given = parse_listeners("advertised.listeners", configs.get_written("advertised.listeners"))
         chosen = advertised_listeners(bound, given)
         self.services.unnamed_listeners = frozenset(one.name for one in chosen if not one.host)
-        told = self._told(chosen)
+        advertised_endpoints = self._advertised_endpoints(chosen)
         self.endpoints = bound
         if cluster is None:
-            self.controller.register(BrokerImage(self.broker_id, told, self._rack))
+            self.controller.register(BrokerImage(self.broker_id, advertised_endpoints, self._rack))
             self.controller.subscribe(self._on_change_steps, prepare=self.partitions.prepare_steps)
-            await self._serve_metrics()  # before clients come: its port may be taken
+            await self._serve_metrics()  # before clients connect: its port may be taken
         else:
             await self._serve_metrics()
             listener = cluster.listener_among(bound, protocols)
-            await cluster.join(told, listener=listener, on_change=self._on_change_steps)
+            await cluster.join(
+                advertised_endpoints, listener=listener, on_change=self._on_change_steps
+            )
         self._upkeep.start()
         self._warm_up(registry.load_all())
         self.server.accept()
         self._not_ready = None
-        _tell_start(report, bound)
+        _log_start(report, bound)
         if cluster is None:
             for problem in standalone_defaults.problems(configs):
                 log.warning("setting does not fit a standalone broker", problem=problem)
         return report
 
     def _load_standalone(self) -> StartReport:
-        """Metadata and logs of a broker that keeps both itself."""
+        """Load metadata and logs of a standalone broker."""
         self.controller.load()
         self._use_dynamic_configs()
         deleted = {topic.topic_id for topic in self.controller.deleted_topics}
@@ -370,7 +372,7 @@ class Broker:
         self.controller.open()
         self.logs.expect(META_PROPERTIES)
         if self.controller.is_first_start:
-            # The one line by which a disk that is not mounted can be told from a new broker.
+            # The one line that distinguishes a disk that is not mounted from a new broker.
             log.info(
                 "first start: no earlier data found",
                 directories=",".join(self._configs.get_list("log.dirs")),
@@ -383,7 +385,7 @@ class Broker:
         return report
 
     def _adopt(self, report: StartReport) -> None:
-        """Topics that lie in the log directories and are not known here: Apache Kafka's."""
+        """Adopt topics in the log directories that the metadata does not have: Apache Kafka's."""
         found = {one.partition: one.context.topic_id for one in self.logs}
         outcome = self.controller.adopt(
             found,
@@ -401,7 +403,7 @@ class Broker:
         topic = self.controller.image.topics.get(partition.topic)
         return self._configs.log_config(topic.configs if topic is not None else {})
 
-    def _told(self, endpoints: list[ListenerAddress]) -> tuple[Endpoint, ...]:
+    def _advertised_endpoints(self, endpoints: list[ListenerAddress]) -> tuple[Endpoint, ...]:
         host = self._dependencies.host_name if self.cluster is not None else ""
         return tuple(Endpoint(one.name, one.host or host, one.port, PLAINTEXT) for one in endpoints)
 
@@ -423,7 +425,7 @@ class Broker:
         )
         host = self.endpoints[0].host
         if port < 0 and preferred is not None:
-            self.metrics_port = await self._observe.start_somewhere(host=host, port=preferred)
+            self.metrics_port = await self._observe.start_on_any_port(host=host, port=preferred)
             return
         try:
             self.metrics_port = await self._observe.start(host=host, port=port)
@@ -432,17 +434,17 @@ class Broker:
             raise OSError(error.errno, reason) from error
 
     def _register_gauges(self) -> None:
-        """Those that only a scrape loads the modules of."""
+        """Register the gauges whose modules are only loaded for a scrape."""
         from millstream.broker.groups import gauges as group_gauges
 
         group_gauges.register(self.services)
 
     def _on_change_steps(self, change: ImageChange) -> StepGenerator[None]:
-        """Follow the controller: called after a change is durable, before its author hears.
+        """Apply a metadata change; called when it is durable, before its author is answered.
 
-        What was created is there already: it was prepared before anybody could see the change.
+        Created partitions exist already: they were prepared before the change became visible.
         """
-        is_news = self._not_ready is None  # a start takes what the cluster has had for long
+        is_started = self._not_ready is None  # a start applies metadata that is not new
         if change.brokers_reconfigured:
             self._use_dynamic_configs()
         cluster = self.cluster
@@ -451,18 +453,18 @@ class Broker:
         else:
             yield from self.partitions.follow_up_steps(change)
         yield from self.groups.metadata_changed_steps(change)
-        if is_news:
+        if is_started:
             yield from _log_changes_steps(change)
         if change.created or change.grown:
-            self._garbage.put_aside()
+            self._garbage.freeze()
         if change.deleted and cluster is None:
             self._tasks.spawn(self._forget_gone(change.deleted), "forget deleted topics")
-        if change.brokers_reconfigured:  # by now the logs know it too
+        if change.brokers_reconfigured:  # by now it is applied to the logs
             self.server.apply_connection_limit()
             self._upkeep.run_now()
 
     async def _forget_gone(self, topics: Sequence[TopicImage]) -> None:
-        """What was noted of deleted topics is of no use once no directory has anything of them."""
+        """Forget deleted topics of which no directory has files any more."""
         is_gone = self.logs.is_gone
         gone = [one.topic_id for one in topics if all(map(is_gone, one.names_of_partitions()))]
         if gone:
@@ -485,14 +487,13 @@ class Broker:
         )
 
     def _warm_up(self, steps: Iterator[object]) -> None:
-        """Load the handlers nobody has asked for yet, between requests, one at a time.
+        """Load the handlers that no request has needed yet, between requests, one at a time.
 
-        Then what is there stays for ever, and the garbage collector need not look at it again.
+        What is loaded then stays forever, so the garbage collector need not scan it again.
         """
         if next(steps, None) is None:
-            if (
-                self._dependencies.process is not None
-            ):  # not in somebody's tests, whose garbage is theirs
+            # Only in a broker process: inside a test process the collector is not ours to set.
+            if self._dependencies.process is not None:
                 self._garbage.begin()
             return
         loop = asyncio.get_running_loop()
@@ -500,11 +501,11 @@ class Broker:
 
     @property
     def failure(self) -> OperatingError | None:
-        """Why a broker that was started cannot go on; it must be stopped then."""
+        """Why a started broker cannot continue; it must be stopped then."""
         return self.cluster.failure if self.cluster is not None else None
 
     async def serve_until(self, stop: asyncio.Event) -> None:
-        """Wait until it is told to stop, or cannot go on."""
+        """Wait for `stop`, or until the broker cannot continue."""
         if self.cluster is None:
             await stop.wait()
         else:
@@ -513,9 +514,9 @@ class Broker:
     # -- stop ------------------------------------------------------------------------------
 
     async def stop(self, *, is_clean: bool = True, hands_over: bool = True) -> None:
-        """End connections and work, flush, leave the mark of a clean stop.
+        """Close connections, end background work, flush, and write the clean-shutdown marker.
 
-        Without `hands_over` nobody is asked to take the leaderships: there is nobody left.
+        Without `hands_over` there is no controlled shutdown: no other broker is left.
         """
         self._not_ready = "the broker is stopping"
         if self.cluster is not None and is_clean and hands_over:
@@ -529,7 +530,7 @@ class Broker:
         if self.cluster is not None:
             await self.cluster.stop_serving()
         await self.server.close()
-        self._requests.stop()  # nobody is left to be answered
+        self._requests.stop()  # no client is connected any more
         await self._tasks.close(timeout_s=1.0)
         if self._computing is not self._background:
             await self._computing.close(timeout_s=0.0)
@@ -571,7 +572,7 @@ def _log_changes_steps(change: ImageChange) -> StepGenerator[None]:
         log.info("broker or group settings changed")
 
 
-def _tell_start(report: StartReport, bound: list[ListenerAddress]) -> None:
+def _log_start(report: StartReport, bound: list[ListenerAddress]) -> None:
     for directory, cause in report.failed_directories.items():
         log.error("log directory offline", directory=directory, cause=cause)
     for partition, cause in report.unusable_partitions.items():

@@ -1,68 +1,69 @@
-"""When the garbage collector looks at everything, which stops the process meanwhile.
+"""Schedules full garbage collections, each of which stops the process while it runs.
 
-Left to itself it does so whenever a quarter more objects have come: while a topic with thousands of
-partitions is made, or because of one large request, and each time it looks at all that is there. So
-here it is told when: now and then, while no large request is served, at what came since the last
-time. What is there then is put aside. Most things go when the last reference does, put aside or
-not; for those in circles, which connections are, all is looked at again once in a while.
+Python would start one whenever the number of objects has grown by a quarter: while a topic with
+thousands of partitions is created, or because of one large request, and each would scan all
+objects. So they are scheduled here: at intervals, while no large request is served, over objects
+that are new since the last one. The survivors are frozen. Most objects are freed with their last
+reference, frozen or not; for reference cycles, which connections are, everything is scanned once in
+a while.
 """
 
 import gc
 from collections.abc import Callable
 from typing import Final
 
-LOOK_S: Final = 10.0
+CHECK_INTERVAL_S: Final = 10.0
 
 YOUNG_PASSES_MIN: Final = 10
-"""Passes over young objects before a look is worth it: some 70,000 objects came and stayed."""
+"""Young collections before a full one is worth it: some 70,000 new objects survived."""
 
 YOUNG_PASSES_MAX: Final = 1_000
-"""Passes after which the collector looks by itself, whatever was planned: seven million objects."""
+"""Young collections after which Python starts a full one itself: seven million objects."""
 
-WHOLE_LOOKS_EVERY: Final = 360
-"""Looks until one takes in all that was put aside: an hour."""
+FULL_COLLECTION_EVERY: Final = 360
+"""Checks between two collections that include the frozen objects: an hour."""
 
-LOOKS_PUT_OFF_MAX: Final = 6
-"""Looks that large requests may keep from happening, one after the other: a minute."""
+CHECKS_POSTPONED_MAX: Final = 6
+"""Checks in a row that large requests may postpone: a minute."""
 
 _YOUNGEST: Final = 700
 _YOUNG: Final = 10
-"""Python's own."""
+"""Python's defaults."""
 
 
 class Garbage:
-    """For a process that is a broker and nothing else; `begin` when it has started."""
+    """For a process that runs only a broker; call `begin` when it has started."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
-        """`is_busy` tells whether something large is going on, with many objects of its own."""
+        """`is_busy` says whether a large request is being served, with many objects of its own."""
         self._is_busy = is_busy
-        self._looks = 0
-        self._put_off = 0
+        self._checks = 0
+        self._postponed = 0
         self._is_begun = False
 
     def begin(self) -> None:
-        """What the start made stays for ever."""
+        """Freeze what the start created: it stays forever."""
         self._is_begun = True
         gc.set_threshold(_YOUNGEST, _YOUNG, YOUNG_PASSES_MAX)
-        self.put_aside()
+        self.freeze()
 
-    def put_aside(self) -> None:
-        """What is there now will stay: thousands of partitions were made."""
+    def freeze(self) -> None:
+        """Exclude all present objects from collections: thousands of partitions were created."""
         if self._is_begun:
             gc.freeze()
 
-    def look(self) -> None:
-        """To be called every `LOOK_S`."""
+    def collect_if_due(self) -> None:
+        """Collect if enough objects survived; called every `CHECK_INTERVAL_S`."""
         if not self._is_begun:
             return
-        if self._is_busy() and self._put_off < LOOKS_PUT_OFF_MAX:
-            self._put_off += 1
+        if self._is_busy() and self._postponed < CHECKS_POSTPONED_MAX:
+            self._postponed += 1
             return
-        self._looks += 1
-        self._put_off = 0
-        is_whole = self._looks % WHOLE_LOOKS_EVERY == 0
-        if is_whole:
+        self._checks += 1
+        self._postponed = 0
+        is_full = self._checks % FULL_COLLECTION_EVERY == 0
+        if is_full:
             gc.unfreeze()
-        if is_whole or gc.get_count()[2] >= YOUNG_PASSES_MIN:
+        if is_full or gc.get_count()[2] >= YOUNG_PASSES_MIN:
             gc.collect()
             gc.freeze()

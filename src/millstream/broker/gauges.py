@@ -1,4 +1,4 @@
-"""What a scrape asks the broker's parts: nothing here costs anything while nobody looks."""
+"""The broker's gauges: callbacks that a scrape runs, without a cost between scrapes."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def register(services: Services) -> None:
-    """Connect the parts to the metrics under the names that `docs/metrics.md` lists."""
+    """Register the metrics of logs, partitions and fetch sessions; `docs/metrics.md` lists them."""
     metrics, logs, partitions = services.metrics, services.logs, services.partitions
     metrics.register_topics(lambda: topic_totals(partitions))
-    metrics.register_gauge("partitions", "Partitions led here", lambda: len(partitions))
+    metrics.register_gauge("partitions", "Partitions led by this broker", lambda: len(partitions))
     metrics.register_gauge(
         "offline_partitions",
-        "Partitions whose log cannot be used: it or its directory failed, or is missing",
+        "Partitions whose log is offline: it or its directory failed or is missing",
         lambda: offline_partition_count(services),
     )
     metrics.register_gauge(
@@ -53,62 +53,78 @@ def register(services: Services) -> None:
     )
     metrics.register_counter(
         "fetch_session_evictions_total",
-        "Fetch sessions that made room for others",
+        "Fetch sessions evicted because the cache was full",
         lambda: sessions.evictions,
     )
     metrics.register_gauge(
         "waiting_fetches",
-        "Fetches that wait for records",
+        "Fetch requests waiting for records",
         lambda: len({reader for one in partitions for reader in one.readers}),
     )
 
 
 def register_cluster(services: Services, tally: Tally) -> None:
-    """What a broker tells of the cluster; one that is alone is its own controller."""
+    """Register the metrics of a cluster; a standalone broker is its own controller."""
     metrics, partitions = services.metrics, services.partitions
     cluster, counts = partitions.cluster, partitions.counts
     for name, help_text, read in (
-        ("followed_partitions", "Partitions followed here", lambda: len(partitions.followers)),
+        (
+            "followed_partitions",
+            "Partitions followed by this broker",
+            lambda: len(partitions.followers),
+        ),
         (
             "under_replicated_partitions",
-            "Partitions led here of which a replica is not in sync",
+            "Partitions led by this broker with replicas that are not in sync",
             lambda: partitions.under_replicated_count,
         ),
         (
             "under_min_isr_partitions",
-            "Partitions led here with fewer replicas in sync than acks=all needs",
+            "Partitions led by this broker with fewer replicas in sync than min.insync.replicas",
             lambda: partitions.under_min_isr_count,
         ),
         (
             "active_controller",
-            "1 where this broker is the controller",
+            "1 if this broker is the controller",
             lambda: int(_is_controller(services)),
         ),
         (
             "leaderless_partitions",
-            "Partitions of the cluster without a leader; told by the controller alone",
+            "Partitions of the cluster without a leader; only reported by the controller",
             lambda: leaderless_count(services),
         ),
     ):
         metrics.register_gauge(name, help_text, read)
     for name, help_text, read in (
-        ("isr_shrinks_total", "In-sync sets that got smaller", lambda: cluster.isr_shrinks),
-        ("isr_expands_total", "In-sync sets that got larger", lambda: cluster.isr_growths),
-        ("replication_bytes_in_total", "Bytes copied from leaders", lambda: counts.bytes_in),
-        ("truncations_total", "Logs cut to agree with a leader", lambda: counts.truncations),
+        (
+            "isr_shrinks_total",
+            "ISR shrinks of partitions led by this broker",
+            lambda: cluster.isr_shrinks,
+        ),
+        (
+            "isr_expands_total",
+            "ISR expansions of partitions led by this broker",
+            lambda: cluster.isr_growths,
+        ),
+        ("replication_bytes_in_total", "Bytes replicated from leaders", lambda: counts.bytes_in),
+        (
+            "truncations_total",
+            "Logs truncated to agree with their leader",
+            lambda: counts.truncations,
+        ),
         (
             "unclean_truncations_total",
-            "Of those, below what had been acknowledged",
+            "Log truncations below the high watermark, after an unclean leader election",
             lambda: counts.unclean_truncations,
         ),
         (
             "leader_elections_total",
-            "Leaders elected while this broker was the controller",
+            "Leaders elected by this broker as the controller",
             lambda: tally.elections,
         ),
         (
             "unclean_leader_elections_total",
-            "Of those, with records possibly lost",
+            "Unclean leader elections by this broker as the controller: records may be lost",
             lambda: tally.unclean_elections,
         ),
     ):
@@ -120,7 +136,7 @@ def _is_controller(services: Services) -> bool:
 
 
 def leaderless_count(services: Services) -> int:
-    """Where this broker is the controller; 0 elsewhere."""
+    """Of the whole cluster; 0 unless this broker is the controller."""
     if not _is_controller(services):
         return 0
     topics = services.image.topics.values()
@@ -128,7 +144,7 @@ def leaderless_count(services: Services) -> int:
 
 
 def offline_partition_count(services: Services) -> int:
-    """Partitions that should be here and have no log that can be read and written."""
+    """Replicas assigned to this broker that have no log that can be read and written."""
     partitions, me = services.partitions, services.broker_id
     online = sum(one.log.failure is None for one in partitions)
     online += sum(one.log.failure is None for one in partitions.followers)

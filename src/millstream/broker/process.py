@@ -1,8 +1,7 @@
 """A broker as a process: settings from a file, signals, the pid file, the ready line.
 
-`millstream broker` and `millstream up` run it, and `python -m millstream.broker.process --config
-FILE`; it loads nothing that a broker does not need, because a start is measured in tenths of a
-second.
+`millstream broker`, `millstream up` and `python -m millstream.broker.process --config FILE` run it.
+It imports only what a broker needs, because a start is measured in tenths of a second.
 """
 
 import asyncio
@@ -35,17 +34,17 @@ _SERVERS: Final = "zookeeper.connect"
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-EXIT_STAYS_ALONE: Final = 3
-"""The log directories are not for this cluster; a broker alone can use them."""
+EXIT_NOT_OF_THIS_CLUSTER: Final = 3
+"""The log directories do not belong to this cluster; a standalone broker can use them."""
 
 EXIT_NO_DIRECTORY: Final = 4
-"""Every log directory of a broker in a cluster has failed while it ran."""
+"""Every log directory of a broker of a cluster failed while it ran."""
 
 log = logs.get_logger("millstream.broker.process")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a broker until it is told to stop; the exit code."""
+    """Run a broker until it is stopped; returns the exit code."""
     if len(arguments) != 2 or arguments[0] != "--config":
         sys.stderr.write("usage: python -m millstream.broker.process --config FILE\n")
         return EXIT_USAGE
@@ -61,9 +60,9 @@ def run(
 ) -> int:
     """Run the broker that the file describes, in the cluster of these servers if any are given.
 
-    `lifeline`: a descriptor that ends with whoever started the broker, and the broker with it; who
-    gave it reads on standard output where metrics are served, and why a start failed.
-    `metrics_port`: where metrics are served if no setting says; a free one if it is taken.
+    `lifeline`: a descriptor that is closed when the parent process ends; the broker stops then. The
+    parent reads the address of the metrics and the cause of a failed start on standard output.
+    `metrics_port`: where metrics are served if no setting says; a free port if this one is taken.
     """
     starter = Starter(lifeline, metrics_port)
     try:
@@ -97,16 +96,16 @@ class Starter(NamedTuple):
     metrics_port: int | None = None
 
 
-class _End:
-    """Why, and that, the broker shall stop."""
+class _StopRequest:
+    """Whether the broker must stop, and why."""
 
     def __init__(self, lifeline: int | None) -> None:
-        self.told = asyncio.Event()
+        self.event = asyncio.Event()
         self.is_orphan = False
-        """Whoever started it is gone, and with it all the others, and the keeper if it had one."""
+        """The parent process is gone, and with it the other brokers and the keeper it started."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.told.set)
+            loop.add_signal_handler(number, self.event.set)
         if lifeline is not None:
             loop.add_reader(lifeline, self._read, lifeline)
 
@@ -114,11 +113,11 @@ class _End:
         if not os.read(lifeline, 64):
             asyncio.get_running_loop().remove_reader(lifeline)
             self.is_orphan = True
-            self.told.set()
+            self.event.set()
 
 
 async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
-    end = _End(starter.lifeline)
+    stop = _StopRequest(starter.lifeline)
     try:
         check_first_start(OsDisk(), configs.get_list("log.dirs"), mounts.unmounted_point)
         files = descriptors.segment_files_max(descriptors.raise_limit(), lowest=OPEN_FILES_MAX)
@@ -129,13 +128,13 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
             metrics_port=starter.metrics_port,
         )
         broker = Broker(configs, dependencies)
-        if not await _started(broker, end.told):
+        if not await _start(broker, stop.event):
             return EXIT_OK
     except (OperatingError, OSError) as error:
         logs.flush()
         _say_failure(error, starter, f"millstream: the broker cannot start: {error}\n")
-        return EXIT_STAYS_ALONE if isinstance(error, NotOfThisCluster) else EXIT_FAILED
-    # What a start left stays for ever: the collector, off until now, need not look at it.
+        return EXIT_NOT_OF_THIS_CLUSTER if isinstance(error, NotOfThisCluster) else EXIT_FAILED
+    # Objects from the start stay forever: the collector, off until now, need not scan them.
     gc.freeze()
     gc.enable()
     with pid_file(configs.get_text("pid.file")):
@@ -143,23 +142,23 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
             if starter.lifeline is not None and broker.metrics_port is not None:
                 _say_metrics(broker.endpoints[0].host, broker.metrics_port)
             say_ready(broker.endpoints)
-            _settle_down()
-            await broker.serve_until(end.told)
+            _tune_allocator()
+            await broker.serve_until(stop.event)
         finally:
-            if end.is_orphan:
+            if stop.is_orphan:
                 log.warning("parent process is gone; shutting down")
-            # Who cannot go on has nothing to hand over that others could still fetch.
-            await broker.stop(hands_over=not end.is_orphan and broker.failure is None)
+            # A broker that failed has nothing to hand over that others could still fetch.
+            await broker.stop(hands_over=not stop.is_orphan and broker.failure is None)
             logs.flush()
     if broker.failure is not None:
-        sys.stderr.write(f"millstream: the broker cannot go on: {broker.failure}\n")
+        sys.stderr.write(f"millstream: the broker failed: {broker.failure}\n")
         is_disks = isinstance(broker.failure, AllDirectoriesFailed)
         return EXIT_NO_DIRECTORY if is_disks else EXIT_FAILED
     return EXIT_OK
 
 
-async def _started(broker: Broker, stop: asyncio.Event) -> bool:
-    """Whether it was started; a start that waits for others can be told to stop."""
+async def _start(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether it was started; False if `stop` was set first: a start may wait for other brokers."""
     starting = asyncio.get_running_loop().create_task(broker.start(), name="start")
     stopping = asyncio.get_running_loop().create_task(stop.wait(), name="stop")
     try:
@@ -174,8 +173,8 @@ async def _started(broker: Broker, stop: asyncio.Event) -> bool:
     return True
 
 
-def _settle_down() -> None:
-    """What a start need not wait for, nor load the modules of."""
+def _tune_allocator() -> None:
+    """After the ready line: a start need neither wait for it nor import its module."""
     from millstream.runtime import memory
 
     memory.return_large_blocks()
@@ -183,7 +182,7 @@ def _settle_down() -> None:
 
 @contextmanager
 def pid_file(path: str) -> Iterator[None]:
-    """The process's number in a file while the block runs; "" for none."""
+    """Keep the process id in a file while the block runs; "" for no file."""
     if not path:
         yield
         return
@@ -196,10 +195,10 @@ def pid_file(path: str) -> Iterator[None]:
 
 
 def say_ready(endpoints: Sequence[ListenerAddress]) -> None:
-    """One line for whoever waits for the broker, then nothing more on standard output."""
-    places = ",".join(one._replace(host=_reachable(one.host)).host_port for one in endpoints)
-    with suppress(OSError):  # nobody needs to listen
-        sys.stdout.write(f"ready: {places}\n")
+    """Write the ready line, the last line on standard output."""
+    addresses = ",".join(one._replace(host=_reachable(one.host)).host_port for one in endpoints)
+    with suppress(OSError):  # standard output may be closed
+        sys.stdout.write(f"ready: {addresses}\n")
         sys.stdout.flush()
 
 
@@ -210,8 +209,8 @@ def _say_metrics(host: str, port: int) -> None:
         sys.stdout.write(f"metrics: {place}\n")
 
 
-def _say_failure(error: Exception, starter: Starter, told: str) -> None:
-    """Whoever started it tells the cause last of all, when the other brokers have stopped."""
+def _say_failure(error: Exception, starter: Starter, text: str) -> None:
+    """To the parent, which prints it when the other brokers have stopped; else to stderr."""
     if starter.lifeline is not None:
         from millstream.broker.start_failure import failure_of
 
@@ -219,7 +218,7 @@ def _say_failure(error: Exception, starter: Starter, told: str) -> None:
             sys.stdout.write(failure_of(error).line())
             sys.stdout.flush()
             return
-    sys.stderr.write(told)
+    sys.stderr.write(text)
 
 
 def _reachable(host: str) -> str:

@@ -1,4 +1,4 @@
-"""Why a start failed, as a kind and a sentence: a broker tells it to `millstream up` in one line.
+"""Why a start failed, as a cause and a sentence; a broker passes it to `millstream up` in one line.
 
 Loaded only when a start has failed.
 """
@@ -26,11 +26,11 @@ _ERRNO_CAUSES: Final = {
 
 
 class Cause(StrEnum):
-    """What kind of failure it is: whoever knows the options that were used has a hint for it."""
+    """The kind of a failure; the command that started the broker has a hint for each."""
 
     PORT_TAKEN = "port-taken"
     ADDRESS = "address"
-    """Not one of this machine."""
+    """Not an address of this machine."""
     PRIVILEGED_PORT = "privileged-port"
     IN_USE = "in-use"
     """Another process has the directory."""
@@ -49,7 +49,7 @@ class StartFailure(NamedTuple):
     reason: str
 
     def line(self) -> str:
-        """For whoever started the broker."""
+        """The line for the parent process."""
         return f"{PREFIX}{self.cause} {' '.join(self.reason.split())}\n"
 
 
@@ -68,7 +68,7 @@ def parse(line: str) -> StartFailure | None:
 
 
 def reason_of(error: Exception) -> str:
-    """Without the number that Python puts before the system's words."""
+    """The error's text, without the errno that Python puts before it."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -83,7 +83,7 @@ def _cause_of(error: Exception) -> Cause:
         return Cause.DIRECTORY
     if isinstance(error, OSError):
         cause = Cause(_ERRNO_CAUSES.get(error.errno or 0, "other"))
-        # A path is named by whoever opens one; what has none was the binding of a port.
+        # Opening a file names its path; an error without one came from binding a port.
         is_port = cause is Cause.PERMISSION and error.filename is None
         return Cause.PRIVILEGED_PORT if is_port else cause
     return Cause.OTHER

@@ -1,4 +1,4 @@
-"""What a broker does on its own, by the clock: retention, flushes, checkpoints, cleaning."""
+"""Periodic background tasks of a broker: retention, flushes, checkpoints, log cleaning."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -21,31 +21,31 @@ from millstream.wire.errors import ErrorCode
 
 log = get_logger("millstream.broker.upkeep")
 
-FLUSH_LOOK_S: Final = 1.0
-"""`flush.ms` is kept to within this; Kafka's own scheduler looks every few seconds."""
-PRODUCER_LOOK_S: Final = 600.0
+FLUSH_CHECK_S: Final = 1.0
+"""The precision of `flush.ms`; Kafka's scheduler checks every few seconds."""
+PRODUCER_CHECK_S: Final = 600.0
 DELETION_CHECK_S: Final = 0.5
-"""`file.delete.delay.ms` is kept to within this."""
+"""The precision of `file.delete.delay.ms`."""
 FULL_CHECK_S: Final = 1.0
 """Until a full disk is reported, and, in twice that, that it has room again."""
-DIRECTORY_LOOK_S: Final = 1.0
-"""Until a log directory that was removed or unmounted is noticed, at the latest. Kafka notices with
+DIRECTORY_CHECK_S: Final = 1.0
+"""A log directory that was removed or unmounted is detected within this time. Kafka detects it with
 its next checkpoint, within five seconds."""
-ROOM_LOOK_S: Final = 5.0
-"""How long a partition stays away that the disk had no room for, once there is some again."""
+ROOM_CHECK_S: Final = 5.0
+"""Until a partition that the disk had no room for is created, once there is room again."""
 FOREVER_S: Final = 7 * 86_400.0
 """The longest wait of a timer; settings of `Long.MAX_VALUE` mean never."""
 
 
 class Duty(NamedTuple):
-    """Something to be done again and again."""
+    """A periodic task."""
 
     interval_s: Callable[[], float]
     turn: Callable[[], object]
 
 
 class Upkeep:
-    """Timers over the log manager. An error in one duty is logged and its next turn comes."""
+    """Runs the periodic tasks. An error in one is logged, and it runs again when due."""
 
     def __init__(
         self,
@@ -58,31 +58,33 @@ class Upkeep:
         flush_ready: Callable[[], None],
         duties: Mapping[str, Duty],
     ) -> None:
-        """`flush_ready` lets answers leave that became ready here; `duties` are what the broker
-        has to do besides.
+        """`flush_ready` sends answers that became ready in a task; `duties` are the broker's other
+        tasks.
         """
         self._duties = duties
         self._clock = clock
         self._scheduler = scheduler
         self._flush_ready = flush_ready
-        self._told: set[str] = set()
-        self._told_partitions: set[tuple[str, TopicPartition]] = set()
+        self._reported_directories: set[str] = set()
+        self._reported_partitions: set[tuple[str, TopicPartition]] = set()
         self._reported_full: set[str] = set()
         self._logs = logs
         self._configs = configs
         self._metrics = metrics
         self._handles: dict[str, asyncio.TimerHandle] = {}
         self._timed_duties: dict[str, Callable[[], None]] = {}
-        self._wanted_again: set[str] = set()
+        self._rerun: set[str] = set()
         self._is_stopped = False
         self._lag: LoopLagSampler | None = None
 
     def start(self) -> None:
-        """Begin every duty; the interval of each is read again before every turn."""
+        """Start every task; the interval of each is read again before every run."""
         in_s = self._configs_seconds
         self._pace()
-        self._told = {one.path for one in self._logs.directories if one.failure is not None}
-        self._every("flush", lambda: FLUSH_LOOK_S, self._logs.flush_due)
+        self._reported_directories = {
+            one.path for one in self._logs.directories if one.failure is not None
+        }
+        self._every("flush", lambda: FLUSH_CHECK_S, self._logs.flush_due)
         self._every(
             "retention", lambda: in_s("log.retention.check.interval.ms"), self._retention_steps
         )
@@ -94,11 +96,11 @@ class Upkeep:
         self._every("cleaner", lambda: in_s("log.cleaner.backoff.ms"), self._clean)
         self._every("old files", lambda: DELETION_CHECK_S, self._logs.deferred_deletion.run)
         self._every("log lines", lambda: 1.0, logs.flush)
-        self._every("directories", lambda: DIRECTORY_LOOK_S, self._logs.check_directories_steps)
-        self._every("failures", lambda: 1.0, self._tell_failures)
+        self._every("directories", lambda: DIRECTORY_CHECK_S, self._logs.check_directories_steps)
+        self._every("failures", lambda: 1.0, self._report_failures)
         self._every("full disks", lambda: FULL_CHECK_S, self._watch_full)
         self._every("waiting", lambda: 1.0, self._expire_waiting)
-        self._every("producers", lambda: PRODUCER_LOOK_S, self._expire_producers)
+        self._every("producers", lambda: PRODUCER_CHECK_S, self._expire_producers)
         for name, one in self._duties.items():
             self._every(name, one.interval_s, one.turn)
         self._lag = LoopLagSampler(asyncio.get_running_loop(), self._metrics.loop_lag)
@@ -112,7 +114,7 @@ class Upkeep:
             handle.cancel()
 
     def run_now(self) -> None:
-        """A setting changed: look again at once whether something is due."""
+        """A setting changed: check at once whether something is due."""
         self._pace()
         for name in ("flush", "retention", "cleaner", "producers"):
             handle = self._handles.pop(name, None)
@@ -120,7 +122,7 @@ class Upkeep:
                 handle.cancel()
                 self._timed_duties[name]()
             else:
-                self._wanted_again.add(name)  # it is at work; then it shall look once more
+                self._rerun.add(name)  # it is running; it runs once more after that
 
     def _configs_seconds(self, key: str) -> float:
         return self._configs.get_int(key) / 1000
@@ -136,7 +138,7 @@ class Upkeep:
                 work = duty()
             except InvariantViolated:
                 raise
-            except Exception as error:  # noqa: BLE001 - the next turn may do better
+            except Exception as error:  # noqa: BLE001 - the next run may succeed
                 log.error("upkeep failed", duty=name, error=error)
                 work = None
             if isinstance(work, GeneratorType):
@@ -156,8 +158,8 @@ class Upkeep:
 
         def plan() -> None:
             wait_s = max(0.001, min(interval_s(), FOREVER_S))
-            if name in self._wanted_again:
-                self._wanted_again.discard(name)
+            if name in self._rerun:
+                self._rerun.discard(name)
                 wait_s = 0.0
             self._handles[name] = asyncio.get_running_loop().call_later(wait_s, turn)
 
@@ -170,7 +172,7 @@ class Upkeep:
             log.info("segments removed by retention", segments=removed)
 
     def _pace(self) -> None:
-        """How fast background work may be, also that which is under way."""
+        """Apply the rate limits of background work, also to work in progress."""
         self._logs.cleaner.throttle.bytes_per_s = self._configs.cleaner_limits().bytes_per_s
         self._logs.moves.throttle.bytes_per_s = self._configs.move_bytes_per_s()
 
@@ -178,27 +180,27 @@ class Upkeep:
         if self._configs.get_bool("log.cleaner.enable"):
             self._logs.run_cleaner()
 
-    def _tell_failures(self) -> None:
-        """What failed is offline until a restart: told once, and loudly."""
+    def _report_failures(self) -> None:
+        """Log each failed directory and partition once; they are offline until a restart."""
         for one in self._logs.directories:
-            if one.failure is not None and one.path not in self._told:
-                self._told.add(one.path)
+            if one.failure is not None and one.path not in self._reported_directories:
+                self._reported_directories.add(one.path)
                 log.error("log directory failed", directory=one.path, cause=str(one.failure))
         failed = {
             (one.path, partition): cause
             for one in self._logs.directories
             for partition, cause in list(one.failed_partitions.items())
         }
-        self._told_partitions &= failed.keys()
-        for key in failed.keys() - self._told_partitions:
-            self._told_partitions.add(key)
+        self._reported_partitions &= failed.keys()
+        for key in failed.keys() - self._reported_partitions:
+            self._reported_partitions.add(key)
             path, partition = key
             log.error(
                 "partition failed", partition=str(partition), directory=path, cause=failed[key]
             )
 
     def _watch_full(self) -> StepGenerator[None] | None:
-        """One line when a disk becomes full, however much it refuses, and one when that is over."""
+        """Log once when a disk is full, however many writes it refuses, and once at the end."""
         full = [one for one in self._logs.directories if one.is_full]
         return self._watch_full_steps(full) if full else None
 
@@ -223,7 +225,7 @@ class Upkeep:
                 )
 
     def _expire_waiting(self) -> None:
-        """Requests of the connection core whose own time limit has passed."""
+        """Answer requests of the connection core whose time limit has passed."""
         now_ms = self._clock.wall_ms()
         for one in self._logs.logs_with_waiting_requests():
             if one.slot.expire_waiting(now_ms, ErrorCode.REQUEST_TIMED_OUT):
@@ -234,10 +236,10 @@ class Upkeep:
 
 
 def log_end_of_move(report: MoveReport) -> None:
-    """Who asked for the move was answered when it began: how it ended is in the log."""
-    tell = log.info if report.end in (MoveEnd.MOVED, MoveEnd.CANCELLED) else log.warning
-    tell(
-        "the move of a partition ended",
+    """Log how a move ended: the client was answered when it began."""
+    write = log.info if report.end in (MoveEnd.MOVED, MoveEnd.CANCELLED) else log.warning
+    write(
+        "partition move ended",
         partition=str(report.partition),
         directory=report.target,
         outcome=report.end.value,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DATA_DIR_DEFAULT: Final = "millstream-data"
 EXIT_FAILED: Final = 1
-EXIT_STAYS_ALONE: Final = 3
+EXIT_NOT_OF_THIS_CLUSTER: Final = 3
 """Of a broker whose log directories are not for this cluster; as `broker/process.py` has it."""
 BROKERS_MAX: Final = 64
 """On one machine, each with a process of its own; more is a mistyped number."""
@@ -142,7 +142,7 @@ def _keep_as_cluster(wanted: Wanted, start: Start) -> int:
 
 
 def _stays_alone(error: Exception) -> bool:
-    return isinstance(error, StartFailed) and error.exit_code == EXIT_STAYS_ALONE
+    return isinstance(error, StartFailed) and error.exit_code == EXIT_NOT_OF_THIS_CLUSTER
 
 
 @contextmanager

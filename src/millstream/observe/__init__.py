@@ -1,4 +1,4 @@
-"""What a running broker tells about itself: counters, Prometheus text over HTTP, log lines.
+"""Observability of a running broker: counters, Prometheus text over HTTP, log lines.
 
-Hot paths only add plain integers; names, labels and text come into being at scrape time.
+Hot paths only add integers; names, labels and text are made at scrape time.
 """

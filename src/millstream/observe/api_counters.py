@@ -1,7 +1,7 @@
-"""Requests per API as plain integers, so that counting costs next to nothing.
+"""Requests per API as integers in arrays, so that counting costs next to nothing.
 
-The arrays are flat and never change their size: compiled code takes them as buffers once and adds
-to them without calling back into Python.
+The arrays are flat and of fixed size: compiled code acquires them as buffers once and adds to them
+without calling back into Python.
 """
 
 from array import array
@@ -9,7 +9,7 @@ from bisect import bisect_left
 from typing import Final
 
 API_SLOTS: Final = 128
-"""Kafka's keys end below 100. The last slot takes every key that does not fit."""
+"""Kafka's keys are below 100. The last slot is for every key that does not fit."""
 
 OTHER_API: Final = API_SLOTS - 1
 
@@ -17,7 +17,7 @@ BUCKET_BOUNDS_US: Final = (
     *(50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000),
     *(100_000, 200_000, 500_000, 1_000_000, 5_000_000),
 )
-"""Inclusive upper bounds; from one cached read to a long poll. Slower goes to the last bucket."""
+"""Inclusive upper bounds, from a cached read to a long poll. The last bucket is for slower ones."""
 
 BUCKETS: Final = len(BUCKET_BOUNDS_US) + 1
 
@@ -25,8 +25,8 @@ BUCKETS: Final = len(BUCKET_BOUNDS_US) + 1
 class ApiCounters:
     """Counters of one broker, indexed by API key.
 
-    `latency_counts[api_key * BUCKETS + n]` counts the answers of bucket `n` alone; the sums that
-    Prometheus wants are made when it asks.
+    `latency_counts[api_key * BUCKETS + n]` counts the answers of bucket `n` only; the cumulative
+    counts of Prometheus are computed at scrape time.
     """
 
     __slots__ = ("bytes_in", "bytes_out", "errors", "latency_counts", "latency_sum_us", "requests")
@@ -54,8 +54,8 @@ class ApiCounters:
         bytes_out: int,
         errors: int,
     ) -> None:
-        """Count requests that were answered together, each after the same time."""
-        # A negative key would count from the end, a large one would raise.
+        """Count requests that were answered together, each with the same latency."""
+        # A negative key would index from the end, a large one would raise.
         if not 0 <= api_key < OTHER_API:
             api_key = OTHER_API
         self.requests[api_key] += requests

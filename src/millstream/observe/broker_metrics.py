@@ -1,7 +1,7 @@
-"""Everything a broker counts, under the names an operator sees.
+"""The metrics of a broker, by the names that operators see.
 
-Hot paths touch integers only (`apis`, `connections`); the rest is asked for at scrape time
-through callbacks, so a topic or a partition costs nothing while nobody looks.
+Hot paths touch integers only (`apis`, `connections`); the rest is read at scrape time through
+callbacks, so a topic or a partition costs nothing between scrapes.
 """
 
 from array import array
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from millstream.observe.exposition import TextFormat
 
 REASONS_MAX: Final = 32
-"""Different reasons counted by name: each is a time series, and their text is chosen elsewhere."""
+"""Reasons counted by name: each is a time series, and callers choose their text."""
 
 OTHER_REASON: Final = "other"
 
@@ -36,7 +36,7 @@ class TopicTotals(NamedTuple):
 
 
 class ConnectionCounters:
-    """Connections of clients, from being accepted to being closed."""
+    """Counters of client connections, accepted to closed."""
 
     __slots__ = ("accepted", "closed_by_reason", "open", "refused_by_reason")
 
@@ -52,7 +52,7 @@ class ConnectionCounters:
         self.open += 1
 
     def closed(self, reason: str) -> None:
-        """A kept connection ended; `reason` is one of a few fixed words, not a text."""
+        """A kept connection ended; `reason` is one of a few fixed words."""
         self.open -= 1
         _count(self.closed_by_reason, reason)
 
@@ -68,7 +68,7 @@ def _count(counts: dict[str, int], reason: str) -> None:
 
 
 class BrokerMetrics(Registry):
-    """One per broker. `apis`, `connections` and `loop_lag` are fed; the rest is registered."""
+    """One per broker. `apis`, `connections` and `loop_lag` are counted; the rest is registered."""
 
     def __init__(self, process: ProcessFacts | None = None) -> None:
         super().__init__()
@@ -88,8 +88,8 @@ class BrokerMetrics(Registry):
         )
 
     def exposition(self, text_format: "TextFormat") -> Iterator[bytes]:
-        """Everything as text, piece by piece."""
-        from millstream.observe.exposition import render  # nothing that a start needs
+        """All metrics as text, in chunks."""
+        from millstream.observe.exposition import render  # not needed at start
 
         return render(self, text_format)
 
@@ -109,10 +109,10 @@ class BrokerMetrics(Registry):
     def _register_apis(self) -> None:
         apis = self.apis
         for name, help_text, counts in (
-            ("requests_total", "Requests that were answered", apis.requests),
-            ("request_errors_total", "Error codes in answers", apis.errors),
-            ("request_bytes_total", "Bytes of requests with their frames", apis.bytes_in),
-            ("response_bytes_total", "Bytes of answers with their frames", apis.bytes_out),
+            ("requests_total", "Requests answered", apis.requests),
+            ("request_errors_total", "Error codes in responses", apis.errors),
+            ("request_bytes_total", "Bytes of requests, frames included", apis.bytes_in),
+            ("response_bytes_total", "Bytes of responses, frames included", apis.bytes_out),
         ):
             self.register_labelled(
                 name,
@@ -123,14 +123,14 @@ class BrokerMetrics(Registry):
             )
         self.register_labelled(
             "request_latency_seconds",
-            "From the whole request received to its answer handed to the socket, waiting included",
+            "From the complete request received to its response passed to the socket, with waits",
             self._latencies,
             kind=Kind.HISTOGRAM,
             label_names=["api"],
         )
 
     def _seen(self) -> list[tuple[int, str]]:
-        """(key, name) of every API that was used; ninety that never were would say nothing."""
+        """(key, name) of every API that was used; the ninety others are left out."""
         return [(key, _api_name(key)) for key, count in enumerate(self.apis.requests) if count]
 
     def _per_api(self, counts: "array[int]") -> Readings:
@@ -144,13 +144,13 @@ class BrokerMetrics(Registry):
 
     def _register_connections(self) -> None:
         counters = self.connections
-        self.register_gauge("connections", "Connections open now", lambda: counters.open)
+        self.register_gauge("connections", "Open connections", lambda: counters.open)
         self.register_counter(
             "connections_accepted_total", "Connections accepted", lambda: counters.accepted
         )
         for name, help_text, counts in (
-            ("connections_closed_total", "Connections ended", counters.closed_by_reason),
-            ("connections_refused_total", "Connections not let in", counters.refused_by_reason),
+            ("connections_closed_total", "Connections closed", counters.closed_by_reason),
+            ("connections_refused_total", "Connections refused", counters.refused_by_reason),
         ):
             self.register_labelled(
                 name,
@@ -164,13 +164,15 @@ class BrokerMetrics(Registry):
         lag = self.loop_lag
         self.register_labelled(
             "loop_lag_seconds",
-            "How late the event loop ran a timer",
+            "Delay of the event loop's timers",
             lambda: [((), lag.distribution())],
             kind=Kind.HISTOGRAM,
             label_names=[],
         )
         self.register_gauge(
-            "loop_lag_max_seconds", "The worst lag of the last one to two minutes", lag.max_s
+            "loop_lag_max_seconds",
+            "Largest event-loop lag of the last one to two minutes",
+            lag.max_s,
         )
 
     def _register_process(self, process: ProcessFacts) -> None:
@@ -182,7 +184,7 @@ class BrokerMetrics(Registry):
         ):
             self.register_gauge(f"process_{name}", help_text, read)
         self.register_counter(
-            "process_cpu_seconds_total", "Processor time, user and system", process.cpu_s
+            "process_cpu_seconds_total", "CPU time, user and system", process.cpu_s
         )
 
 
@@ -196,7 +198,7 @@ def _by_reason(counts: dict[str, int]) -> Readings:
 
 def _api_name(key: int) -> str:
     """Kafka's name of the API: `ListOffsets`."""
-    # At scrape time, not at start.
+    # Imported at scrape time, not at start.
     from millstream.wire.api_keys import APIS, ApiKey
     from millstream.wire.catalogue import api_name
 

@@ -1,8 +1,8 @@
 """`/metrics`, `/health` and `/ready` over HTTP, in the broker's own loop.
 
-Small enough to reason about and without a dependency: reading only, no bodies, a bounded number
-of connections, each with a bounded head and a bounded time. An answer is written piece by piece as
-the peer takes it, and the loop serves Kafka clients between two pieces.
+Small and without a dependency: read-only, no request bodies, a bounded number of connections, each
+with a bounded head and bounded times. A response is written in chunks as the peer reads it, and the
+loop serves Kafka clients between two chunks.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ IDLE_S: Final = 120.0
 """An open connection without a request; longer than the usual scrape interval of 15 to 60 s."""
 
 REQUEST_S: Final = 10.0
-"""For a request's head to arrive once it began, and for each piece of an answer to be taken."""
+"""For a request's head to arrive once it began, and for the peer to read each chunk."""
 
 LINGER_S: Final = 1.0
 """For a peer to close its side after the last answer."""
@@ -42,7 +42,7 @@ _REASONS: Final = {
 
 
 class Answer(NamedTuple):
-    """What to send: a short text, or a body in pieces."""
+    """What to send: a short text, or a body in chunks."""
 
     status: int
     body: bytes | Iterator[bytes]
@@ -51,17 +51,17 @@ class Answer(NamedTuple):
 
 
 def answer_to(server: "ObserveServer", request: Request) -> Answer:
-    """What a request gets."""
+    """The response to a request."""
     if request.path not in ("/metrics", "/health", "/ready"):
-        return Answer(404, b"there is /metrics, /health and /ready\n")
+        return Answer(404, b"the paths are /metrics, /health and /ready\n")
     if request.method not in ("GET", "HEAD"):
-        return Answer(405, b"only GET and HEAD\n", allow="GET, HEAD")
+        return Answer(405, b"only GET and HEAD are supported\n", allow="GET, HEAD")
     if request.path == "/health":
         return Answer(200, b"ok\n")
     if request.path == "/ready":
         reason = server.why_not_ready()
-        told = "ready" if reason is None else f"not ready: {reason}"
-        return Answer(200 if reason is None else 503, f"{told}\n".encode(errors="replace"))
+        text = "ready" if reason is None else f"not ready: {reason}"
+        return Answer(200 if reason is None else 503, f"{text}\n".encode(errors="replace"))
     text_format = choose_format(request.accept)
     return Answer(200, server.metrics.exposition(text_format), text_format.value)
 
@@ -75,15 +75,15 @@ class HttpConnection(asyncio.Protocol):
         self._buffer = bytearray()
         self._requests: deque[Request | BadRequest] = deque()
         self._is_input_over = False
-        """Nothing more is read: the peer's end, a bad request, or one that asked to close."""
+        """Nothing more is read: end of file, a bad request, or one with `Connection: close`."""
         self._has_peer_ended = False
-        self._pieces: Iterator[bytes] | None = None
-        """What is left of the answer under way."""
+        self._chunks: Iterator[bytes] | None = None
+        """The rest of the response in progress."""
         self._is_chunked = False
         self._is_last = False
-        """The connection closes after the answer under way."""
+        """The connection closes after the response in progress."""
         self._is_full = False
-        """The peer does not take what was written."""
+        """The peer does not read what was written."""
         self._step: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport
@@ -100,7 +100,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._server.connections.discard(self)
-        self._pieces = None
+        self._chunks = None
         self._requests.clear()
         for handle in (self._timer, self._step):
             if handle is not None:
@@ -109,16 +109,16 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_input_over:
             return
-        if not self._buffer and self._pieces is None:
+        if not self._buffer and self._chunks is None:
             self._expect(REQUEST_S)
         self._buffer += data
         self._take_requests()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it may still read, so answers under way are finished."""
+        """The peer sends no more; it may still read, so responses in progress are finished."""
         self._has_peer_ended = True
         self._end_input()
-        return self._pieces is not None or bool(self._requests)
+        return self._chunks is not None or bool(self._requests)
 
     def pause_writing(self) -> None:
         self._is_full = True
@@ -143,10 +143,10 @@ class HttpConnection(asyncio.Protocol):
         except BadRequest as error:
             self._requests.append(error)
             self._end_input()
-        # Not reading is the answer to a peer that sends requests and takes no answers.
+        # Stop reading from a peer that sends requests and does not read responses.
         if len(self._requests) >= REQUESTS_QUEUED_MAX:
             self._transport.pause_reading()
-        if self._pieces is None:
+        if self._chunks is None:
             self._next_request()
 
     def _end_input(self) -> None:
@@ -174,7 +174,7 @@ class HttpConnection(asyncio.Protocol):
         self._is_chunked = not isinstance(answer.body, bytes) and not is_old
         self._is_last = request is None or not request.keeps_open
         if not isinstance(answer.body, bytes) and is_old:
-            self._is_last = True  # HTTP/1.0 knows the end of such a body by the connection's
+            self._is_last = True  # in HTTP/1.0 such a body ends with the connection
         if self._is_last:
             self._end_input()
             self._requests.clear()
@@ -182,7 +182,7 @@ class HttpConnection(asyncio.Protocol):
         if request is not None and request.method == "HEAD":
             self._is_chunked = False
             body = iter(())
-        self._pieces = body
+        self._chunks = body
         self._go_on()
 
     def _head(self, answer: Answer) -> bytes:
@@ -201,29 +201,29 @@ class HttpConnection(asyncio.Protocol):
         return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
     def _go_on_soon(self) -> None:
-        if self._step is None and self._pieces is not None and not self._is_full:
+        if self._step is None and self._chunks is not None and not self._is_full:
             self._step = self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Write one piece, then let the loop serve others."""
+        """Write one chunk, then let the loop serve others."""
         self._step = None
-        if self._pieces is None or self._is_full or self._transport.is_closing():
+        if self._chunks is None or self._is_full or self._transport.is_closing():
             return
         self._expect(REQUEST_S)
-        piece = next(self._pieces, None)
-        if piece is None:
+        chunk = next(self._chunks, None)
+        if chunk is None:
             self._end_answer()
             return
-        if self._is_chunked and piece:  # a chunk without bytes would be the end
-            piece = b"%x\r\n%b\r\n" % (len(piece), piece)
-        if piece:
-            self._transport.write(piece)
+        if self._is_chunked and chunk:  # a chunk without bytes would be the end
+            chunk = b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        if chunk:
+            self._transport.write(chunk)
         self._go_on_soon()
 
     def _end_answer(self) -> None:
         if self._is_chunked:
             self._transport.write(b"0\r\n\r\n")
-        self._pieces = None
+        self._chunks = None
         if self._is_last:
             self._end_connection()
             return
@@ -231,7 +231,7 @@ class HttpConnection(asyncio.Protocol):
         self._take_requests()
 
     def _end_connection(self) -> None:
-        """Say the end and wait a moment for the peer's.
+        """Close our side and wait a moment for the peer to close its own.
 
         Closing at once while the peer still sends makes the kernel reset the connection, and the
         reset can overtake the answer.
@@ -242,12 +242,12 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
             self._expect(LINGER_S if is_taken else REQUEST_S)
         else:
-            self._transport.close()  # its timer stays: a peer that takes nothing is dropped
+            self._transport.close()  # its timer stays: a peer that reads nothing is dropped
 
     # -- time
 
     def _expect(self, within_s: float) -> None:
-        """Drop the connection unless it goes on within this time."""
+        """Drop the connection unless it makes progress within this time."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(within_s, self.abort)

@@ -1,7 +1,7 @@
-"""The request side of HTTP/1.1, as far as a scraper needs it; pure, bytes in, requests out.
+"""Parses HTTP/1.1 requests, as far as a scraper needs it; pure, bytes in, requests out.
 
 Strict on purpose: a request with a body, folded headers or bare newlines is refused and its
-connection closed, so there is nothing a proxy in front could read differently than we do.
+connection closed, so that no proxy in front could parse it differently.
 """
 
 import re
@@ -18,7 +18,7 @@ _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~\x80-\
 
 
 class BadRequest(Exception):
-    """Bytes that are no request we take; carries the status to answer with before closing."""
+    """Bytes that are no acceptable request; has the status to answer with before closing."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -60,7 +60,7 @@ def _parse(head: bytes) -> Request:
         raise BadRequest(400, "bad request line")
     method, target, major, minor = matched.groups()
     if major != b"1":
-        raise BadRequest(505, "HTTP/1.1 is spoken here")
+        raise BadRequest(505, "only HTTP/1 is supported")
     if len(lines) > HEADERS_MAX:
         raise BadRequest(431, "too many headers")
     headers = _headers(lines)
@@ -68,7 +68,7 @@ def _parse(head: bytes) -> Request:
     if not is_http_1_0 and "host" not in headers:
         raise BadRequest(400, "no Host header")
     if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-        raise BadRequest(413, "a request has no body here")
+        raise BadRequest(413, "request bodies are not supported")
     options = [one.strip() for one in headers.get("connection", "").lower().split(",")]
     return Request(
         method=method.decode(),

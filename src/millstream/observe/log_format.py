@@ -1,7 +1,7 @@
 """Log records as text: one line for people, or one JSON object for machines.
 
-Whatever a client can choose (ids, topic names, error texts) is escaped, so that nobody can write
-log lines of his own or move the terminal's cursor.
+Everything a client can choose (ids, topic names, error texts) is escaped, so that no client can
+forge log lines or move the terminal's cursor.
 """
 
 import logging
@@ -14,7 +14,7 @@ FIELDS_ATTRIBUTE: Final = "millstream_fields"
 """Where a LogRecord carries its fields."""
 
 VALUE_LENGTH_MAX: Final = 1000
-"""A client's text in a log line is cut here: it may be as long as a frame."""
+"""A client's text in a log line is truncated: it may be as long as a frame."""
 
 LEVEL_NAMES: Final = {5: "TRACE", 10: "DEBUG", 20: "INFO", 30: "WARN", 40: "ERROR", 50: "FATAL"}
 """Kafka's names, as DescribeConfigs shows them for a broker's loggers."""
@@ -32,7 +32,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _shown(name: str, value: object) -> str | int | float | bool | None:
-    """The value as JSON and people may see it."""
+    """The value as it is logged, with secrets hidden."""
     if isinstance(value, Secret) or is_sensitive(name):
         return HIDDEN
     if value is None or isinstance(value, bool | int | float):
@@ -45,7 +45,7 @@ def _shown(name: str, value: object) -> str | int | float | bool | None:
 
 
 def escape_line(text: str) -> str:
-    """The text with everything that is not printable written as an escape."""
+    """The text with characters that are not printable escaped."""
     if text.isprintable():
         return text
     return "".join(
@@ -54,7 +54,7 @@ def escape_line(text: str) -> str:
 
 
 def _quoted(value: object) -> str:
-    """A value that stays one word of a line."""
+    """The value, quoted unless it is one word."""
     text = escape_line(str(value))
     if text and not any(one in ' "=\\' for one in text):
         return text
@@ -64,7 +64,7 @@ def _quoted(value: object) -> str:
 class HumanFormatter(logging.Formatter):
     """`2026-01-02 03:04:05.678 INFO  broker.server: message key=value`, UTC.
 
-    With a node `[2]` stands before the logger.
+    With a node, `[2]` is before the logger.
     """
 
     def __init__(self, node: int | None = None) -> None:
@@ -99,7 +99,7 @@ class JsonFormatter(logging.Formatter):
     def __init__(self, node: int | None = None) -> None:
         super().__init__()
         self._node: dict[str, object] = {} if node is None else {"node": node}
-        from json import JSONEncoder  # only who wants JSON pays for it
+        from json import JSONEncoder  # imported only if JSON is used
 
         self._encode = JSONEncoder(ensure_ascii=True).encode
 

@@ -1,8 +1,8 @@
-"""Standard error for an event loop: a reader that stops reading must not stop the broker.
+"""Non-blocking standard error: a reader that stops reading must not stop the broker.
 
-A descriptor is asked before every write whether it takes more without waiting. What it does not
-take is kept, up to a limit, and written with the next line; beyond the limit lines are dropped and
-their number is told. There is no thread, so a process that ends at once has written its last line.
+Before every write the descriptor is polled for writability. What it does not accept is kept, up to
+a limit, and written with the next line; beyond the limit lines are dropped and their number is
+logged. There is no thread, so a process that ends abruptly has written its last line.
 """
 
 import logging
@@ -12,17 +12,17 @@ from collections import deque
 from typing import Final
 
 BACKLOG_BYTES_MAX: Final = 1024 * 1024
-"""Lines kept for a reader that is slow; a burst of a few thousand."""
+"""Lines kept for a slow reader: a burst of a few thousand."""
 
 _CLOSE_WAIT_MS: Final = 250
 _CLOSE_WAITS_MAX: Final = 4
-"""A stopping process waits that often for a slow reader, then it ends without it."""
+"""How often a stopping process waits for a slow reader before it ends."""
 
 _STANDARD_ERROR: Final = 2
 
 
 class LineStream:
-    """A descriptor that is written line by line and never waited for."""
+    """Writes lines to a descriptor without ever waiting for it."""
 
     def __init__(self, descriptor: int, *, backlog_bytes_max: int = BACKLOG_BYTES_MAX) -> None:
         self._descriptor = descriptor
@@ -41,14 +41,14 @@ class LineStream:
             self._dropped += 1
             return
         if self._dropped:
-            note = b"(%d log lines were dropped: nobody read them)\n" % self._dropped
+            note = b"(%d log lines were dropped: the reader was too slow)\n" % self._dropped
             self._keep(note)
             self._dropped = 0
         self._keep(data)
         self.flush()
 
     def flush(self, *, waits_max: int = 0) -> None:
-        """Write what the descriptor takes; waiting is for the end of the process only."""
+        """Write what the descriptor accepts; waiting is for the end of the process only."""
         while self._backlog:
             if self._is_ready(0):
                 if not self._write_some():
@@ -62,16 +62,16 @@ class LineStream:
         return any(events & select.POLLOUT for _, events in self._poll.poll(wait_ms))
 
     def _write_some(self) -> bool:
-        """One write; False when the descriptor takes no more after all."""
+        """One write; False if the descriptor accepts no more after all."""
         data = self._backlog.popleft()
         try:
-            # A pipe that is ready has room for so much; more at once could wait.
+            # A pipe that is ready has room for this much; more could block.
             written = os.write(self._descriptor, data[: select.PIPE_BUF])
         except BlockingIOError:
             self._backlog.appendleft(data)
             return False
         except OSError:
-            # Nobody is there to be told, and logging must not end what it reports on.
+            # There is nowhere to report it, and logging must not end the process.
             written = len(data)
         self._backlog_bytes -= written
         if written < len(data):
@@ -97,7 +97,7 @@ class LineHandler(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Write what was kept back; cheap when there is nothing."""
+        """Write what was kept; cheap if there is nothing."""
         self.acquire()
         try:
             self._stream.flush()

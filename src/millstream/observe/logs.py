@@ -4,8 +4,8 @@
     log.info("partition created", topic=name, partition=index)
     log.error("request failed", api=name, error=error)      # with the error's trace
 
-Loggers do nothing until the program calls `configure`: a broker inside somebody's tests leaves
-that process's logging alone. Nothing on a hot path logs; what clients can repeat at will goes
+Loggers do nothing until the program calls `configure`: a broker inside a test process does not
+change that process's logging. Nothing on a hot path logs; what clients can repeat at will goes
 through `Repeated`.
 """
 
@@ -43,7 +43,7 @@ __all__ = [
 
 OUR_ROOT: Final = "millstream"
 ROOT_NAME: Final = "root"
-"""What Kafka calls the logger above all others."""
+"""Kafka's name of the root logger."""
 
 REPEATED_KEYS_MAX: Final = 1024
 """Keys whose last line is remembered; a client that makes up names cannot fill the memory."""
@@ -51,12 +51,12 @@ REPEATED_KEYS_MAX: Final = 1024
 _LEVELS: Final = {name: number for number, name in LEVEL_NAMES.items()} | {"WARNING": 30}
 
 
-# Without a handler of ours or of the program, warnings would go to standard error all the same.
+# Without any handler, the logging module would write warnings to standard error.
 logging.getLogger(OUR_ROOT).addHandler(logging.NullHandler())
 
 
 class UnknownLogger(OperatingError):
-    """A level was to be set on a logger that nobody has."""
+    """A level was to be set on a logger that does not exist."""
 
 
 class UnknownLogLevel(OperatingError):
@@ -64,12 +64,12 @@ class UnknownLogLevel(OperatingError):
 
 
 class LogFormat(StrEnum):
-    """How lines look."""
+    """The format of log lines."""
 
     HUMAN = "human"
     JSON = "json"
     AUTO = "auto"
-    """Human on a terminal, JSON elsewhere."""
+    """Human on a terminal, else JSON."""
 
 
 def fields(**values: object) -> dict[str, object]:
@@ -80,7 +80,7 @@ def fields(**values: object) -> dict[str, object]:
 class Log:
     """A logger whose keyword arguments are the line's fields.
 
-    A field named `error` that is an exception brings its trace along at level error.
+    A field named `error` that is an exception adds its traceback at level error.
     """
 
     __slots__ = ("_logger",)
@@ -89,7 +89,7 @@ class Log:
         self._logger = logger
 
     def is_enabled(self, level: int) -> bool:
-        """Whether a line of this level goes anywhere; for fields that cost something to make."""
+        """Whether lines of this level are written; for fields that are expensive to compute."""
         return self._logger.isEnabledFor(level)
 
     def debug(self, message: str, **values: object) -> None:
@@ -105,12 +105,12 @@ class Log:
         self.write(logging.ERROR, message, values)
 
     def write(self, level: int, message: str, values: dict[str, Any]) -> None:
-        """A line of any level; the named methods are this one."""
+        """Write a line of any level; the named methods use this."""
         if not self._logger.isEnabledFor(level):
             return
         error = values.get("error") if level >= logging.ERROR else None
         trace = error if isinstance(error, BaseException) else None
-        # Three frames up is whoever called debug(), info(), ...
+        # Three frames up is the caller of debug(), info(), ...
         self._logger.log(
             level, message, exc_info=trace, extra={FIELDS_ATTRIBUTE: values}, stacklevel=3
         )
@@ -124,7 +124,7 @@ def get_logger(name: str) -> Log:
 class Repeated:
     """Warnings that clients or a failing disk can cause at any rate: one per key and interval.
 
-    The next line of the key says how many were left out.
+    The next line of the key has the number of suppressed ones.
     """
 
     def __init__(self, log: Log, clock: Clock, *, interval_s: float = 10.0) -> None:
@@ -161,9 +161,9 @@ def configure(
 ) -> LineHandler:
     """Send the lines of the whole process to standard error; replaces an earlier handler of ours.
 
-    For programs, not for libraries: it takes the root logger, so that asyncio's and other
-    libraries' lines come in the same form. `node` is in every line: whose it is, where several
-    brokers write to one terminal or file.
+    For programs, not for libraries: it configures the root logger, so that asyncio's and other
+    libraries' lines have the same format. `node` is in every line: it identifies the broker if
+    several write to one terminal or file.
     """
     number = _level_number(level)
     if log_format is LogFormat.AUTO:
@@ -181,7 +181,7 @@ def configure(
 
 
 def flush() -> None:
-    """Write what standard error did not take so far; call it now and then (once a second)."""
+    """Write what standard error did not accept so far; call it regularly (once a second)."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LineHandler):
             handler.flush()
@@ -196,12 +196,12 @@ def logger_levels() -> dict[str, str]:
 
 
 def set_logger_level(name: str, level: str) -> None:
-    """Change a level at run time; loggers below follow unless they have their own."""
+    """Change a level at run time; child loggers inherit it unless they have their own."""
     _existing(name).setLevel(_level_number(level))
 
 
 def reset_logger_level(name: str) -> None:
-    """Back to the level of the logger above; the root has none above and goes back to INFO."""
+    """Back to the level of the parent logger; the root logger goes back to INFO."""
     logger = _existing(name)
     logger.setLevel(logging.INFO if logger is logging.root else logging.NOTSET)
 
@@ -213,7 +213,7 @@ def _is_ours(name: str) -> bool:
 def _existing(name: str) -> logging.Logger:
     if name == ROOT_NAME:
         return logging.getLogger()
-    # Not getLogger for any name: it would make the logger, and a client could make many.
+    # Not getLogger for any name: it would create the logger, and a client could create many.
     if not _is_ours(name) or name not in logging.root.manager.loggerDict:
         raise UnknownLogger(f"there is no logger {name}")
     return logging.getLogger(name)

@@ -1,4 +1,4 @@
-"""How late the event loop is: the one figure that says whether a broker is overloaded."""
+"""Event-loop lag: the one figure that shows whether a broker is overloaded."""
 
 import asyncio
 from array import array
@@ -13,7 +13,7 @@ _WINDOW_S: Final = 60.0
 
 
 class LoopLag:
-    """Samples of how long after its time a timer ran."""
+    """Samples of how late timers ran."""
 
     def __init__(self) -> None:
         self._counts = array("q", bytes(8 * BUCKETS))
@@ -23,7 +23,7 @@ class LoopLag:
         self._former_max_us = 0
 
     def observe(self, lag_us: int, *, now_s: float) -> None:
-        """One sample, taken at `now_s` of any clock that only grows."""
+        """One sample, taken at `now_s` of any monotonic clock."""
         lag_us = max(lag_us, 0)
         if now_s - self._window_start_s >= _WINDOW_S:
             is_recent = now_s - self._window_start_s < 2 * _WINDOW_S
@@ -38,7 +38,7 @@ class LoopLag:
         return Distribution(BOUNDS_S, self._counts, self._sum_us / 1e6)
 
     def max_s(self) -> float:
-        """The worst of the last one to two minutes: no scrape can miss or clear it."""
+        """The largest of the last one to two minutes: no scrape can miss or clear it."""
         return max(self._max_us, self._former_max_us) / 1e6
 
 

@@ -1,4 +1,4 @@
-"""What the kernel knows about this process. Not in a simulation: there it is handed in as None."""
+"""Resource usage of this process, from the kernel. None in a simulation."""
 
 import os
 from typing import Final, Protocol
@@ -7,7 +7,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessFacts(Protocol):
-    """Memory, descriptors and processor time of the process that is observed."""
+    """Memory, descriptors and CPU time of the process."""
 
     def resident_bytes(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""Secrets that cannot be written down by accident."""
+"""Secrets that cannot be logged by accident."""
 
 import hmac
 import re
@@ -27,7 +27,7 @@ class Secret:
         return self._value
 
     def __eq__(self, other: object) -> bool:
-        # In constant time: how long a comparison takes would tell how far a guess is right.
+        # In constant time: the duration would reveal how much of a guess is right.
         if isinstance(other, Secret):
             return hmac.compare_digest(self._value.encode(), other._value.encode())
         return NotImplemented

@@ -1,7 +1,7 @@
-"""Metrics as names with a callback each: nothing is computed until somebody asks.
+"""Metrics as names with a callback each: nothing is computed before a scrape.
 
-A callback runs on the loop's thread at scrape time and must not block. One that fails leaves its
-own family out and is counted; the others are still told.
+A callback runs on the loop's thread at scrape time and must not block. If one fails its own family
+is left out and the failure is counted; the others are still reported.
 """
 
 import re
@@ -42,7 +42,7 @@ Value = float | Distribution
 Labels = tuple[str, ...]
 Readings = Iterable[tuple[Labels, Value]]
 Batch = Sequence[tuple[Labels, Value]]
-"""What is read without giving others their turn; empty where it was only searched."""
+"""What is read in one step; empty if a step found no values."""
 
 
 class Family(NamedTuple):
@@ -54,11 +54,11 @@ class Family(NamedTuple):
     label_names: Labels
     read: Callable[[], Readings]
     read_stepwise: Callable[[], Iterable[Batch]] | None = None
-    """Instead of `read`, for what is too much to be read at once."""
+    """Instead of `read`, if there are too many values to read at once."""
 
 
 class Registry:
-    """The families of one process, told in the order of their names."""
+    """The families of one process, reported in the order of their names."""
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}
@@ -100,7 +100,7 @@ class Registry:
     ) -> None:
         """A gauge with more values than can be read at once.
 
-        `read` gives them in batches of a few hundred; others have their turn between two, and may
+        `read` gives them in batches of a few hundred; requests are served between two, and may
         change what is read.
         """
         self._add(Family(name, Kind.GAUGE, help_text, tuple(label_names), tuple, read))
@@ -112,7 +112,7 @@ class Registry:
         if not _NAME.fullmatch(name) or not all(map(_NAME.fullmatch, family.label_names)):
             raise ValueError(f"not a metric's name or labels: {name} {family.label_names}")
         if (family.kind is Kind.COUNTER) is not name.endswith("_total"):
-            raise ValueError(f"counters, and they alone, end with _total: {name}")
+            raise ValueError(f"counters, and only counters, end with _total: {name}")
         if name in self._families:
             raise ValueError(f"{name} is registered twice")
         self._families[name] = family._replace(name=name)
@@ -138,7 +138,7 @@ class Registry:
         """The family's values in one batch or in several; they end when its callback fails."""
         stepwise = family.read_stepwise
         if stepwise is None:
-            # At once: what is read may change between two pieces of the text.
+            # At once: what is read may change between two chunks of the text.
             yield self._guarded(lambda: list(family.read()), [], name=family.name)
             return
         nothing: Iterator[Batch] = iter(())
@@ -152,7 +152,7 @@ class Registry:
     def _guarded(self, work: Callable[[], T], instead: T, *, name: str) -> T:
         try:
             return work()
-        except Exception as error:  # noqa: BLE001 - a scrape tells what it can
+        except Exception as error:  # noqa: BLE001 - a scrape reports what it can
             self._failed_reads += 1
-            log.warning("reading a metric failed", metric=name, error=error)
+            log.warning("cannot read metric", metric=name, error=error)
             return instead

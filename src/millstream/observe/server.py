@@ -1,6 +1,6 @@
-"""The port on which a broker answers HTTP; what speaks HTTP is loaded with the first connection.
+"""The HTTP port of a broker; the HTTP modules are imported with the first connection.
 
-A start is measured in tenths of a second, and many brokers are never asked.
+A start is measured in tenths of a second, and many brokers are never scraped.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = get_logger("millstream.observe.server")
 
 CONNECTIONS_MAX: Final = 32
-"""A few scrapers and probes; what comes above is told to come later."""
+"""A few scrapers and probes; further connections get status 503."""
 
 
 class ObserveServer:
@@ -44,15 +44,15 @@ class ObserveServer:
         self._listener: Listener | None = None
 
     async def start(self, *, host: str, port: int) -> int:
-        """Listen; the port, which the system chose when 0 was asked for."""
+        """Listen; returns the port, which the system chooses for 0."""
         self._listener = await self._network.listen(self._connection, host=host, port=port)
         log.info("serving metrics", host=host, port=self._listener.port)
         return self._listener.port
 
-    async def start_somewhere(self, *, host: str, port: int) -> int | None:
-        """Listen on this port if it is free, else on another; None where that fails as well.
+    async def start_on_any_port(self, *, host: str, port: int) -> int | None:
+        """Listen on this port if it is free, else on another; None if that fails as well.
 
-        For a port that nobody asked for: a broker starts without it.
+        For a default port: a broker starts without it.
         """
         for wanted in (port, 0):
             try:
@@ -63,7 +63,7 @@ class ObserveServer:
         return None
 
     async def close(self) -> None:
-        """Stop listening and drop every connection: a scraper comes again anyway."""
+        """Stop listening and drop every connection: scrapers reconnect."""
         if self._listener is not None:
             self._listener.close()
             for connection in list(self.connections):

@@ -135,7 +135,7 @@ class ReplicaBroker:
             network=node.network,
             hooks=ExchangeHooks(
                 after_commit=self._wake_readers,
-                reading_failed=self.logs.on_read_error,
+                on_read_error=self.logs.on_read_error,
             ),
         )
         self._join_cluster()

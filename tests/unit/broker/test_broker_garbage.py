@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from millstream.broker import garbage
-from millstream.broker.garbage import LOOKS_PUT_OFF_MAX, WHOLE_LOOKS_EVERY, Garbage
+from millstream.broker.garbage import CHECKS_POSTPONED_MAX, FULL_COLLECTION_EVERY, Garbage
 
 
 class Noted:
@@ -32,20 +32,20 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
 
 
 def test_in_somebody_elses_process_nothing_is_touched(noted: Noted) -> None:
-    noted.garbage.look()
-    noted.garbage.put_aside()
+    noted.garbage.collect_if_due()
+    noted.garbage.freeze()
     assert noted.take() == []
 
 
 def test_a_look_is_at_what_came_since_the_last(noted: Noted) -> None:
     noted.garbage.begin()
     assert noted.take() == ["threshold", "freeze"]
-    noted.garbage.look()
+    noted.garbage.collect_if_due()
     assert noted.take() == ["collect", "freeze"]
     noted.passes = garbage.YOUNG_PASSES_MIN - 1
-    noted.garbage.look()
+    noted.garbage.collect_if_due()
     assert noted.take() == []
-    noted.garbage.put_aside()
+    noted.garbage.freeze()
     assert noted.take() == ["freeze"]
 
 
@@ -53,10 +53,10 @@ def test_large_requests_put_a_look_off_but_not_for_ever(noted: Noted) -> None:
     noted.garbage.begin()
     noted.take()
     noted.is_busy = True
-    for _ in range(LOOKS_PUT_OFF_MAX):
-        noted.garbage.look()
+    for _ in range(CHECKS_POSTPONED_MAX):
+        noted.garbage.collect_if_due()
     assert noted.take() == []
-    noted.garbage.look()
+    noted.garbage.collect_if_due()
     assert noted.take() == ["collect", "freeze"]
 
 
@@ -64,6 +64,6 @@ def test_once_in_a_while_everything_is_looked_at(noted: Noted) -> None:
     noted.garbage.begin()
     noted.passes = 0
     noted.take()
-    for _ in range(WHOLE_LOOKS_EVERY):
-        noted.garbage.look()
+    for _ in range(FULL_COLLECTION_EVERY):
+        noted.garbage.collect_if_due()
     assert noted.take() == ["unfreeze", "collect", "freeze"]

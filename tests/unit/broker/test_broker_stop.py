@@ -35,7 +35,7 @@ class Stuck:
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stuck]:
     found = Stuck()
-    monkeypatch.setattr(produce, "_check_elsewhere", found.check)
+    monkeypatch.setattr(produce, "_check_in_worker_thread", found.check)
     yield found
     found.go_on.set()
 

@@ -125,7 +125,7 @@ class Member:
             raise NotController
         return self.controller
 
-    async def pulled(self, request: PullMetadataRequest) -> PullMetadataResponse:
+    async def pull_metadata(self, request: PullMetadataRequest) -> PullMetadataResponse:
         return PullMetadataResponse(version=request.version + 1)
 
     async def create_missing(self, wanted: Sequence[NewTopic]) -> dict[str, ErrorCode]:
@@ -262,7 +262,7 @@ def test_missing_topics_are_created_wherever_the_controller_is() -> None:
 
 def test_settings_of_any_broker_are_the_controllers_in_a_cluster() -> None:
     assert check_broker_name("7", None) == 7
-    with pytest.raises(InvalidConfigRequest, match="ask that one"):
+    with pytest.raises(InvalidConfigRequest, match="send the request to that one"):
         check_broker_name("7", BrokerId(1))
     with pytest.raises(InvalidConfigRequest, match="number"):
         check_broker_name("seven", None)

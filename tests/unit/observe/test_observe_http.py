@@ -435,7 +435,7 @@ def test_a_port_that_nobody_asked_for_is_another_one_or_none() -> None:
     async def started(*occupied: int) -> int | None:
         server = ObserveServer(Occupied(*occupied), BrokerMetrics(), why_not_ready=lambda: None)
         try:
-            return await server.start_somewhere(host="127.0.0.1", port=9404)
+            return await server.start_on_any_port(host="127.0.0.1", port=9404)
         finally:
             await server.close()
 

@@ -321,7 +321,7 @@ def test_lines_above_the_limit_are_dropped_and_counted(lines: Lines) -> None:
     assert kept == [f"line {number:095d}" for number in range(len(kept))]
     assert 90 < len(kept) < 100
     assert told[-2:] == [
-        f"({1000 - len(kept)} log lines were dropped: nobody read them)",
+        f"({1000 - len(kept)} log lines were dropped: the reader was too slow)",
         "after",
     ]
 

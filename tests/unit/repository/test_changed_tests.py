@@ -29,7 +29,7 @@ TESTS = {
     "tests/unit/broker/configs/test_config_docs.py": "import kits.broker.config_docs",
     "tests/unit/broker/fetch/test_fetch.py": "from kits.broker.fetch_kit import b",
     "tests/unit/broker/handlers/test_handler_fetch.py": "from kits.broker.data_plane import a",
-    "tests/unit/broker/test_handlers_alone.py": '"""ElectLeaders, and what only a cluster has."""',
+    "tests/unit/broker/test_handlers_standalone.py": '"""ElectLeaders on a standalone broker."""',
     "tests/unit/kernels/test_core.py": "data_plane = 'only the word'",
     "tests/unit/storage/log/test_log_append.py": "",
     "tests/unit/storage/log/test_log_read.py": "",
@@ -52,7 +52,7 @@ def selected(*changed: str) -> list[str]:
         ("src/millstream/broker/handlers/fetch.py", ["tests/unit/broker/handlers"]),
         (
             "src/millstream/broker/handlers/elect_leaders.py",
-            ["tests/unit/broker/handlers", "tests/unit/broker/test_handlers_alone.py"],
+            ["tests/unit/broker/handlers", "tests/unit/broker/test_handlers_standalone.py"],
         ),
         ("src/millstream/kernels/_compiled/core.pxd", [*PARITY, "tests/unit/kernels"]),
         ("bench/report/tables.py", ["tests/unit/bench"]),

@@ -1,8 +1,8 @@
-"""Calls of the controller by a broker itself, and who may be it while nobody says.
+"""A broker's own calls to the controller, and the search for it without the coordination service.
 
-In this process, or over a connection. Each is tried until a controller has said something definite,
-or the caller's condition is gone: a controller that was deposed, or whose answer was lost, is
-followed by another.
+The controller is in this process or behind a connection. A call is retried until a controller gives
+a definite answer, or the caller's condition is gone: after a controller that was deposed, or whose
+answer was lost, there will be another.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from millstream.wire.schema import Message
 T = TypeVar("T")
 
 Located = ClusterController | Address
-"""The controller: this broker's own, or where another one is."""
+"""The controller: this broker's own, or the address of another one."""
 
 BACKOFF: Final = Backoff(initial_s=0.02, max_s=0.5)
 
-AGAIN: Final = frozenset(
+RETRIABLE: Final = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.STALE_BROKER_EPOCH,
@@ -37,7 +37,7 @@ AGAIN: Final = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Answers to a whole request that are not the last word. A stale epoch is one that the controller
+"""Errors of a whole request after which it is sent again. A stale epoch is one that the controller
 has not seen yet, as long as the broker has it."""
 
 
@@ -46,14 +46,14 @@ class GivenUp(Exception):
 
 
 class _Answer(Protocol):
-    """Every answer that is asked for here has an error of the whole request."""
+    """Every response read here has an error code of the whole request."""
 
     @property
     def error_code(self) -> int: ...
 
 
 class ControllerCalls:
-    """One broker's; all methods run on the loop's thread."""
+    """One per broker; all methods run on the loop's thread."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class ControllerCalls:
 
     async def call(
         self,
-        here: Callable[[ClusterController], Awaitable[T]],
-        there: Callable[[Callable[[Message], Awaitable[Any]]], Awaitable[T]],
+        call_local: Callable[[ClusterController], Awaitable[T]],
+        call_remote: Callable[[Callable[[Message], Awaitable[Any]]], Awaitable[T]],
         *,
         purpose: str,
         is_wanted: Callable[[], bool],
     ) -> T:
-        """What the controller says; raises GivenUp when `is_wanted` says no.
+        """The controller's answer; raises GivenUp as soon as `is_wanted` is false.
 
-        `here` asks this broker's own controller. `there` gets a way to send a request to another
-        one, whose answer has no error of `AGAIN` then.
+        `call_local` calls this broker's own controller. `call_remote` gets a function that sends a
+        request to another one; the answer it returns has no error of `RETRIABLE`.
         """
         failures = 0
         while is_wanted():
@@ -87,11 +87,11 @@ class ControllerCalls:
             try:
                 if isinstance(located, Address):
                     address = located._replace(purpose=purpose)
-                    return await there(partial(self._send, address))
+                    return await call_remote(partial(self._send, address))
                 if located is not None:
-                    return await here(located)
+                    return await call_local(located)
             except (NotController, RpcError, MalformedFrame):
-                pass  # it is somewhere else by now, or will be
+                pass  # another broker is the controller by now, or will be
             failures += 1
             await asyncio.sleep(BACKOFF.delay_s(failures, self._randomness))
         raise GivenUp
@@ -99,46 +99,46 @@ class ControllerCalls:
     async def _send(self, address: Address, request: Message) -> Any:
         connection = await self._connections.get(address)
         answer: _Answer = await connection.send(request, timeout_s=self._timeout_s)
-        if getattr(answer, "error_code", 0) in AGAIN:
+        if getattr(answer, "error_code", 0) in RETRIABLE:
             raise NotController
         return answer
 
 
 class ControllerSearch:
-    """Whom a broker asks for metadata while the coordination service does not reach it. Pure.
+    """Finds the controller while the coordination service is unreachable. Pure.
 
-    Nobody tells it who the controller is by now. So all whom it has met, as long as its process
-    lives, are asked in turn, and who is not the controller points to the one who is.
+    All brokers that were ever known to this process are queried in turn; one that is not the
+    controller names the one that is.
     """
 
     def __init__(self, broker_id: BrokerId) -> None:
         self._broker_id = broker_id
-        self._met: dict[BrokerId, BrokerImage] = {}
-        self._pointed_to: BrokerImage | None = None
+        self._known: dict[BrokerId, BrokerImage] = {}
+        self._hint: BrokerImage | None = None
         self._turn = 0
 
-    def met(self, brokers: Mapping[BrokerId, BrokerImage]) -> None:
-        """One that is fenced in later images may be back when it is asked."""
-        self._met.update({one: broker for one, broker in brokers.items() if not broker.is_fenced})
+    def add_brokers(self, brokers: Mapping[BrokerId, BrokerImage]) -> None:
+        """Of an image. One that is fenced in later images may be back when it is queried."""
+        self._known.update({one: broker for one, broker in brokers.items() if not broker.is_fenced})
 
-    def met_one(self, broker_id: BrokerId, endpoints: Sequence[Endpoint]) -> None:
-        """In the coordination service, before any image had it."""
-        self._met[broker_id] = BrokerImage(broker_id, tuple(endpoints))
+    def add_broker(self, broker_id: BrokerId, endpoints: Sequence[Endpoint]) -> None:
+        """From the coordination service, before any image had it."""
+        self._known[broker_id] = BrokerImage(broker_id, tuple(endpoints))
 
-    def pointed_to(self, broker_id: BrokerId, endpoints: Sequence[Endpoint]) -> None:
-        """By somebody who was asked: is the next to be asked, once."""
-        self._pointed_to = BrokerImage(broker_id, tuple(endpoints))
+    def use_hint(self, broker_id: BrokerId, endpoints: Sequence[Endpoint]) -> None:
+        """The controller as another broker named it: it is queried next, once."""
+        self._hint = BrokerImage(broker_id, tuple(endpoints))
 
     def next(self, listener: str) -> Endpoint | None:
-        """Who is asked now; None where nobody else is known."""
-        pointed_to, self._pointed_to = self._pointed_to, None
-        if pointed_to is not None and pointed_to.broker_id != self._broker_id:
-            endpoint = pointed_to.endpoint(listener)
+        """The broker to query now; None if no other is known."""
+        use_hint, self._hint = self._hint, None
+        if use_hint is not None and use_hint.broker_id != self._broker_id:
+            endpoint = use_hint.endpoint(listener)
             if endpoint is not None:
                 return endpoint
-        others = [self._met[one] for one in sorted(self._met) if one != self._broker_id]
-        places = [place for one in others if (place := one.endpoint(listener)) is not None]
-        if not places:
+        others = [self._known[one] for one in sorted(self._known) if one != self._broker_id]
+        endpoints = [place for one in others if (place := one.endpoint(listener)) is not None]
+        if not endpoints:
             return None
         self._turn += 1
-        return places[self._turn % len(places)]
+        return endpoints[self._turn % len(endpoints)]

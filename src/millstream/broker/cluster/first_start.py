@@ -1,8 +1,8 @@
-"""Whether a broker that finds nothing may begin anew.
+"""Whether a broker with empty log directories may start as a new one.
 
-Kafka wants every directory formatted by hand before the first start, and so never mistakes an
-empty mount point for a new broker. Ours begins by itself; in return it looks whether the machine
-says that a disk belongs there.
+Kafka requires every directory to be formatted by hand before the first start, and so never mistakes
+an empty mount point for a new broker. Ours starts without that; in return it checks whether the
+machine's configuration has a disk to be mounted there.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ _FSTAB: Final = "/etc/fstab"
 
 
 class NotMounted(OperatingError):
-    """A first start in a place where a disk should be."""
+    """A first start on a mount point without its disk."""
 
     def __init__(self, *, directory: str, point: str) -> None:
         self.directory, self.point = directory, point
         super().__init__(
-            f"log directory {directory} is empty, and nothing is mounted on {point}, which"
-            f" {_FSTAB} says is the place of a disk. Mount it; or, to begin anew on the disk below,"
-            f" take {point} out of {_FSTAB}"
+            f"log directory {directory} is empty, and nothing is mounted on {point}, which is a"
+            f" mount point in {_FSTAB}. Mount it; or, to start a new broker without it, remove"
+            f" {point} from {_FSTAB}"
         )
 
 
@@ -32,14 +32,14 @@ def check_first_start(
 ) -> None:
     """Raise NotMounted for a first start on a mount point without its disk.
 
-    A broker that has something in any of its directories knows by itself which of them is missing.
+    A broker with data in any of its directories detects by itself which of them are missing.
     """
     for directory in directories:
         try:
             if disk.exists(f"{directory}/{META_PROPERTIES}"):
                 return
         except OSError:
-            return  # whoever opens it tells why it cannot be used
+            return  # opening it will report why it cannot be used
     for directory in directories:
         point = unmounted_point(directory)
         if point is not None:

@@ -1,12 +1,13 @@
-"""Requests that change metadata are the controller's: any broker takes them, and passes them on.
+"""Forwards requests that change metadata to the controller; any broker accepts them.
 
-The request's bytes go in an Envelope as they came, and the answer's bytes come back the same way. A
-controller that is not known, does not answer or was deposed meanwhile is waited for, as long as the
-request allows; then the client is told NOT_CONTROLLER and asks again. A request whose answer was
-lost is sent again too: as with a client that asks again, what was done may then be refused as done.
+The request's bytes are sent in an Envelope as they came, and the answer's bytes come back the same
+way. While the controller is unknown, does not answer or was deposed, the request waits for the next
+one, up to its time limit; then the client gets NOT_CONTROLLER and retries. A request whose answer
+was lost is sent again too: as with a client's retry, a change that was made may then be refused as
+made already.
 
-The controller's own clients take the same way, without the Envelope, so that a controller that is
-deposed in between passes their requests on.
+Requests to the controller's own broker take the same path, without the Envelope, so that they are
+passed on if that controller is deposed meanwhile.
 """
 
 import asyncio
@@ -52,14 +53,14 @@ FORWARDED: Final = frozenset(
     }
 )
 
-LOOK_S: Final = 0.1
-"""How often a request that waits looks whether there is another controller by now."""
+CHECK_INTERVAL_S: Final = 0.1
+"""How often a waiting request checks for a new controller."""
 
 TIMEOUT_MIN_S: Final = 1.0
-"""Given to a request whatever time the client allows, as for a standalone broker."""
+"""The least time for a request, whatever the client allows, as on a standalone broker."""
 
-Settled = Callable[[Any, bytes, int], Awaitable[None]]
-"""Of a request, its answer with the header, and their version."""
+Barrier = Callable[[Any, bytes, int], Awaitable[None]]
+"""Of a request, its answer with the header, and their version; waits for this broker's metadata."""
 
 _SIZE: Final = Struct(">i")
 
@@ -67,26 +68,26 @@ T = TypeVar("T")
 
 
 class Route(NamedTuple):
-    """Where the controller is, as far as this broker knows."""
+    """The controller, as far as this broker knows."""
 
-    is_here: bool
+    is_local: bool
     address: Address | None
-    """Of another broker; None where the controller is here, or nobody is known."""
+    """Of another broker; None if the controller is this broker, or unknown."""
 
 
 class _Failed(Exception):
-    """This attempt came to nothing; the next may not."""
+    """This attempt failed; the next may succeed."""
 
 
-class _Passed(NamedTuple):
-    """What the controller is asked: the client's request, or what of it is not this broker's."""
+class _ForwardedRequest(NamedTuple):
+    """What the controller gets: the client's request, or the part that is not this broker's own."""
 
     request: Any
     body: bytes
     join: Callable[[Any], Any] | None = None
-    """Makes the controller's part of an answer the whole."""
+    """Makes the whole answer from the controller's part."""
 
-    def completed(self, context: Context, data: bytes) -> bytes:
+    def complete(self, context: Context, data: bytes) -> bytes:
         """The answer for the client, with its header."""
         if self.join is None:
             return data
@@ -109,9 +110,9 @@ class Forwarding:
         spawn: Spawn,
         scheduler: CooperativeScheduler | None,
         timeout_s: float,
-        metadata_barrier: Settled | None = None,
+        metadata_barrier: Barrier | None = None,
     ) -> None:
-        """`metadata_barrier` waits a while until this broker's own metadata has the change."""
+        """`metadata_barrier` waits a limited time until this broker's metadata has the change."""
         self._dispatch = dispatch
         self._services = services
         self._route = route
@@ -119,14 +120,14 @@ class Forwarding:
         self._spawn = spawn
         self._scheduler = scheduler
         self._timeout_s = timeout_s
-        self._settled = metadata_barrier
+        self._metadata_barrier = metadata_barrier
 
     def take(self, peer: Peer, facts: RequestFacts, body: memoryview) -> None:
-        """Have the controller serve the request; the answer follows."""
+        """Pass the request to the controller; the answer is sent later."""
         key = ApiKey(facts.api_key)
         handler = registry.load(key)
         if facts.version not in handler.versions:
-            self._dispatch.serve(peer, facts, body)  # which refuses it
+            self._dispatch.serve(peer, facts, body)  # which rejects it
             return
         context = Context(self._services(), peer, facts)
         kept = bytes(body)
@@ -148,57 +149,61 @@ class Forwarding:
     async def _until_answered(self, context: Context, handler: Handler, body: bytes) -> None:
         facts = context.facts
         try:
-            request = await self._decoded(context, handler, body)
+            request = await self._decode(context, handler, body)
         except MalformedFrame as error:
             name = ApiKey(facts.api_key).name
             context.peer.close(f"malformed {name} request of version {facts.version}: {error}")
             return
         change = split(request)
         if change is None:
-            await self._repeat(context, handler, _Passed(request, body))
-        elif change.elsewhere is None:
+            await self._retry(context, handler, _ForwardedRequest(request, body))
+        elif change.remote is None:
             self._dispatch.serve(context.peer, facts, memoryview(body))
         else:
             try:
-                done = await handler.handle(context, change.here)
+                done = await handler.handle(context, change.local)
             except Exception as error:  # noqa: BLE001 - the outermost frame of a request
                 await self._dispatch.refuse(context, handler, request, error)
                 return
-            rest = change.elsewhere
-            body = await self._computed(partial(rest.encode, facts.version), len(body))
-            passed = _Passed(rest, body, partial(change.joined, done))
-            await self._repeat(context, handler, passed)
+            rest = change.remote
+            body = await self._compute(partial(rest.encode, facts.version), len(body))
+            forwarded = _ForwardedRequest(rest, body, partial(change.join, done))
+            await self._retry(context, handler, forwarded)
 
-    async def _repeat(self, context: Context, handler: Handler, passed: "_Passed") -> None:
-        """Until it is answered, or the request's time is over."""
-        deadline_s = self._now_s() + self._limit_s(passed.request)
+    async def _retry(
+        self, context: Context, handler: Handler, forwarded: "_ForwardedRequest"
+    ) -> None:
+        """Until it is answered, or its time limit has passed."""
+        deadline_s = self._now_s() + self._limit_s(forwarded.request)
         while True:
             try:
-                await self._attempt(context, passed, deadline_s)
+                await self._attempt(context, forwarded, deadline_s)
             except (NotController, RpcError, _Failed):
-                if self._now_s() + LOOK_S >= deadline_s:
-                    await self._refuse(context, handler, passed)
+                if self._now_s() + CHECK_INTERVAL_S >= deadline_s:
+                    await self._refuse(context, handler, forwarded)
                     return
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(CHECK_INTERVAL_S)
             except RequestRefused as error:
                 context.peer.close(str(error))
                 return
             else:
                 return
 
-    async def _refuse(self, context: Context, handler: Handler, passed: "_Passed") -> None:
-        if passed.join is None:
-            await self._dispatch.refuse(context, handler, passed.request, NotController())
+    async def _refuse(
+        self, context: Context, handler: Handler, forwarded: "_ForwardedRequest"
+    ) -> None:
+        if forwarded.join is None:
+            await self._dispatch.refuse(context, handler, forwarded.request, NotController())
             return
-        refused = handler.failed(passed.request, ErrorCode.NOT_CONTROLLER, context.version)
-        context.answer(passed.join(refused))
+        refused = handler.failed(forwarded.request, ErrorCode.NOT_CONTROLLER, context.version)
+        context.answer(forwarded.join(refused))
 
-    async def _decoded(self, context: Context, handler: Handler, body: bytes) -> Any:
+    async def _decode(self, context: Context, handler: Handler, body: bytes) -> Any:
         read = partial(handler.decode, memoryview(body), context.version)
-        return await self._computed(read, len(body))
+        return await self._compute(read, len(body))
 
-    async def _computed(self, compute: Callable[[], T], size_bytes: int) -> T:
-        """In another thread where it takes long."""
+    async def _compute(self, compute: Callable[[], T], size_bytes: int) -> T:
+        """In another thread if it takes long."""
         if size_bytes <= SMALL_BODY_BYTES or self._scheduler is None:
             return compute()
         return await self._scheduler.in_worker_thread(
@@ -213,36 +218,38 @@ class Forwarding:
 
     # -- one attempt -----------------------------------------------------------------------
 
-    async def _attempt(self, context: Context, passed: "_Passed", deadline_s: float) -> None:
+    async def _attempt(
+        self, context: Context, forwarded: "_ForwardedRequest", deadline_s: float
+    ) -> None:
         """Answer, or raise NotController, RpcError, _Failed, RequestRefused."""
         route = self._route()
-        if route.is_here:
-            data = await serve_here(self._dispatch, context, memoryview(passed.body))
-            await self._show(context, passed.request, data)
-            data = await self._computed(partial(passed.completed, context, data), len(data))
-            # It was counted when it was served.
+        if route.is_local:
+            data = await serve_locally(self._dispatch, context, memoryview(forwarded.body))
+            await self._wait_for_metadata(context, forwarded.request, data)
+            data = await self._compute(partial(forwarded.complete, context, data), len(data))
+            # It was counted in the metrics when it was served.
             context.peer.send_answer(context.facts.number, [_SIZE.pack(len(data)), data])
         elif route.address is None:
             raise _Failed
         else:
-            data = await self._passed_on(context, route, route.address, passed.body, deadline_s)
-            await self._show(context, passed.request, data)
-            data = await self._computed(partial(passed.completed, context, data), len(data))
+            data = await self._pass_on(context, route, route.address, forwarded.body, deadline_s)
+            await self._wait_for_metadata(context, forwarded.request, data)
+            data = await self._compute(partial(forwarded.complete, context, data), len(data))
             context.answer_frame([_SIZE.pack(len(data)), data], len(data))
 
-    async def _show(self, context: Context, request: Any, data: bytes) -> None:
-        if self._settled is not None and len(data) <= SMALL_BODY_BYTES:
-            await self._settled(request, data, context.version)
+    async def _wait_for_metadata(self, context: Context, request: Any, data: bytes) -> None:
+        if self._metadata_barrier is not None and len(data) <= SMALL_BODY_BYTES:
+            await self._metadata_barrier(request, data, context.version)
 
-    async def _passed_on(
+    async def _pass_on(
         self, context: Context, route: Route, address: Address, body: bytes, deadline_s: float
     ) -> bytes:
-        work = self._sent(context, address, body, deadline_s)
+        work = self._send(context, address, body, deadline_s)
         sending = asyncio.get_running_loop().create_task(work, name="pass a request on")
         try:
-            # A controller that hangs is not waited for once there is another.
+            # Stop waiting for a controller that hangs as soon as there is another.
             while not sending.done() and self._route() == route and self._now_s() < deadline_s:
-                await asyncio.wait([sending], timeout=LOOK_S)
+                await asyncio.wait([sending], timeout=CHECK_INTERVAL_S)
             if not sending.done():
                 raise _Failed
             return sending.result()
@@ -251,7 +258,7 @@ class Forwarding:
                 sending.cancel()
                 await asyncio.wait([sending])
 
-    async def _sent(
+    async def _send(
         self, context: Context, address: Address, body: bytes, deadline_s: float
     ) -> bytes:
         facts = context.facts
@@ -264,13 +271,13 @@ class Forwarding:
                 request_principal=None,
                 client_host_address=context.peer.client_host.encode(),
             ),
-            timeout_s=max(LOOK_S, deadline_s - self._now_s()),
+            timeout_s=max(CHECK_INTERVAL_S, deadline_s - self._now_s()),
         )
         if answer.error_code == ErrorCode.NOT_CONTROLLER:
             raise NotController
         if answer.error_code or answer.response_data is None:
-            told = ErrorCode(answer.error_code).name
-            raise RequestRefused(f"the controller refused {key.name}: {told}")
+            code = ErrorCode(answer.error_code).name
+            raise RequestRefused(f"the controller refused {key.name}: {code}")
         return bytes(answer.response_data)
 
     @staticmethod
@@ -278,8 +285,8 @@ class Forwarding:
         return asyncio.get_running_loop().time()
 
 
-async def serve_here(dispatch: Dispatch, context: Context, body: memoryview) -> bytes:
-    """The answer of this broker; raises NotController when it was deposed, RequestRefused."""
+async def serve_locally(dispatch: Dispatch, context: Context, body: memoryview) -> bytes:
+    """This broker's answer; raises NotController if it was deposed, RequestRefused."""
     peer = context.peer
     collecting = CollectingPeer(
         listener=peer.listener, client_host=peer.client_host, local_host=peer.local_host

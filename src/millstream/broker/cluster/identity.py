@@ -1,9 +1,9 @@
-"""Whose log directories these are, for a broker of a cluster: nothing in them is touched before.
+"""Checks that log directories belong to this broker and cluster before anything in them is changed.
 
-The metadata is the cluster's, so a broker deletes logs that the cluster knows nothing of. That must
-never be Apache Kafka's logs, or those of a standalone broker that has not brought its metadata
-along: a mark in every directory says that its logs came from a cluster, and a standalone broker
-does not take such a directory either.
+The metadata is the cluster's, so a broker deletes logs that the cluster does not have. These must
+never be Apache Kafka's logs, or those of a standalone broker whose metadata was not imported: a
+marker file in every directory says that its logs came from a cluster, and a standalone broker does
+not use such a directory either.
 """
 
 import re
@@ -28,7 +28,7 @@ _EPOCH: Final = re.compile(rb"([0-9]{1,18})\n?")
 
 
 class ClusterIdentity:
-    """Made, `read`; `complete`d when the cluster's id is known."""
+    """Constructed, then `read`; `complete`d when the cluster's id is known."""
 
     def __init__(
         self, disk: Disk, directories: Sequence[str], *, broker_id: BrokerId, randomness: Randomness
@@ -39,21 +39,21 @@ class ClusterIdentity:
         self._randomness = randomness
         self._found: dict[str, MetaProperties] = {}
         self.cluster_id: str | None = None
-        """What the directories say; None: they belong to no cluster yet."""
+        """From the directories; None: they belong to no cluster yet."""
         self.new_cluster_id = ""
-        """For a cluster that has none."""
+        """Used if the cluster has no id yet."""
         self._directory_ids: dict[str, UUID] = {}
         self._known: dict[UUID, str] = {}
-        """Directories that this broker has had, without those that are not needed any more."""
+        """Directories that this broker has had, without those that were given up."""
         self.withheld: list[MissingDirectory] = []
-        """Directories that are not there, and whose logs may be missing."""
+        """Missing directories whose logs may be missing too."""
         self.complete_since: BrokerEpoch | None = None
-        """Where directories are not there and nothing seems to be missing: since which epoch."""
+        """If directories are missing and no log seems to be: since which epoch."""
         self._is_marked = False
         self.was_standalone = False
-        """Whether there is the metadata of a standalone broker, which is no member yet."""
+        """Whether the directories have the metadata of a standalone broker, not imported yet."""
         self.seen_epoch = NO_BROKER_EPOCH
-        """The broker's newest epoch that the coordination service is known to have had."""
+        """The broker's newest epoch known to have been in the coordination service."""
 
     def read(self) -> None:
         """Raises WrongBrokerId, InconsistentClusterId, DuplicateDirectoryId, DamagedMetadata."""
@@ -69,11 +69,11 @@ class ClusterIdentity:
                 if self._disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
                     self._is_marked = True
                 self.seen_epoch = max(self.seen_epoch, self._read_epoch(directory))
-        self._look_for_absent()
-        # What a member had when it was standalone is of no concern: the cluster has it, and newer.
+        self._find_absent()
+        # Metadata from before the import is ignored: the cluster has it, and newer.
         self.was_standalone = self.was_standalone and not self._is_marked
 
-    def _look_for_absent(self) -> None:
+    def _find_absent(self) -> None:
         found, configured = self._found, self._directories
         self._known = member_directories.read_known(self._disk, found)
         gone = member_directories.absent(self._known, found, configured)
@@ -83,11 +83,11 @@ class ClusterIdentity:
         if self.complete_since is None:
             self.withheld = member_directories.withheld(gone, found, configured)
             return
-        for one in gone:  # nothing is missing: it was taken away on purpose
+        for one in gone:  # no log is missing: it was removed on purpose
             del self._known[one]
 
     def _read_epoch(self, directory: str) -> BrokerEpoch:
-        """What cannot be understood says nothing: it is a second look, not the first."""
+        """Unreadable content is ignored: this file is a second check, not the first."""
         try:
             text = read_whole(self._disk, f"{directory}/{EPOCH_FILE}")
         except FileNotFoundError:
@@ -99,10 +99,10 @@ class ClusterIdentity:
         """Raise NotOfThisCluster for logs that did not come from a cluster."""
         if log_count and not self._is_marked:
             first = self._directories[0]
-            raise NotOfThisCluster(first, f"{log_count} logs in it came from elsewhere")
+            raise NotOfThisCluster(first, f"{log_count} logs in it are not from this cluster")
 
     def leave_out(self, directories: Container[str]) -> None:
-        """Log directories that turned out to be unusable are not ours to mark."""
+        """Exclude log directories that turned out to be unusable: they are not marked."""
         self._found = {path: one for path, one in self._found.items() if path not in directories}
         ids = identity.directory_ids_of(self._found, self._randomness)
         self._directory_ids = {
@@ -111,11 +111,11 @@ class ClusterIdentity:
 
     @property
     def directory_id(self) -> UUID | None:
-        """By which the cluster knows this broker's data: the first directory's."""
+        """Identifies this broker's data to the cluster: the id of the first directory."""
         return next((self._directory_ids[one] for one in self._directory_ids), None)
 
     def complete(self, cluster_id: str) -> None:
-        """Take the directories as this broker's in this cluster; raises OSError."""
+        """Mark the directories as this broker's in this cluster; raises OSError."""
         identity.write_meta_properties(
             self._disk,
             self._found,
@@ -132,7 +132,10 @@ class ClusterIdentity:
         self.cluster_id, self._is_marked = cluster_id, True
 
     def keep_epoch(self, epoch: BrokerEpoch) -> None:
-        """A controller has written it down: whoever knows less later is older; raises OSError."""
+        """Store an epoch that a controller has recorded: metadata with a lower one is older.
+
+        Raises OSError.
+        """
         for directory in self._found:
             write_atomically(self._disk, f"{directory}/{EPOCH_FILE}", b"%d\n" % epoch)
         self.seen_epoch = epoch

@@ -1,7 +1,7 @@
-"""Brings what leaders ask for to the controller: one AlterPartition for all that wait.
+"""Sends the ISR proposals of leaders to the controller: one AlterPartition for all that wait.
 
 A proposal whose answer was lost is sent again: it names the partition epoch it is based on, so that
-it cannot be carried out twice, and only a definite answer lets the leader forget whom it asked for.
+it cannot be applied twice. The leader drops a proposal only after a definite answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from millstream.wire.messages.alter_partition import (
 from millstream.wire.primitives import MalformedFrame
 
 PROPOSALS_MAX: Final = 1_000
-"""In one request; the others wait for the next."""
+"""In one request; the rest wait for the next one."""
 
 PURPOSE: Final = "isr"
 
@@ -40,18 +40,18 @@ Outcome = IsrState | str
 
 
 class IsrRefused(OperatingError):
-    """The controller said no, and may have said yes before: the metadata tells what is so."""
+    """Refused by the controller, which may have accepted an earlier attempt: see the metadata."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the change was refused: {reason}")
 
 
 class _NotSeenYet(NotController):
-    """The controller does not know this registration; nothing was changed."""
+    """The controller does not have this registration yet; nothing was changed."""
 
 
 class IsrSender:
-    """Implements `IsrProposals`; all on the loop's thread."""
+    """Implements `IsrProposals`; runs on the loop's thread."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class IsrSender:
         broker_epoch: Callable[[], BrokerEpoch | None],
         spawn: Spawn,
     ) -> None:
-        """`broker_epoch` is that of the present registration; None without one."""
+        """`broker_epoch` is that of the current registration; None without one."""
         self._calls = calls
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
@@ -93,17 +93,17 @@ class IsrSender:
             return [NotController()] * len(batch)
         proposals = [proposal for proposal, _ in batch]
         is_sure = True
-        """Whether no attempt before may have been carried out, unheard."""
+        """Whether no earlier attempt can have been applied without its answer arriving."""
 
-        async def here(controller: ClusterController) -> list[Outcome]:
+        async def call_local(controller: ClusterController) -> list[Outcome]:
             nonlocal is_sure
             try:
-                return await self._decided_here(controller, proposals, epoch)
+                return await self._decide_locally(controller, proposals, epoch)
             except NotController as error:
                 is_sure &= isinstance(error, _NotSeenYet)
                 raise
 
-        async def there(send: Callable[[Any], Any]) -> list[Outcome]:
+        async def call_remote(send: Callable[[Any], Any]) -> list[Outcome]:
             nonlocal is_sure
             try:
                 return _read(await send(self._request(proposals, epoch)), proposals)
@@ -113,14 +113,17 @@ class IsrSender:
 
         try:
             outcomes = await self._calls.call(
-                here, there, purpose=PURPOSE, is_wanted=lambda: self._broker_epoch() == epoch
+                call_local,
+                call_remote,
+                purpose=PURPOSE,
+                is_wanted=lambda: self._broker_epoch() == epoch,
             )
             return [_answer(one, is_sure=is_sure) for one in outcomes]
         except GivenUp:
-            # Whatever was led then is not led any more: nobody relies on the answer.
+            # The leaderships of that epoch are over: the answer is not used any more.
             return [StaleBrokerEpoch(self._broker_id, epoch)] * len(batch)
 
-    async def _decided_here(
+    async def _decide_locally(
         self, controller: ClusterController, proposals: Sequence[IsrProposal], epoch: BrokerEpoch
     ) -> list[Outcome]:
         changes = [
@@ -182,7 +185,7 @@ def _read(response: AlterPartitionResponse, proposals: Sequence[IsrProposal]) ->
 
 def _outcome(one: ResponsePartitionData | None) -> Outcome:
     if one is None:
-        return "there is no answer"
+        return "missing in the response"
     if one.error_code:
         return ErrorCode(one.error_code).name
     isr = tuple(map(BrokerId, one.isr))

@@ -1,8 +1,8 @@
-"""Tells the controller which replicas of this broker have no log any more.
+"""Reports replicas whose log has failed to the controller.
 
-A broker whose disk fails is alive, so nobody else would notice: it would lead on, and refuse. What
-it has to tell is found anew at each look, by what has failed here and what the metadata says of it.
-So nothing has to be remembered, whoever the controller is and however often this broker registers.
+A broker whose disk fails is alive, so no other broker would notice: it would remain the leader and
+refuse requests. What has to be reported is determined at each check, from the failed logs and the
+metadata. So no state is kept across changes of the controller and new registrations of this broker.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -26,17 +26,17 @@ from millstream.wire.messages.assign_replicas_to_dirs import (
 
 log = get_logger("millstream.broker.lost")
 
-LOOK_S: Final = 0.5
-"""Until a failure is told, at the latest; without one a look costs nothing."""
+CHECK_INTERVAL_S: Final = 0.5
+"""A failure is reported within this time; a check without one costs nothing."""
 
 REPLICAS_MAX: Final = 2_000
-"""In one request; the others follow in the next. Kafka's brokers send 2250 at most."""
+"""In one request; the rest follow in the next one. Kafka's brokers send 2250 at most."""
 
 PURPOSE: Final = "lost"
 
 
 class LostReplicas:
-    """One broker's; all on the loop's thread."""
+    """One per broker; runs on the loop's thread."""
 
     def __init__(
         self,
@@ -47,31 +47,31 @@ class LostReplicas:
         broker_id: BrokerId,
         broker_epoch: Callable[[], BrokerEpoch],
     ) -> None:
-        """`image` is what this broker knows; `broker_epoch` NO_BROKER_EPOCH without a session."""
+        """`image` is this broker's metadata; `broker_epoch` NO_BROKER_EPOCH without a session."""
         self._calls = calls
         self._partitions = partitions
         self._image = image
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
 
-    def look(self) -> Coroutine[Any, Any, None] | None:
-        """What has to be done now, if anything has."""
+    def check(self) -> Coroutine[Any, Any, None] | None:
+        """The work to do now; None if there is nothing to report."""
         if not self._partitions().has_lost or self._broker_epoch() == NO_BROKER_EPOCH:
             return None
-        return self._tell(self._broker_epoch())
+        return self._report(self._broker_epoch())
 
-    async def _tell(self, epoch: BrokerEpoch) -> None:
+    async def _report(self, epoch: BrokerEpoch) -> None:
         found = await run_on_loop(self._partitions().find_lost_steps())
         lost = [LostReplica(*one) for one in found if not self._is_known(*one)]
         for part in chunked(lost, REPLICAS_MAX):
             try:
                 await self._send(part, epoch)
             except GivenUp:
-                return  # under its next epoch it looks anew
+                return  # the next epoch's check finds them again
             log.warning("reported failed logs to the controller", partitions=len(part))
 
     def _is_known(self, topic_id: TopicId, index: int) -> bool:
-        """Whether the metadata says so, or has no such replica any more."""
+        """Whether the metadata has the replica as lost, or has no such replica any more."""
         topic = self._image().topics_by_id.get(topic_id)
         if topic is None or not 0 <= index < len(topic.partitions):
             return True
@@ -79,19 +79,22 @@ class LostReplicas:
         return self._broker_id not in partition.replicas or self._broker_id in partition.lost
 
     async def _send(self, lost: Sequence[LostReplica], epoch: BrokerEpoch) -> None:
-        """Until a controller has written it down; again does no harm."""
+        """Until a controller has recorded it; repeating it does no harm."""
 
-        async def here(controller: ClusterController) -> None:
+        async def call_local(controller: ClusterController) -> None:
             try:
                 await controller.lose_replicas(lost, broker_id=self._broker_id, broker_epoch=epoch)
             except StaleBrokerEpoch:
                 raise NotController from None  # it has not seen this registration yet
 
-        async def there(send: Callable[[Any], Any]) -> None:
+        async def call_remote(send: Callable[[Any], Any]) -> None:
             await send(self._request(lost, epoch))
 
         await self._calls.call(
-            here, there, purpose=PURPOSE, is_wanted=lambda: self._broker_epoch() == epoch
+            call_local,
+            call_remote,
+            purpose=PURPOSE,
+            is_wanted=lambda: self._broker_epoch() == epoch,
         )
 
     def _request(

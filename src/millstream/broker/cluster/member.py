@@ -1,8 +1,8 @@
-"""A member of a cluster while it runs: its registration, its candidacy, what it knows and leads.
+"""A running member of a cluster: registration, controller candidacy, metadata, leaderships.
 
-Whatever is lost, it is this object that hears of it first: a session that is gone closes every
-leadership before anything else happens (I-18), and nothing is led again before the metadata shows
-the broker's new epoch (I-17).
+This object is notified of a lost session before any other: it closes every leadership before
+anything else happens (I-18), and nothing is led again before the metadata shows the broker's new
+epoch (I-17).
 """
 
 import asyncio
@@ -48,21 +48,21 @@ from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMeta
 log = get_logger("millstream.broker.cluster")
 
 HAND_OVER_S: Final = 15.0
-"""For a controlled shutdown; whatever is left is somebody else's when the session ends."""
-HAND_OVER_LOOK_S: Final = 0.1
+"""For a controlled shutdown; remaining leaderships move when the session ends."""
+HAND_OVER_POLL_INTERVAL_S: Final = 0.1
 CLOSE_S: Final = 20.0
-"""For the session to end, which has a limit of its own; it expires by itself in any case."""
+"""For the session to close, which has a time limit of its own; it expires in any case."""
 FORWARD: Final = "forward"
 SHUTDOWN: Final = "shutdown"
 
 
 class MemberFault(OperatingError):
-    """An error of ours ended the membership."""
+    """An internal error ended the membership."""
 
 
 @dataclass(slots=True, kw_only=True)
-class MemberParts:
-    """What it needs of the broker."""
+class MemberDependencies:
+    """What it needs from the broker."""
 
     broker_id: BrokerId
     configs: BrokerConfigs
@@ -74,76 +74,76 @@ class MemberParts:
     scheduler: CooperativeScheduler
     spawn: Spawn
     partitions: Callable[[], Partitions]
-    """Which need this object themselves."""
+    """Called late: they need this object themselves."""
 
 
 class ClusterMember:
-    """Made, `begin`, `ready`; later `hand_over` and `close`. All on the loop's thread."""
+    """Constructed, `begin`, `ready`; later `hand_over` and `close`. Runs on the loop's thread."""
 
-    def __init__(self, parts: MemberParts) -> None:
-        self._parts = parts
-        self.coordination = parts.coordination
-        self._settings = settings = parts.settings
+    def __init__(self, dependencies: MemberDependencies) -> None:
+        self._dependencies = dependencies
+        self.coordination = dependencies.coordination
+        self._settings = settings = dependencies.settings
         self._listener = ""
         self.tally = Tally()
-        """Of all times that this broker was the controller."""
-        self._policy = PolicyMaker(parts.configs)
+        """Over all terms of this broker as the controller."""
+        self._policy = PolicyMaker(dependencies.configs)
         self.candidate: Candidate[ActiveController] = Candidate(
-            parts.broker_id,
+            dependencies.broker_id,
             make_active=self._make_active,
-            clock=parts.clock,
-            randomness=parts.randomness,
+            clock=dependencies.clock,
+            randomness=dependencies.randomness,
             on_change=self._controller_changed,
         )
-        self._search = ControllerSearch(parts.broker_id)
+        self._search = ControllerSearch(dependencies.broker_id)
         self.metadata_follower = MetadataFollower(
-            parts.broker_id,
-            locate=self._to_ask,
+            dependencies.broker_id,
+            locate=self._locate_metadata_source,
             is_sure=self.may_propose,
-            pointed_to=self._search.pointed_to,
-            connections=parts.connections,
-            scheduler=parts.scheduler,
-            randomness=parts.randomness,
+            pointed_to=self._search.use_hint,
+            connections=dependencies.connections,
+            scheduler=dependencies.scheduler,
+            randomness=dependencies.randomness,
         )
         self._calls = ControllerCalls(
             self._located,
-            parts.connections,
-            parts.randomness,
+            dependencies.connections,
+            dependencies.randomness,
             timeout_s=settings.request_timeout_s,
         )
         self.calls = self._calls
         self._source = MetadataSource(self._open_controller, self._known_controller)
         self.isr = IsrSender(
             self._calls,
-            broker_id=parts.broker_id,
+            broker_id=dependencies.broker_id,
             broker_epoch=lambda: self._current.epoch if self._current else None,
-            spawn=parts.spawn,
+            spawn=dependencies.spawn,
         )
-        self.producer_id_blocks = ProducerIdBlocks(parts.broker_id, self._session)
+        self.producer_id_blocks = ProducerIdBlocks(dependencies.broker_id, self._session)
         self._lifecycle: BrokerLifecycle | None = None
-        self._being_member: asyncio.Task[None] | None = None
-        self._being_told: asyncio.Task[None] | None = None
+        self._registration_task: asyncio.Task[None] | None = None
+        self._metadata_task: asyncio.Task[None] | None = None
         self._registered = asyncio.Event()
-        self._taken_epoch = NO_BROKER_EPOCH
-        """The epoch whose first image is taken over: its leaderships are led."""
-        self._taking_epoch = NO_BROKER_EPOCH
-        """The epoch that the image knew which was taken last, or is being taken."""
-        self._taken = asyncio.Event()
-        self.is_taking = False
+        self._applied_epoch = NO_BROKER_EPOCH
+        """The epoch whose first image is applied: its partitions are led."""
+        self._applying_epoch = NO_BROKER_EPOCH
+        """The epoch of this broker in the image that was applied last, or is being applied."""
+        self._applied = asyncio.Event()
+        self.is_applying = False
         self._is_between = False
         self.last_epoch = NO_BROKER_EPOCH
-        """Of the newest registration; proof, with a clean stop, that nothing was lost."""
+        """Of the newest registration; together with a clean stop, proof that nothing was lost."""
         self.seen_epoch = NO_BROKER_EPOCH
         """The newest one that an image had."""
         self._found_logs = 0
-        """When this broker was started."""
+        """At the start of this broker."""
         self._is_closing = False
         self.cluster_id = ""
         self.failure: OperatingError | None = None
         self.failed = asyncio.Event()
-        """Set when the broker cannot be a member any more: `failure` says why."""
+        """Set when the broker cannot remain a member; `failure` has the reason."""
 
-    # -- what handlers ask -----------------------------------------------------------------
+    # -- for handlers ----------------------------------------------------------------------
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
@@ -160,7 +160,7 @@ class ClusterMember:
             raise NotController
         return controller
 
-    async def pulled(self, request: PullMetadataRequest) -> PullMetadataResponse:
+    async def pull_metadata(self, request: PullMetadataRequest) -> PullMetadataResponse:
         return await self._source.answer(request)
 
     @property
@@ -168,73 +168,76 @@ class ClusterMember:
         return self.metadata_follower.image
 
     def route(self) -> Route:
-        """The way of requests that are the controller's."""
+        """Where requests for the controller are sent."""
         located = self._located()
         if isinstance(located, Address):
-            return Route(is_here=False, address=located._replace(purpose=FORWARD))
-        return Route(is_here=located is not None, address=None)
+            return Route(is_local=False, address=located._replace(purpose=FORWARD))
+        return Route(is_local=located is not None, address=None)
 
     def address_of(self, broker_id: BrokerId) -> Address | None:
-        """On the listener between brokers, by the metadata of the moment."""
+        """On the inter-broker listener, by the current metadata."""
         broker = self.image.brokers.get(broker_id)
         endpoint = broker.live_endpoint(self._listener) if broker is not None else None
         return Address(endpoint.host, endpoint.port, "fetch") if endpoint is not None else None
 
     def epoch_of(self, broker_id: BrokerId) -> BrokerEpoch | None:
-        """Of a broker that is alive, by the metadata."""
+        """Of a broker that is alive, by the current metadata."""
         broker = self.image.brokers.get(broker_id)
         return broker.epoch if broker is not None and not broker.is_fenced else None
 
     def may_propose(self) -> bool:
-        """Not while the session is suspended: then nothing is changed (I-18)."""
+        """Not while the session is suspended: nothing is changed then (I-18)."""
         session = self._session()
         return session is not None and session.state is SessionState.CONNECTED
 
-    # -- its life --------------------------------------------------------------------------
+    # -- lifecycle -------------------------------------------------------------------------
 
     def loaded(self, *, last_epoch: BrokerEpoch, found_logs: int) -> None:
-        """The logs are open; `last_epoch` is what the clean stop before this start left."""
+        """The logs are open; `last_epoch` is from the clean stop before this start."""
         self.last_epoch, self._found_logs = last_epoch, found_logs
 
     def begin(self, registration: Registration, ids: ClusterIds, *, listener: str) -> None:
         """Become a member, and stay one until `close`."""
-        parts = self._parts
+        dependencies = self._dependencies
         self._listener = listener
         self.last_epoch = registration.previous_epoch
         self._lifecycle = BrokerLifecycle(
-            parts.coordination,
+            dependencies.coordination,
             registration,
-            clock=parts.clock,
+            clock=dependencies.clock,
             broker=self,
             cluster_ids=ids,
             session_timeout_ms=self._settings.session_timeout_ms,
-            randomness=parts.randomness,
+            randomness=dependencies.randomness,
             while_registered=self._while_registered,
         )
         loop = asyncio.get_running_loop()
-        registering = self._or_fail(self._lifecycle.run())
-        self._being_member = loop.create_task(registering, name="be a member")
-        follow_metadata = self._or_fail(self.metadata_follower.run())
-        self._being_told = loop.create_task(follow_metadata, name="follow the cluster")
+        registering = self._run_or_give_up(self._lifecycle.run())
+        self._registration_task = loop.create_task(registering, name="be a member")
+        follow_metadata = self._run_or_give_up(self.metadata_follower.run())
+        self._metadata_task = loop.create_task(follow_metadata, name="follow the cluster")
 
-    async def registered_once(self) -> None:
-        """The first registration; raises what kept it from coming, CannotConnect in the end."""
-        # A registration of somebody else with this id may have to expire first.
+    async def wait_until_registered(self) -> None:
+        """Wait for the first registration; raises what prevented it, CannotConnect on a timeout."""
+        # An older registration with this id may have to expire first.
         limit_s = self._settings.connection_timeout_s + 2 * self._settings.session_timeout_ms / 1000
         try:
             async with asyncio.timeout(limit_s):
-                await self._or_failed(self._registered)
+                await self._wait_for(self._registered)
         except TimeoutError:
             service = f"the coordination service {self._settings.hosts}"
-            is_there = self._lifecycle is not None and self._lifecycle.has_connected
-            what = "did not take the registration" if is_there else "could not be reached"
+            has_connected = self._lifecycle is not None and self._lifecycle.has_connected
+            what = "did not accept the registration" if has_connected else "could not be reached"
             raise CannotConnect(f"{service} {what} within {limit_s:.0f} s") from None
 
     async def ready(self) -> None:
-        """The metadata shows this broker, and what it leads is led; raises what ended it."""
-        await self._or_failed(self._taken)
+        """Wait until the metadata has this broker and its leaderships have begun.
 
-    async def _or_failed(self, event: asyncio.Event) -> None:
+        Raises what ended the membership.
+        """
+        await self._wait_for(self._applied)
+
+    async def _wait_for(self, event: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         waits = [loop.create_task(one.wait()) for one in (event, self.failed)]
         try:
@@ -245,20 +248,20 @@ class ClusterMember:
         if self.failure is not None:
             raise self.failure
 
-    async def _or_fail(self, work: Coroutine[Any, Any, None]) -> None:
-        """Whatever ends it before its time, this broker cannot go on."""
+    async def _run_or_give_up(self, work: Coroutine[Any, Any, None]) -> None:
+        """An error in the work ends the membership."""
         try:
             await work
         except OperatingError as error:
             self.give_up(error)
-        except Exception as error:  # noqa: BLE001 - told by whoever stops the broker
+        except Exception as error:  # noqa: BLE001 - reported when the broker is stopped
             log.error("cluster membership failed", error=error)
             self.give_up(MemberFault(f"{type(error).__name__}: {error}"))
 
     def give_up(self, reason: OperatingError) -> None:
-        """This broker cannot be a member any more, and is to be stopped."""
+        """This broker cannot remain a member, and must be stopped."""
         if self.failure is not None:
-            return  # what comes after the first failure comes of it
+            return  # later failures are consequences of the first
         self.failure = reason
         log.error("broker cannot join the cluster", reason=str(reason))
         self.failed.set()
@@ -267,15 +270,15 @@ class ClusterMember:
         await self.candidate.run(incarnation)
 
     async def hand_over(self) -> None:
-        """A controlled shutdown: leaderships and places in sync go to others, while it serves."""
+        """Controlled shutdown: leaderships and ISR memberships move while it still serves."""
         epoch = self.broker_epoch
-        if not self._settings.hands_over or epoch == NO_BROKER_EPOCH or not self._taken.is_set():
+        if not self._settings.hands_over or epoch == NO_BROKER_EPOCH or not self._applied.is_set():
             return
         try:
             async with asyncio.timeout(HAND_OVER_S):
                 is_done = await self._is_handed_over(epoch)
                 while not is_done:
-                    await asyncio.sleep(HAND_OVER_LOOK_S)
+                    await asyncio.sleep(HAND_OVER_POLL_INTERVAL_S)
                     is_done = await self._is_handed_over(epoch)
         except TimeoutError:
             log.warning(
@@ -285,37 +288,37 @@ class ClusterMember:
             log.warning("controlled shutdown failed", reason=str(error) or "the session is lost")
 
     async def _is_handed_over(self, epoch: BrokerEpoch) -> bool:
-        async def here(controller: ClusterController) -> bool:
-            return await controller.shut_down(self._parts.broker_id, epoch)
+        async def call_local(controller: ClusterController) -> bool:
+            return await controller.shut_down(self._dependencies.broker_id, epoch)
 
-        async def there(send: Callable[[Any], Any]) -> bool:
+        async def call_remote(send: Callable[[Any], Any]) -> bool:
             request = BrokerHeartbeatRequest(
-                broker_id=self._parts.broker_id, broker_epoch=epoch, want_shut_down=True
+                broker_id=self._dependencies.broker_id, broker_epoch=epoch, want_shut_down=True
             )
             return bool((await send(request)).should_shut_down)
 
         return await self._calls.call(
-            here, there, purpose=SHUTDOWN, is_wanted=lambda: self.broker_epoch == epoch
+            call_local, call_remote, purpose=SHUTDOWN, is_wanted=lambda: self.broker_epoch == epoch
         )
 
     async def stop_following(self) -> None:
-        """Whatever the cluster decides from here on is not for this broker any more."""
-        if self._being_told is not None:
-            self._being_told.cancel()
-            await asyncio.wait([self._being_told])
+        """Ignore metadata changes from here on."""
+        if self._metadata_task is not None:
+            self._metadata_task.cancel()
+            await asyncio.wait([self._metadata_task])
 
     async def close(self) -> None:
-        """End the session; whatever was led has been given up before."""
+        """End the session; all leaderships have been resigned before."""
         self._is_closing = True
         await self.stop_following()
-        if self._lifecycle is None or self._being_member is None:
+        if self._lifecycle is None or self._registration_task is None:
             return
         self._lifecycle.close()
-        await asyncio.wait([self._being_member], timeout=CLOSE_S)
-        self._being_member.cancel()
-        await asyncio.wait([self._being_member])
+        await asyncio.wait([self._registration_task], timeout=CLOSE_S)
+        self._registration_task.cancel()
+        await asyncio.wait([self._registration_task])
 
-    # -- what happens to it ----------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------
 
     def registered(self, incarnation: Registered) -> None:
         self.last_epoch = incarnation.epoch
@@ -324,31 +327,31 @@ class ClusterMember:
         self._controller_changed()
 
     def is_whole(self) -> bool:
-        return not self._parts.partitions().has_lost
+        return not self._dependencies.partitions().has_lost
 
     def session_lost(self, epoch: BrokerEpoch) -> None:
-        """Nothing is led from here on, before anybody else is told anything (I-18)."""
-        self._taken_epoch = NO_BROKER_EPOCH
-        self._parts.partitions().close_all_leaderships()
+        """Resign all leaderships, before anything else is notified (I-18)."""
+        self._applied_epoch = NO_BROKER_EPOCH
+        self._dependencies.partitions().close_all_leaderships()
         if not self._is_closing:
             log.warning("session expired; resigned all leaderships", epoch=epoch)
 
     def touch_changed(self) -> None:
-        """Who is the controller is known in another way from here on."""
+        """The connection state changed: the controller is located in another way now."""
         self._controller_changed()
 
     def apply_change_steps(self, change: ImageChange) -> StepGenerator[None]:
-        """Lead and follow what the image says, if it knows this incarnation (I-17)."""
-        self.is_taking = True
+        """Lead and follow partitions as in the image, if it has this incarnation (I-17)."""
+        self.is_applying = True
         try:
             while self._is_between:
                 yield None
             yield from self._apply_steps(change)
         finally:
-            self.is_taking = False
+            self.is_applying = False
 
     def between_changes_steps(self, steps: StepGenerator[None]) -> StepGenerator[None]:
-        """Steps that no change may come into; not while one is being taken."""
+        """Steps that no change may interrupt; not to be called while one is being applied."""
         self._is_between = True
         try:
             yield from steps
@@ -356,62 +359,62 @@ class ClusterMember:
             self._is_between = False
 
     def may_lead(self) -> bool:
-        """Whether what is being taken was decided for this incarnation, which is still alive.
+        """Whether the change being applied was made for this incarnation, and that is still alive.
 
-        Steps go on when the session is lost between two of them: a log that is half made must be
-        made. Only leading is over then.
+        Steps continue when the session is lost between two of them: a log that is half created must
+        be completed. Only leading is not allowed then.
         """
-        return self._taking_epoch != NO_BROKER_EPOCH and self._taking_epoch == self.broker_epoch
+        return self._applying_epoch != NO_BROKER_EPOCH and self._applying_epoch == self.broker_epoch
 
     def _apply_steps(self, change: ImageChange) -> StepGenerator[None]:
-        partitions, image, epoch = self._parts.partitions(), self.image, self.broker_epoch
-        self._search.met(image.brokers)
+        partitions, image, epoch = self._dependencies.partitions(), self.image, self.broker_epoch
+        self._search.add_brokers(image.brokers)
         if not self._is_shown(image, epoch):
             self._not_shown(epoch)
             return
-        self._taking_epoch = epoch
-        if self._taken_epoch == epoch:
+        self._applying_epoch = epoch
+        if self._applied_epoch == epoch:
             yield from partitions.prepare_steps(change)
             yield from partitions.follow_up_steps(change)
             return
-        if not self._taken.is_set():
+        if not self._applied.is_set():
             yield from self._delete_strays_steps(image)
         yield from partitions.apply_image_steps(image)
         self._note_seen(epoch)
         if self.broker_epoch == epoch:
-            self._taken_epoch = epoch
-            self._taken.set()
+            self._applied_epoch = epoch
+            self._applied.set()
 
     def _not_shown(self, epoch: BrokerEpoch) -> None:
-        """One that an earlier image had is gone: the controller has seen the registration end."""
-        was_shown = epoch != NO_BROKER_EPOCH and self._taken_epoch == epoch
-        self._taken_epoch = NO_BROKER_EPOCH
+        """The image lacks this epoch; if an earlier one had it, the registration has ended."""
+        was_shown = epoch != NO_BROKER_EPOCH and self._applied_epoch == epoch
+        self._applied_epoch = NO_BROKER_EPOCH
         if was_shown:
-            self._parts.partitions().close_all_leaderships()
+            self._dependencies.partitions().close_all_leaderships()
             log.warning("fenced by controller; resigned all leaderships", epoch=epoch)
 
     def _note_seen(self, epoch: BrokerEpoch) -> None:
-        """An image has it: so a controller has written it down before."""
+        """An image has the epoch, so a controller has recorded it."""
         self.seen_epoch = epoch
         if self._lifecycle is not None:
             self._lifecycle.note_seen(epoch)
 
     def _is_shown(self, image: ClusterImage, epoch: BrokerEpoch) -> bool:
-        mine = image.brokers.get(self._parts.broker_id)
+        mine = image.brokers.get(self._dependencies.broker_id)
         return epoch != NO_BROKER_EPOCH and mine is not None and mine.epoch == epoch
 
     def _delete_strays_steps(self, image: ClusterImage) -> StepGenerator[None]:
-        """Logs of topics that were deleted, or moved away, while this broker was not there."""
+        """Delete logs of topics that were deleted or moved away while this broker was down."""
         if not image.topics:
-            # As likely a coordination service that lost everything: these may be the last copies.
+            # Possibly the coordination service lost its data: these may be the last copies.
             if self._found_logs:
                 log.warning("cluster metadata has no topics; local logs are kept")
             return
-        strays = yield from self._parts.partitions().delete_strays_steps(image)
+        strays = yield from self._dependencies.partitions().delete_strays_steps(image)
         for one in strays:
             log.info("deleted stray log: partition has no replica here", partition=str(one))
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------
 
     @property
     def _current(self) -> Registered | None:
@@ -424,22 +427,22 @@ class ClusterMember:
     def _located(self) -> Located | None:
         return locate(self.candidate, self._listener)
 
-    def _to_ask(self) -> Located | None:
-        """Who is asked for metadata: the controller.
+    def _locate_metadata_source(self) -> Located | None:
+        """The controller, from which metadata is pulled.
 
-        Without the coordination service nobody says who that is by now, and it is searched for. So
-        a broker that only the service does not reach hears that others lead what it led, and tells
-        its clients (I-18 lets it lead until then).
+        While the coordination service is unreachable, the controller is searched for. So a broker
+        that is cut off from the service alone learns that others lead its partitions, and can
+        redirect its clients (I-18 lets it lead until then).
         """
         if self.may_propose() or not self.metadata_follower.is_known:
             return self._located()
-        place = self._search.next(self._listener)
-        if place is None:
+        endpoint = self._search.next(self._listener)
+        if endpoint is None:
             return self._located()
-        return Address(place.host, place.port, PURPOSE)
+        return Address(endpoint.host, endpoint.port, PURPOSE)
 
     def _known_controller(self) -> Registration | None:
-        """Another broker; None while the coordination service may know of a later one."""
+        """Another broker; None while the coordination service may have a later one."""
         return self.candidate.controller if self.may_propose() else None
 
     def _open_controller(self) -> ActiveController | None:
@@ -449,22 +452,22 @@ class ClusterMember:
     def _controller_changed(self) -> None:
         controller = self.candidate.controller
         if controller is not None:
-            self._search.met_one(controller.broker_id, controller.endpoints)
+            self._search.add_broker(controller.broker_id, controller.endpoints)
         self.metadata_follower.controller_changed()
 
     def _make_active(self, incarnation: Registered, elected: Elected) -> ActiveController:
-        parts, settings = self._parts, self._settings
+        dependencies, settings = self._dependencies, self._settings
         return ActiveController(
             incarnation,
             elected,
             ControllerSettings(
                 make_policy=self._policy,
-                check_configs=parts.configs.check_topic_configs,
-                randomness=parts.randomness,
+                check_configs=dependencies.configs.check_topic_configs,
+                randomness=dependencies.randomness,
                 balance=Balance(
                     is_enabled=settings.rebalances, interval_s=settings.rebalance_interval_s
                 ),
             ),
             self.tally,
-            parts.broker_id,
+            dependencies.broker_id,
         )

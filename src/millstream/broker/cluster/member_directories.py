@@ -1,12 +1,12 @@
-"""The log directories that a member of a cluster has had, so that one that is not there is missed.
+"""The log directories that a member of a cluster has had, to detect missing ones.
 
 As with a standalone broker (docs/adr/0013): a disk that is not mounted, or a mistyped `log.dirs`,
-must not look like partitions that were never here. Made anew elsewhere they would be empty, and
-where this broker was the last one in sync it would lead them so. The metadata of a member is not in
-its directories, so every directory has the list of all of them.
+must not be taken for partitions that were never here. Created again in another directory they would
+be empty, and if this broker was the last one in sync it would lead them empty. The metadata of a
+member is not in its directories, so every directory has the list of all of them.
 
-Whether something is missing is found out: a clean stop leaves the number of logs. After any other
-stop nobody knows, and what is nowhere else stays offline.
+A clean stop stores the number of logs, which shows whether any are missing. After any other stop
+that is unknown, and replicas that are in no other directory stay offline.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,14 +28,14 @@ from millstream.storage.directories.partition_metadata import format_topic_id, p
 _KIND: Final = "log-directories"
 
 Known = Mapping[UUID, str]
-"""Where each directory was when it was last there."""
+"""The path where each directory was last seen."""
 
 
 def read_known(disk: Disk, directories: Iterable[str]) -> dict[UUID, str]:
-    """What the directories that can be read say, all together."""
+    """The union of the lists in all readable directories."""
     known: dict[UUID, str] = {}
     for directory in directories:
-        # What cannot be understood says nothing; the others say the same.
+        # Unreadable lists are ignored; the other directories have the same.
         with suppress(OSError, UnreadableDocument, AttributeError):
             raw = read_whole(disk, f"{directory}/{DIRECTORIES_FILE}")
             for line in documents.decode(_KIND, raw):
@@ -46,7 +46,7 @@ def read_known(disk: Disk, directories: Iterable[str]) -> dict[UUID, str]:
 
 
 def write_known(disk: Disk, directories: Iterable[str], known: Known) -> None:
-    """Let each say it, where it does not yet; raises OSError. A single one has none to miss."""
+    """Write the list to each directory that lacks it; raises OSError. One alone needs no list."""
     lines: list[dict[str, Any]] = [
         {"directory_id": format_topic_id(TopicId(one)), "path": path}
         for one, path in sorted(known.items())
@@ -62,9 +62,9 @@ def write_known(disk: Disk, directories: Iterable[str], known: Known) -> None:
 def absent(
     known: Known, found: Mapping[str, MetaProperties], configured: Sequence[str]
 ) -> dict[UUID, str]:
-    """Directories that are known and nowhere."""
+    """Known directories that were not found."""
     present = {properties.directory_id for properties in found.values()}
-    # A path that cannot be read stands for whatever is there: the log manager takes it offline.
+    # A path that cannot be read may be any of them: the log manager takes it offline.
     unreadable = set(configured).difference(found)
     return {
         one: path for one, path in known.items() if one not in present and path not in unreadable
@@ -72,9 +72,9 @@ def absent(
 
 
 def complete_since(disk: Disk, directories: Iterable[str]) -> BrokerEpoch | None:
-    """The epoch whose clean stop left no logs but those that these have; None where nobody knows.
+    """The epoch whose clean stop left no logs but those in these directories; None if unknown.
 
-    They do not know whether the broker lived on without them: that its cluster knows.
+    Whether the broker has run without them since then, only its cluster knows.
     """
     proofs: set[CleanShutdown] = set()
     logs = 0
@@ -83,7 +83,7 @@ def complete_since(disk: Disk, directories: Iterable[str]) -> BrokerEpoch | None
             found = disk.list_directory(directory)
             marker = clean_shutdown.read(disk, directory)
         except FileNotFoundError:
-            continue  # a new one, which is not made yet
+            continue  # a new one, not created yet
         except OSError:
             return None
         if marker is not None:
@@ -99,7 +99,7 @@ def complete_since(disk: Disk, directories: Iterable[str]) -> BrokerEpoch | None
 def withheld(
     gone: Known, found: Mapping[str, MetaProperties], configured: Sequence[str]
 ) -> list[MissingDirectory]:
-    """The absent ones, as they are kept offline and told."""
+    """The missing directories, to be kept offline and reported."""
     made = []
     for one, path in gone.items():
         text = format_topic_id(TopicId(one))
@@ -124,7 +124,7 @@ def _reason(text: str, path: str, *, is_taken: bool, is_configured: bool) -> str
         what = "it is not mounted there, or its meta.properties is gone"
     return (
         f"the log directory with id {text}, last seen at {path}, is missing: {what}. Replicas that"
-        " are nowhere else stay offline here. Bring it back and start again; or, to give up what"
+        " are in no other directory stay offline. Bring it back and restart; or, to give up what"
         f" it held, stop the broker, remove {DIRECTORIES_FILE} from its other log directories and"
         " start again"
     )

@@ -1,6 +1,6 @@
-"""A broker's membership of a cluster as handlers see it, and who decides about partitions.
+"""Protocols through which handlers use a broker's cluster membership and its administration.
 
-`metadata.py` implements it; a handler knows nothing else of a cluster.
+`metadata.py` implements `Membership`; a handler uses nothing else of a cluster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Membership(Protocol):
-    """One broker's part of a cluster; a standalone broker has none."""
+    """A broker's membership of a cluster; a standalone broker has none."""
 
     @property
     def broker_epoch(self) -> BrokerEpoch:
@@ -32,18 +32,18 @@ class Membership(Protocol):
     def active(self) -> "ClusterController":
         """The controller in this broker; raises NotController."""
 
-    async def pulled(self, request: "PullMetadataRequest") -> "PullMetadataResponse":
-        """What is new, for another broker."""
+    async def pull_metadata(self, request: "PullMetadataRequest") -> "PullMetadataResponse":
+        """Metadata changes for another broker."""
 
     async def create_missing(self, wanted: "Sequence[NewTopic]") -> "dict[str, ErrorCode]":
-        """Have topics created that a client asks for or needs; why some were not.
+        """Have the controller create topics that a client requests or needs.
 
-        Wherever the controller is. They are in this broker's image then.
+        Returns the errors of those that were not created; the others are in this broker's image.
         """
 
 
 class Administration(Protocol):
-    """What operators ask for; see `controller/cluster/port.py`."""
+    """Administrative operations; see `controller/cluster/port.py`."""
 
     async def elect_leaders(
         self, kind: "ElectionKind", partitions: Sequence[TopicPartition] | None
@@ -64,7 +64,7 @@ class Administration(Protocol):
 
 
 def administration_of(services: "Services") -> Administration:
-    """The controller here, or the standalone broker; raises NotController."""
+    """This broker's controller, or the standalone broker; raises NotController."""
     if services.membership is not None:
         return services.membership.active()
     return StandaloneAdministration(services.image)

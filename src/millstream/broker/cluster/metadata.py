@@ -1,7 +1,7 @@
 """Metadata as handlers of a broker in a cluster see it and change it.
 
-What is shown is what this broker knows. Changes are made only where the controller is: requests of
-clients have been forwarded there, and what the broker itself wants it asks for like a client.
+Handlers read this broker's image. Changes are made only on the controller: requests of clients have
+been forwarded there, and the broker sends its own requests there like a client.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from millstream.wire.messages.create_topics import (
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
 CREATE_WAIT_S: Final = 10.0
-"""For topics that a client's question creates; then it asks again."""
+"""For the automatic creation of topics; then the client has to retry."""
 SHOW_WAIT_S: Final = 2.0
 """Until a topic that was created is in this broker's image."""
 
@@ -46,7 +46,7 @@ def _creatable(topic: NewTopic) -> CreatableTopic:
 class ClusterMetadata:
     """Implements `MetadataControl`, and the `Membership` that handlers see.
 
-    Nothing is kept here: `ClusterMember` knows it.
+    Without state of its own: `ClusterMember` has it.
     """
 
     def __init__(self, member: ClusterMember, defaults: Callable[[], TopicDefaults]) -> None:
@@ -72,8 +72,8 @@ class ClusterMetadata:
     def active(self) -> ClusterController:
         return self._member.active()
 
-    async def pulled(self, request: PullMetadataRequest) -> PullMetadataResponse:
-        return await self._member.pulled(request)
+    async def pull_metadata(self, request: PullMetadataRequest) -> PullMetadataResponse:
+        return await self._member.pull_metadata(request)
 
     async def create_topics(
         self,
@@ -106,15 +106,15 @@ class ClusterMetadata:
         controller = self._member.active()
         await controller.alter_broker_configs(name, configs, validate_only=validate_only)
 
-    # -- topics that a client's question creates -------------------------------------------
+    # -- automatic creation of topics ------------------------------------------------------
 
     async def create_missing(self, wanted: Sequence[NewTopic]) -> dict[str, ErrorCode]:
-        """Why some were not created; the others are in this broker's image, if that is in time."""
+        """Errors of those not created; the others are in this broker's image, if in time."""
         names = [one.name for one in wanted]
         is_over = asyncio.Event()
         handle = asyncio.get_running_loop().call_later(CREATE_WAIT_S, is_over.set)
 
-        async def here(controller: ClusterController) -> dict[str, ErrorCode]:
+        async def call_local(controller: ClusterController) -> dict[str, ErrorCode]:
             outcomes = await controller.create_topics(wanted, defaults=self._defaults())
             return {
                 name: code_of(outcome)
@@ -122,7 +122,7 @@ class ClusterMetadata:
                 if isinstance(outcome, OperatingError)
             }
 
-        async def there(send: Callable[[Any], Any]) -> dict[str, ErrorCode]:
+        async def call_remote(send: Callable[[Any], Any]) -> dict[str, ErrorCode]:
             topics = [_creatable(one) for one in wanted]
             timeout_ms = int(CREATE_WAIT_S * 1000)
             answer = await send(CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms))
@@ -131,15 +131,15 @@ class ClusterMetadata:
 
         try:
             failures = await self._member.calls.call(
-                here, there, purpose=_PURPOSE, is_wanted=lambda: not is_over.is_set()
+                call_local, call_remote, purpose=_PURPOSE, is_wanted=lambda: not is_over.is_set()
             )
         except GivenUp:
             return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
         finally:
             handle.cancel()
-        return await self._shown(names, failures)
+        return await self._wait_until_shown(names, failures)
 
-    async def _shown(
+    async def _wait_until_shown(
         self, names: Sequence[str], failures: dict[str, ErrorCode]
     ) -> dict[str, ErrorCode]:
         exists = ErrorCode.TOPIC_ALREADY_EXISTS  # another client was faster

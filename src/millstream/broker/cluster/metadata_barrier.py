@@ -1,7 +1,8 @@
-"""A client that has changed topics or settings uses them next: its broker should know them then.
+"""Delays the answer to a metadata change until this broker has the change.
 
-The controller answers when a change is written; brokers hear of it a moment later. The broker that
-passes the answer on waits for that moment. Others may be later still, as in Kafka.
+A client that has changed topics or settings uses them next. The controller answers when a change is
+written; brokers receive it a moment later. The broker that passes the answer on waits for that.
+Others may be later still, as in Kafka.
 """
 
 import asyncio
@@ -16,16 +17,16 @@ from millstream.wire.catalogue import response_type
 from millstream.wire.headers import decode_response_header
 
 WAIT_S: Final = 1.0
-"""Then the answer leaves all the same."""
+"""After that the answer is sent in any case."""
 
 _SET, _DELETE = 0, 1
-"""Of IncrementalAlterConfigs."""
+"""Operations of IncrementalAlterConfigs."""
 
 Condition = Callable[[ClusterImage], bool]
 
 
 class MetadataBarrier:
-    """Waits until the image shows what an answer says."""
+    """Waits until the image has the change that an answer confirms."""
 
     def __init__(self, wait_for: Callable[[Condition], Any]) -> None:
         self._wait_for = wait_for
@@ -75,7 +76,7 @@ def _grown(request: Any, answer: Any) -> Condition:
 
 
 def _altered(request: Any, answer: Any) -> Condition:
-    """Single settings; what is added to a list, or taken from one, is not looked for."""
+    """Single settings; values appended to a list or subtracted from one are not checked."""
     wanted = [
         (one.resource_type, one.resource_name, config.name, _value(config))
         for one in _done(request, answer)
@@ -88,7 +89,7 @@ def _altered(request: Any, answer: Any) -> Condition:
 
 
 def _replaced(request: Any, answer: Any) -> Condition:
-    """All settings of a resource."""
+    """All settings of a resource replaced."""
     wanted = [
         (
             one.resource_type,
@@ -103,8 +104,8 @@ def _replaced(request: Any, answer: Any) -> Condition:
 def _done(request: Any, answer: Any) -> list[Any]:
     return [
         one
-        for one, told in zip(request.resources, answer.responses, strict=True)
-        if not told.error_code and one.resource_type in (ResourceType.TOPIC, ResourceType.BROKER)
+        for one, outcome in zip(request.resources, answer.responses, strict=True)
+        if not outcome.error_code and one.resource_type in (ResourceType.TOPIC, ResourceType.BROKER)
     ]
 
 

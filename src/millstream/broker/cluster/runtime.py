@@ -1,4 +1,4 @@
-"""What a broker of a cluster has beside a standalone one: made, started and stopped with it."""
+"""The cluster components of a broker: constructed, started and stopped with it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millstream.broker.cluster.forwarding import Forwarding
 from millstream.broker.cluster.identity import ClusterIdentity
-from millstream.broker.cluster.lost_replicas import LOOK_S, LostReplicas
-from millstream.broker.cluster.member import ClusterMember, MemberParts
+from millstream.broker.cluster.lost_replicas import CHECK_INTERVAL_S, LostReplicas
+from millstream.broker.cluster.member import ClusterMember, MemberDependencies
 from millstream.broker.cluster.metadata import ClusterMetadata
 from millstream.broker.cluster.metadata_barrier import MetadataBarrier
 from millstream.broker.cluster.settings import (
@@ -68,7 +68,7 @@ FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
 
 @dataclass(slots=True, kw_only=True)
 class ClusterDependencies:
-    """What it borrows from the broker it belongs to."""
+    """What it takes from its broker."""
 
     broker_id: BrokerId
     configs: BrokerConfigs
@@ -85,10 +85,10 @@ class ClusterDependencies:
     dispatch: Dispatch
     logs: LogManager
     partitions: Callable[[], Partitions]
-    """Which are made of `replication` and `fetchers`."""
+    """Called late: they are made with `replication` and `fetchers`."""
     services: Callable[[], Services]
     flush_ready: Callable[[], None]
-    """Lets answers leave that became ready here."""
+    """Sends answers that became ready."""
 
 
 class ClusterRuntime:
@@ -99,7 +99,7 @@ class ClusterRuntime:
         self._dependencies = dependencies
         configs = dependencies.configs
         self._settings = settings = cluster_settings(configs)
-        replica_settings(configs)  # which checks them
+        replica_settings(configs)  # checks them
         self._identity = ClusterIdentity(
             dependencies.disk,
             configs.get_list("log.dirs"),
@@ -116,7 +116,7 @@ class ClusterRuntime:
             dependencies.randomness,
         )
         self.member = ClusterMember(
-            MemberParts(
+            MemberDependencies(
                 broker_id=dependencies.broker_id,
                 configs=configs,
                 settings=settings,
@@ -130,8 +130,8 @@ class ClusterRuntime:
             )
         )
         self.metadata = ClusterMetadata(self.member, configs.topic_defaults)
-        self._past: StandaloneImport | None = None
-        """Of a broker that was standalone until now."""
+        self._standalone: StandaloneImport | None = None
+        """Set for a broker that was standalone until now."""
         self.forwarding = self._make_forwarding()
         self.replication = self._make_replication()
         self.fetchers = self._make_fetchers()
@@ -188,7 +188,7 @@ class ClusterRuntime:
         )
 
     def _fetch_limits(self) -> FetchLimits:
-        # For every request: one by one, because to read and check all of them costs more than that.
+        # For every request: these four only, since reading and checking all settings costs more.
         get_int = self._dependencies.configs.get_int
         return FetchLimits(
             wait_max_ms=get_int("replica.fetch.wait.max.ms"),
@@ -209,13 +209,13 @@ class ClusterRuntime:
     # -- start -----------------------------------------------------------------------------
 
     def load(self) -> StartReport:
-        """Look whose the directories are, lock them and open their logs."""
+        """Check which cluster the directories belong to, lock them and open their logs."""
         dependencies = self._dependencies
         self._identity.read()
         if self._identity.was_standalone:
             return self._load_standalone()
         dependencies.logs.prepare(self._identity.withheld)
-        # The topics' own settings are not known yet; nothing is removed by these.
+        # The topics' settings are not known yet; no records are removed by the defaults.
         report = dependencies.logs.start(lambda *_: dependencies.configs.log_config({}))
         self._identity.leave_out(report.failed_directories)
         self._identity.check_logs(len(report.loaded))
@@ -223,35 +223,35 @@ class ClusterRuntime:
         return report
 
     def _load_standalone(self) -> StartReport:
-        """Directories of a standalone broker: it brings what it knows, all of it or nothing."""
-        # Only here: it happens once in a broker's life.
+        """Load the directories of a standalone broker; its metadata is imported whole or not."""
+        # Imported here: it happens once in a broker's life.
         from millstream.broker.cluster.standalone_import import StandaloneImport
         from millstream.controller.cluster.standalone_bootstrap import STANDALONE_EPOCH
 
         dependencies = self._dependencies
-        past = StandaloneImport(
+        standalone = StandaloneImport(
             dependencies.disk,
             dependencies.configs.get_list("log.dirs"),
             broker_id=dependencies.broker_id,
             background=dependencies.background,
             randomness=dependencies.randomness,
         )
-        past.read()
-        dependencies.logs.prepare([], past.deleted)
+        standalone.read()
+        dependencies.logs.prepare([], standalone.deleted)
         report = dependencies.logs.start(
             lambda partition, _: dependencies.configs.log_config(
-                past.topic_configs(partition.topic)
+                standalone.topic_configs(partition.topic)
             )
         )
-        past.check(dependencies.logs, report)
+        standalone.check(dependencies.logs, report)
         self._identity.leave_out(())
-        last_epoch = STANDALONE_EPOCH if past.was_clean else NO_BROKER_EPOCH
+        last_epoch = STANDALONE_EPOCH if standalone.was_clean else NO_BROKER_EPOCH
         self.member.loaded(last_epoch=last_epoch, found_logs=len(report.loaded))
-        self._past = past
+        self._standalone = standalone
         return report
 
-    async def _found_cluster(self, state: "StandaloneState") -> None:
-        """Write what is known to the coordination service, then say so in the directories."""
+    async def _bootstrap_cluster(self, state: "StandaloneState") -> None:
+        """Write the standalone metadata to the coordination service, then mark the directories."""
         from millstream.controller.cluster.standalone_bootstrap import (
             ClusterIsThere,
             bootstrap_from_standalone,
@@ -271,13 +271,13 @@ class ClusterRuntime:
             await session.close()
         self._mark_directories(state.cluster_id)
         log.info(
-            "a standalone broker founds a cluster",
+            "standalone broker bootstrapped a cluster",
             topics=len(state.topics),
             cluster=state.cluster_id,
         )
 
     def _mark_directories(self, cluster_id: str) -> None:
-        """Those that are still in place: the coordination service may have kept us waiting."""
+        """Those that are still usable: the wait for the coordination service may have been long."""
         logs = self._dependencies.logs
         self._identity.leave_out(logs.unusable_directories())
         if logs.has_failed:
@@ -287,7 +287,7 @@ class ClusterRuntime:
         logs.expect(META_PROPERTIES)
 
     def listener_among(self, bound: list[ListenerAddress], protocols: dict[str, str]) -> str:
-        """The one that other brokers come to; raises InvalidConfig without one."""
+        """The inter-broker listener; raises InvalidConfig without one."""
         return inter_broker_listener(self._dependencies.configs, bound, protocols)
 
     async def join(
@@ -297,20 +297,20 @@ class ClusterRuntime:
         listener: str,
         on_change: Callable[[ImageChange], StepGenerator[None]],
     ) -> None:
-        """Become a member; returns when the cluster knows this broker, and it leads its own.
+        """Become a member; returns when the metadata has this broker and it leads its partitions.
 
-        Raises what keeps it out.
+        Raises what prevents it.
         """
         for one in endpoints:
             if not one.host:
                 raise InvalidConfig(
-                    f"advertised.listeners: {one.listener} needs an address by which other brokers"
-                    " and clients reach this one; it listens on all"
+                    f"advertised.listeners: {one.listener} needs an address at which other brokers"
+                    " and clients reach this broker; it listens on all addresses"
                 )
         member = self.member
-        if self._past is not None:
-            await self._found_cluster(self._past.state)
-            self._past = None
+        if self._standalone is not None:
+            await self._bootstrap_cluster(self._standalone.state)
+            self._standalone = None
         member.metadata_follower.subscribe(on_change)
         rack = self._dependencies.configs.get_text("broker.rack") or None
         registration = Registration(
@@ -328,19 +328,19 @@ class ClusterRuntime:
             identity.complete_since,
         )
         member.begin(registration, ids, listener=listener)
-        await member.registered_once()
+        await member.wait_until_registered()
         self._mark_directories(member.cluster_id)
         await member.ready()
         with as_storage_error():
             identity.keep_epoch(member.seen_epoch)
 
-    # -- while it runs ---------------------------------------------------------------------
+    # -- periodic tasks --------------------------------------------------------------------
 
     def duties(self) -> dict[str, Duty]:
-        """What has to be done by the clock."""
+        """Periodic tasks of a broker of a cluster."""
         configs, dependencies = self._dependencies.configs, self._dependencies
         return {
-            # What was caught up at one look counts until the next.
+            # A follower that was caught up at one check is in sync until the next.
             "lag of followers": Duty(
                 lambda: configs.get_int("replica.lag.time.max.ms") / 2000,
                 lambda: dependencies.partitions().check_lag_steps(),
@@ -349,23 +349,23 @@ class ClusterRuntime:
                 lambda: configs.get_int("replica.high.watermark.checkpoint.interval.ms") / 1000,
                 lambda: dependencies.partitions().store_high_watermarks_steps(),
             ),
-            "lost replicas": Duty(lambda: LOOK_S, self._look_for_lost),
+            "lost replicas": Duty(lambda: CHECK_INTERVAL_S, self._check_lost),
         }
 
-    def _look_for_lost(self) -> Coroutine[Any, Any, None] | None:
-        """Logs that failed are told; a broker without any directory ends, as Kafka's does."""
+    def _check_lost(self) -> Coroutine[Any, Any, None] | None:
+        """Report failed logs; a broker without any usable directory stops, as Kafka's does."""
         logs = self._dependencies.logs
         if not logs.has_failed:
-            return self._lost.look()
+            return self._lost.check()
         if self.member.failure is None:
             causes = {one.path: str(one.failure) for one in logs.directories}
             self.member.give_up(AllDirectoriesFailed(causes))
         return None
 
     def make_missing_logs(self) -> Coroutine[Any, Any, None] | None:
-        """Logs that could not be made for want of room."""
+        """Create logs that could not be created because the disk was full."""
         partitions = self._dependencies.partitions()
-        if not partitions.has_missing or self.member.is_taking:
+        if not partitions.has_missing or self.member.is_applying:
             return None
         steps = self.member.between_changes_steps(partitions.retry_missing_steps())
         return self._dependencies.scheduler.run(steps, name="make missing logs")
@@ -373,27 +373,27 @@ class ClusterRuntime:
     # -- stop ------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """While everything still serves."""
+        """Controlled shutdown, while requests are still served."""
         await self.member.hand_over()
 
     async def stop_serving(self) -> None:
-        """Nothing is led, and nothing fetched, from here on."""
+        """Stop leading and fetching."""
         await self.member.stop_following()
         self._dependencies.partitions().close_all_leaderships()
         self.fetchers.close()
 
     @property
     def last_epoch(self) -> BrokerEpoch:
-        """For the proof of a clean stop."""
+        """Stored with a clean stop, as its proof."""
         return self.member.last_epoch
 
     async def close(self) -> None:
-        """End the session and every connection; the logs are closed."""
+        """End the session and every connection, when the logs are closed."""
         await self.member.close()
         await self.connections.close()
 
     async def serve_until(self, stop: asyncio.Event) -> None:
-        """Wait for `stop`, or until this broker cannot be a member any more."""
+        """Wait for `stop`, or until this broker cannot remain a member."""
         await until(stop, self.member.failed.wait())
 
     @property
@@ -410,7 +410,7 @@ def as_storage_error() -> Iterator[None]:
 
 
 def _kazoo(settings: ClusterSettings, clock: Clock) -> Coordination:
-    # Only here: the simulator has its own, and a standalone broker needs none.
+    # Imported here: the simulator has its own, and a standalone broker needs none.
     from millstream.coordination.kazoo_session import KazooCoordination
 
     return KazooCoordination(settings.hosts, clock)

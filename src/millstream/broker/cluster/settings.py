@@ -1,4 +1,4 @@
-"""What a broker's settings say about the cluster it belongs to, as values."""
+"""The cluster settings of a broker, as values."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ _LISTENER: Final = "inter.broker.listener.name"
 
 
 class ClusterSettings(NamedTuple):
-    """Coordination, and how brokers talk to each other."""
+    """Settings of the coordination service and of connections between brokers."""
 
     servers: tuple[str, ...]
     """Of the coordination service, as `host:port`."""
@@ -30,7 +30,7 @@ class ClusterSettings(NamedTuple):
 
     @property
     def hosts(self) -> str:
-        """The servers as ZooKeeper's clients want them."""
+        """The servers as a connection string of ZooKeeper's clients."""
         return ",".join(self.servers)
 
 
@@ -65,7 +65,7 @@ def cluster_settings(configs: BrokerConfigs) -> ClusterSettings:
 
 
 def replica_settings(configs: BrokerConfigs) -> ReplicaSettings:
-    """Raises InvalidConfig for waits that would throw followers out of sync."""
+    """Raises InvalidConfig if followers would fall out of sync while they wait."""
     found = ReplicaSettings(
         fetch_backoff_ms=configs.get_int("replica.fetch.backoff.ms"),
         fetch_max_bytes=configs.get_int("replica.fetch.max.bytes"),
@@ -87,7 +87,7 @@ def replica_settings(configs: BrokerConfigs) -> ReplicaSettings:
 
 
 def topic_policy(configs: BrokerConfigs) -> Policy:
-    """What elections ask of the settings, read when they are asked: both can change any time."""
+    """The settings that elections need, read at each election: they can change at any time."""
 
     def in_sync_min(topic: TopicImage) -> int:
         wanted = int(configs.topic_text(topic.configs, "min.insync.replicas"))
@@ -100,7 +100,7 @@ def topic_policy(configs: BrokerConfigs) -> Policy:
 
 
 class PolicyMaker:
-    """Policies of the cluster's dynamic settings; the last one is kept, as they hardly change."""
+    """Makes policies from the cluster's dynamic settings; caches the last: they rarely change."""
 
     def __init__(self, configs: BrokerConfigs) -> None:
         self._configs = configs
@@ -116,7 +116,7 @@ class PolicyMaker:
 def inter_broker_listener(
     configs: BrokerConfigs, bound: list[ListenerAddress], protocols: dict[str, str]
 ) -> str:
-    """Name of the listener that other brokers come to; raises InvalidConfig without one."""
+    """Name of the inter-broker listener; raises InvalidConfig without one."""
     name = configs.get_text(_LISTENER).upper()
     if name and configs.is_set(_PROTOCOL):
         raise InvalidConfig(f"{_LISTENER} and {_PROTOCOL} must not both be set")

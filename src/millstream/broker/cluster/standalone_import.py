@@ -1,7 +1,7 @@
-"""What a broker of a cluster finds of the time when it was alone, and may bring along.
+"""Imports the metadata of a broker that was standalone into a cluster.
 
-Its metadata lies in files of its own then. All of it must be there and fit its logs: in a cluster
-logs that nobody knows are deleted, so in any doubt the broker stays alone.
+It is in files of the broker's log directories. All of it must be there and match the logs: in a
+cluster unknown logs are deleted, so in any doubt the broker refuses to join.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from millstream.storage.manager.log_manager import LogManager, StartReport
 
 
 class StandaloneImport:
-    """Made, `read`, then `check`ed against the logs."""
+    """Constructed, `read`, then `check`ed against the logs."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class StandaloneImport:
         )
         self._broker_id = broker_id
         self.was_clean = False
-        """Whether its last stop was in order; known after `check`."""
+        """Whether its last stop was clean; known after `check`."""
 
     def read(self) -> None:
-        """Raises what is wrong with the metadata, NotOfThisCluster where it is not complete."""
+        """Raises errors of the metadata, NotOfThisCluster if it is incomplete."""
         controller = self._controller
         controller.load()
         controller.close()  # the directories have locks of their own
@@ -52,7 +52,7 @@ class StandaloneImport:
 
     @property
     def deleted(self) -> set[TopicId]:
-        """Topics that are gone and may have left logs."""
+        """Deleted topics that may have left logs."""
         return {topic.topic_id for topic in self._controller.deleted_topics}
 
     def topic_configs(self, name: str) -> dict[str, str]:
@@ -60,7 +60,7 @@ class StandaloneImport:
         return dict(topic.configs) if topic is not None else {}
 
     def check(self, logs: LogManager, report: StartReport) -> None:
-        """Raise NotOfThisCluster unless everything that is here is known, and usable."""
+        """Raise NotOfThisCluster unless every log is known and usable."""
         first = self._directories[0]
         for problems in (report.failed_directories, report.unusable_partitions):
             for what, why in problems.items():
@@ -68,7 +68,7 @@ class StandaloneImport:
         unknown = list(self._unknown((one.partition, one.context.topic_id) for one in logs))
         if unknown:
             raise NotOfThisCluster(
-                first, f"{len(unknown)} logs in it are of no topic that its broker knows"
+                first, f"{len(unknown)} logs in it belong to no topic of its broker"
             )
         self.was_clean = not report.unclean_directories
 

@@ -1,4 +1,4 @@
-"""A broker's settings: files, dynamic changes, and how requests describe and alter them.
+"""A broker's settings: files, dynamic changes, and the requests that describe and alter them.
 
 Start at `broker_configs.py`: the values in force. `changes.py` carries out both Alter requests.
 Keys, types, defaults and rules are defined in `model/config`.

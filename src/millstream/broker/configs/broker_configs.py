@@ -1,8 +1,8 @@
-"""A broker's settings in force, and every topic's: what was set where, and what follows from it.
+"""The settings in force of a broker and of topics and groups, by their sources.
 
-A broker's value comes from, the strongest first: its own dynamic settings, the dynamic defaults of
-all brokers, the file it was started with, the key's default. A topic's comes from the topic, else
-from the broker's. All of it is worked out when something changes, so that reading is one look-up.
+A broker's value comes from, in order of precedence: its own dynamic settings, the dynamic defaults
+of all brokers, the file it was started with, the key's default. A topic's comes from the topic,
+else from the broker. All values are computed when a setting changes, so that reading is one lookup.
 """
 
 import asyncio
@@ -56,10 +56,10 @@ from millstream.storage.config import LogConfig, TimestampType
 log = get_logger("millstream.broker.configs")
 
 DOUBLE_MAX: Final = 1.7976931348623157e308
-"""Kafka's way to say that a rate has no limit."""
+"""Kafka's value for a rate without a limit."""
 
-TOLD_MAX: Final = 100
-"""Settings without effect that a process logs: clients choose the names, so they must end."""
+REPORTED_MAX: Final = 100
+"""Ignored or inert settings that a process logs: clients choose the names, so it needs a limit."""
 
 _INDEX_ENTRY_BYTES: Final = 8
 
@@ -93,7 +93,7 @@ _GROUP_VALUES: Final = {
         "group.consumer.max.session.timeout.ms",
     ),
 }
-"""Of each of a group's keys: the broker's, and the least and most that a group may have."""
+"""For each key of a group: the broker's key, and those of its minimum and maximum."""
 
 Values = dict[str, Value | None]
 
@@ -106,21 +106,21 @@ class BrokerConfigs:
         static: Mapping[str, str],
         *,
         broker_id: BrokerId | None = None,
-        told: set[tuple[str, str]] | None = None,
+        reported: set[tuple[str, str]] | None = None,
     ) -> None:
-        """`static` is what the broker was started with; keys nobody knows are only shown.
+        """`static` is what the broker was started with; unknown keys are only described.
 
-        Raises InvalidConfig for a value, or values together, that cannot be.
+        Raises InvalidConfig for an invalid value or combination of values.
         """
         kept = {name: text for name, text in static.items() if _is_kept(name, text)}
         self._sources = Sources(static=_with_ids(kept, broker_id))
         self._subscribers: list[Callable[[], None]] = []
         self._values: Values = {}
         self._topic_defaults: Values = {}
-        self._told = set() if told is None else told
-        """Settings, with their values, that the log has a line about."""
+        self._reported = set() if reported is None else reported
+        """Settings, with their values, that were logged."""
         self.altering = asyncio.Lock()
-        """Held from reading settings to having changed them: two changes must not lose one."""
+        """Held from reading settings to having changed them: of two changes none may be lost."""
         self._use(self._sources)
 
     # -- a broker's values -----------------------------------------------------------------
@@ -130,16 +130,16 @@ class BrokerConfigs:
         return BrokerId(self.get_int(NODE_ID))
 
     def get_int(self, name: str) -> int:
-        """A whole number; KeyError for a key that is none."""
+        """An integer; KeyError for a key of another type."""
         value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int):
-            raise KeyError(f"{name} is not a whole number: {value!r}")
+            raise KeyError(f"{name} is not an integer: {value!r}")
         return value
 
     def get_bool(self, name: str) -> bool:
         value = self._values[name]
         if not isinstance(value, bool):
-            raise KeyError(f"{name} is not true or false: {value!r}")
+            raise KeyError(f"{name} is not a boolean: {value!r}")
         return value
 
     def get_float(self, name: str) -> float:
@@ -149,28 +149,28 @@ class BrokerConfigs:
         return value
 
     def get_text(self, name: str) -> str:
-        """The value as text; empty where it is not set."""
+        """The value as text; empty if it is not set."""
         value = self._values[name]
         return "" if value is None else text_of(value)
 
     def get_list(self, name: str) -> list[str]:
-        """The members; also of a text with commas."""
+        """The members of a list, also of a string with commas."""
         value = self._values[name]
         if isinstance(value, list):
             return list(value)
         return split_list(value) if isinstance(value, str) else []
 
     def get_written(self, name: str) -> list[str]:
-        """The members as they were written: one that is there twice comes twice."""
+        """The members as they were written, duplicates included."""
         text = self._sources.text(broker_key(name)) or ""
         return [member.strip() for member in text.split(",")] if text.strip() else []
 
     def is_set(self, name: str) -> bool:
-        """Whether anybody set it; otherwise its value is the default."""
+        """Whether it was set anywhere; otherwise its value is the default."""
         return any(name in one for one in self._sources)
 
     def topic_defaults(self) -> TopicDefaults:
-        """For topics that are created without saying how large."""
+        """For topics that are created without a partition count or replication factor."""
         return TopicDefaults(
             self.get_int("num.partitions"), self.get_int("default.replication.factor")
         )
@@ -196,12 +196,12 @@ class BrokerConfigs:
     # -- a topic's values ------------------------------------------------------------------
 
     def topic_text(self, topic_configs: Mapping[str, str], name: str) -> str:
-        """A topic's setting as text; empty where it is not set anywhere."""
+        """A topic's setting as text; empty if it is not set anywhere."""
         value = self._topic_values(topic_configs)[name]
         return "" if value is None else text_of(value)
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
-        """What the topic's logs must know."""
+        """The settings that the topic's logs need."""
         return _log_config(
             self._topic_values(topic_configs), self.get_int("producer.id.expiration.ms")
         )
@@ -215,15 +215,15 @@ class BrokerConfigs:
             return self._topic_defaults
         values = dict(self._topic_defaults)
         for name, text in topic_configs.items():
-            # Another version of this program may have stored what this one does not take. The
+            # Another version of this program may have stored a value that this one rejects. The
             # topic is served with the default then; not opening its logs would be worse.
             try:
                 values[name] = topic_key(name).parse(text)
             except InvalidConfig as error:
-                self._tell_once(name, text, error)
+                self._report_ignored(name, text, error)
             else:
                 if name not in TOPIC_KEYS:
-                    self._tell_inert(name, INERT_TOPIC_REASONS[name])
+                    self._report_inert(name, INERT_TOPIC_REASONS[name])
         return values
 
     # -- a group's values ------------------------------------------------------------------
@@ -242,28 +242,28 @@ class BrokerConfigs:
             try:
                 value = int(str(group_key(name).parse(text)))
             except InvalidConfig as error:
-                self._tell_once(name, text, error)
+                self._report_ignored(name, text, error)
         return max(self.get_int(lowest), min(value, self.get_int(highest)))
 
     # -- changes ---------------------------------------------------------------------------
 
     def set_dynamic(self, *, broker: Mapping[str, str], default: Mapping[str, str]) -> None:
-        """Take over what is stored for this broker and for all, and tell the subscribers."""
+        """Apply the stored settings of this broker and of all, and notify the subscribers."""
         usable = self._usable(broker), self._usable(default)
         self._use(self._sources._replace(dynamic=usable[0], dynamic_default=usable[1]))
         for name in sorted({*usable[0], *usable[1]} - BROKER_KEYS.keys()):
-            self._tell_inert(name, None)
+            self._report_inert(name, None)
         for callback in list(self._subscribers):
             callback()
 
     def with_defaults(self, default: Mapping[str, str]) -> "BrokerConfigs":
-        """What holds for every broker that has no dynamic settings of its own; not kept in step."""
-        other = BrokerConfigs(self._sources.static, told=self._told)
+        """The settings of a broker without dynamic settings of its own; a snapshot."""
+        other = BrokerConfigs(self._sources.static, reported=self._reported)
         other._use(other._sources._replace(dynamic_default=other._usable(default)))
         return other
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call it after every dynamic change."""
+        """Call `callback` after every dynamic change."""
         self._subscribers.append(callback)
 
     def check_broker_configs(
@@ -271,8 +271,8 @@ class BrokerConfigs:
     ) -> None:
         """Raise unless these dynamic settings may follow `former`, of this broker or of all.
 
-        InvalidConfigRequest for a key that cannot be changed so, and, as in Kafka, for a value that
-        cannot be. Keys without effect and names that nobody knows may be set.
+        InvalidConfigRequest for a key that cannot be changed this way, and, as in Kafka, for an
+        invalid value. Keys without effect and unknown names may be set.
         """
         if len(configs) > CONFIG_KEYS_PER_RESOURCE_MAX:
             raise InvalidConfigRequest(f"more than {CONFIG_KEYS_PER_RESOURCE_MAX} settings")
@@ -281,7 +281,7 @@ class BrokerConfigs:
                 key = broker_key(name)
                 value = _check_dynamic(key, text, is_default=is_default)
                 if name not in BROKER_KEYS:
-                    # The controller checks other brokers' settings too: their own value counts.
+                    # The controller checks other brokers' settings too: their value is compared.
                     current = former.get(name) or self._sources.text(key)
                     _check_inert(name, value, current=current)
         usable = self._usable(configs)
@@ -297,25 +297,25 @@ class BrokerConfigs:
             raise InvalidConfigRequest(str(error)) from None
 
     def _usable(self, configs: Mapping[str, str]) -> dict[str, str]:
-        """Without what this version of the program cannot use; it was checked when it was set."""
+        """Without values that this version of the program rejects; they were checked when set."""
         usable = {}
         for name, text in configs.items():
             try:
                 _check_dynamic(broker_key(name), text, is_default=False)
             except (InvalidConfig, InvalidConfigRequest) as error:
-                self._tell_once(name, text, error)
+                self._report_ignored(name, text, error)
             else:
                 usable[name] = text
         return usable
 
-    def _tell_once(self, name: str, text: str, error: Exception) -> None:
-        if (name, text) not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add((name, text))
+    def _report_ignored(self, name: str, text: str, error: Exception) -> None:
+        if (name, text) not in self._reported and len(self._reported) < REPORTED_MAX:
+            self._reported.add((name, text))
             log.warning("stored setting ignored", name=name, reason=str(error))
 
-    def _tell_inert(self, name: str, reason: str | None) -> None:
-        if (name, "") not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add((name, ""))
+    def _report_inert(self, name: str, reason: str | None) -> None:
+        if (name, "") not in self._reported and len(self._reported) < REPORTED_MAX:
+            self._reported.add((name, ""))
             log.warning("setting has no effect", name=name, reason=reason or _why_inert(name))
 
     def _use(self, sources: Sources) -> None:
@@ -352,7 +352,7 @@ class BrokerConfigs:
         return [broker_entry(key, self._sources) for key in keys]
 
     def describe_default(self, names: Collection[str] | None) -> list[ConfigEntry]:
-        """The dynamic defaults of all brokers, as far as there are any."""
+        """The dynamic defaults of all brokers that are set."""
         only = Sources(dynamic_default=self._sources.dynamic_default)
         return [
             broker_entry(key, only, is_default=True)
@@ -362,12 +362,12 @@ class BrokerConfigs:
 
 
 def _is_kept(name: str, text: str) -> bool:
-    """Whether a setting of the file counts, or can at least be shown."""
+    """Whether a setting of the file is used, or can at least be described."""
     if name in BROKER_KEYS or name in LATER_KEYS:
         return True
     key = broker_key(name)
     if key.mode is Mode.READ_ONLY:
-        return False  # of Kafka's keys that never change only the names are known here
+        return False  # of Kafka's read-only keys only the names are known
     try:
         key.parse(text)
     except InvalidValue:
@@ -376,21 +376,21 @@ def _is_kept(name: str, text: str) -> bool:
 
 
 def _check_inert(name: str, value: Value, *, current: str | None) -> None:
-    from millstream.model.config.inert_keys import check_pool  # hardly any broker has such a key
+    from millstream.model.config.inert_keys import check_pool  # hardly any broker sets such a key
 
     check_pool(name, value, current=current)
 
 
 def _why_inert(name: str) -> str:
     if name in LATER_KEYS:
-        return "it is kept for what this broker does not do yet"
+        return "it is for a feature that is not supported yet"
     from millstream.model.config.inert_keys import why_inert
 
     return why_inert(name)
 
 
 def _with_ids(static: Mapping[str, str], broker_id: BrokerId | None) -> dict[str, str]:
-    """The settings with node.id and broker.id, which are one, both given or both not."""
+    """The settings with both node.id and broker.id, which are the same, or with neither."""
     numbers = {
         name: BROKER_KEYS[NODE_ID].parse(static[name])
         for name in (NODE_ID, BROKER_ID)
@@ -399,8 +399,8 @@ def _with_ids(static: Mapping[str, str], broker_id: BrokerId | None) -> dict[str
     if broker_id is not None:
         numbers["the broker's id"] = broker_id
     if len(set(numbers.values())) > 1:
-        told = ", ".join(f"{name} is {number}" for name, number in numbers.items())
-        raise InvalidConfig(f"{told}: they must be the same")
+        values = ", ".join(f"{name} is {number}" for name, number in numbers.items())
+        raise InvalidConfig(f"{values}: they must be the same")
     if not numbers:
         return {name: text for name, text in static.items() if name not in (NODE_ID, BROKER_ID)}
     number = str(next(iter(numbers.values())))
@@ -439,7 +439,7 @@ def _broker_values(sources: Sources) -> Values:
 
 
 def _topic_defaults(broker_values: Values) -> Values:
-    """What topics without own settings have; raises InvalidConfig."""
+    """The settings of topics without settings of their own; raises InvalidConfig."""
     defaults: Values = {
         name: broker_values[key.synonyms[0]] if key.synonyms else _own_default(key)
         for name, key in TOPIC_KEYS.items()
@@ -452,7 +452,7 @@ def _topic_defaults(broker_values: Values) -> Values:
 
 
 def _own_default(key: ConfigKey) -> Value | None:
-    """Of a topic's key that no broker has."""
+    """Of a topic's key without a broker's key."""
     return None if key.default is None else key.parse(key.default)
 
 
@@ -468,7 +468,7 @@ def _log_config(values: Values, producer_expiration_ms: int) -> LogConfig:
         segment_bytes=segment_bytes,
         segment_ms=_number(values, "segment.ms"),
         segment_jitter_ms=_number(values, "segment.jitter.ms"),
-        # Kafka takes 4 too, which is less than an entry.
+        # Kafka allows 4, which is less than an entry.
         segment_index_bytes=max(_INDEX_ENTRY_BYTES, _number(values, "segment.index.bytes")),
         index_interval_bytes=_number(values, "index.interval.bytes"),
         flush_messages=_number(values, "flush.messages"),
@@ -503,7 +503,7 @@ def _level(values: Values, codec: Codec | None) -> int | None:
 def _number(values: Values, name: str) -> int:
     value = values[name]
     if not isinstance(value, int):
-        raise KeyError(f"{name} is not a whole number: {value!r}")
+        raise KeyError(f"{name} is not an integer: {value!r}")
     return value
 
 

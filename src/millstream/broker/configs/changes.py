@@ -1,7 +1,7 @@
-"""Changes of settings that clients ask for: both Alter requests, from what they say to done.
+"""Changes of settings by clients: applies both Alter requests.
 
-All changes of one broker go one after the other, because each is worked out from the settings that
-the one before left.
+All changes on one broker are made one after the other, because each is computed from the settings
+that the one before left.
 """
 
 import asyncio
@@ -52,13 +52,13 @@ class KeyChange(NamedTuple):
 
 
 class ResourceChange(NamedTuple):
-    """What one resource's settings shall become."""
+    """The requested change of one resource's settings."""
 
     resource_type: int
     resource_name: str
     keys: Sequence[KeyChange]
     is_whole: bool
-    """The keys are all there shall be, and every other one goes."""
+    """The keys replace all settings; every other key is removed."""
 
 
 class Outcome(NamedTuple):
@@ -81,13 +81,13 @@ async def alter_resources(
     outcomes = []
     async with context.services.configs.altering:
         for one in changes:
-            await asyncio.sleep(0)  # each may have many keys to look at
+            await asyncio.sleep(0)  # each may have many keys to check
             try:
                 if times[one.resource_type, one.resource_name] > 1:
-                    raise InvalidConfigRequest("a resource must not be there twice")
+                    raise InvalidConfigRequest("the resource is in the request twice")
                 await _alter(context, one, validate_only=validate_only)
             except NotController:
-                raise  # it is not about this resource: the next controller is asked for all
+                raise  # not of this resource: the whole request goes to the next controller
             except OperatingError as error:
                 outcomes.append(Outcome(code_of(error), text_of(error)))
             else:
@@ -116,11 +116,11 @@ async def _alter(context: Context, change: ResourceChange, *, validate_only: boo
 def _check_keys(keys: Sequence[KeyChange]) -> None:
     if len(keys) > CONFIG_KEYS_PER_RESOURCE_MAX:
         raise InvalidConfigRequest(
-            f"{len(keys)} keys of one resource; at most {CONFIG_KEYS_PER_RESOURCE_MAX} are taken"
+            f"{len(keys)} keys of one resource; at most {CONFIG_KEYS_PER_RESOURCE_MAX} are allowed"
         )
     twice = [name for name, times in Counter(one.name for one in keys).items() if times > 1]
     if twice:
-        raise InvalidConfigRequest(f"keys that are there twice: {', '.join(twice)}")
+        raise InvalidConfigRequest(f"keys that are in the request twice: {', '.join(twice)}")
     for one in keys:
         if one.operation not in _OPERATIONS:
             raise InvalidConfigRequest(f"{one.name}: there is no operation {one.operation}")
@@ -128,10 +128,10 @@ def _check_keys(keys: Sequence[KeyChange]) -> None:
             raise InvalidConfigRequest(f"{one.name} has no value")
 
 
-def applied(
+def apply_operations(
     former: Mapping[str, str], keys: Sequence[KeyChange], key_of: Callable[[str], ConfigKey]
 ) -> dict[str, str]:
-    """The settings after the operations; raises InvalidConfig for one that a key does not know."""
+    """The settings after the operations; raises InvalidConfig for one that a key does not allow."""
     configs = dict(former)
     for name, operation, value in keys:
         if operation == Operation.DELETE or value is None:
@@ -141,7 +141,9 @@ def applied(
         else:
             key = key_of(name)
             if key.type is not ConfigType.LIST:
-                raise InvalidConfig(f"{name} is not a list: it can be set, not added to or cut")
+                raise InvalidConfig(
+                    f"{name} is not a list: it can be set, not appended to or subtracted from"
+                )
             members = split_list(configs.get(name, key.default or ""))
             if operation == Operation.APPEND:
                 members = list(dict.fromkeys([*members, *split_list(value)]))
@@ -162,7 +164,7 @@ async def _alter_topic(context: Context, change: ResourceChange, *, validate_onl
     check_topic_name(name)
     topic = services.controller.deciding_image.topics.get(name)
     former = topic.configs if topic is not None and not change.is_whole else {}
-    configs = applied(former, change.keys, topic_key)
+    configs = apply_operations(former, change.keys, topic_key)
     services.configs.check_topic_configs(configs)
     if topic is None:
         raise UnknownTopic(name)
@@ -173,28 +175,30 @@ async def _alter_broker(context: Context, change: ResourceChange, *, validate_on
     services = context.services
     name = change.resource_name
     if name:
-        # In a cluster the controller keeps every broker's; else each knows only itself.
+        # In a cluster the controller has every broker's; a standalone broker only its own.
         broker_id = services.broker_id if services.membership is None else None
         name = str(check_broker_name(name, broker_id))
     former = services.controller.deciding_image.broker_configs.get(name, {})
     if name:
         _check_one_for_all(change.keys, former)
-    configs = applied({} if change.is_whole else former, change.keys, broker_key)
+    configs = apply_operations({} if change.is_whole else former, change.keys, broker_key)
     services.configs.check_broker_configs(configs, former=former, is_default=not name)
     await services.controller.alter_broker_configs(name, configs, validate_only=validate_only)
 
 
 def _check_one_for_all(keys: Sequence[KeyChange], former: Mapping[str, str]) -> None:
-    """Raise InvalidConfig where one broker would get a minimum of its own.
+    """Raise InvalidConfig if one broker would get a minimum of its own.
 
-    With a smaller one than the controller knows, its high watermarks would move without replicas
-    that the controller holds for eligible, and records would be lost with their election (KIP-966).
-    What an older version took can be removed.
+    With a smaller one than the controller's, its high watermarks would advance without replicas
+    that the controller considers eligible, and electing them would lose records (KIP-966).
+    A value that an older version accepted can be removed.
     """
     for one in keys:
         is_removal = one.operation == Operation.DELETE and one.name in former
         if one.name == MIN_IN_SYNC and not is_removal:
-            raise InvalidConfig(f"{one.name} is the same for all brokers: it cannot be one's own")
+            raise InvalidConfig(
+                f"{one.name} is the same for all brokers: it cannot be set for a single one"
+            )
 
 
 async def _alter_group(context: Context, change: ResourceChange, *, validate_only: bool) -> None:
@@ -203,18 +207,20 @@ async def _alter_group(context: Context, change: ResourceChange, *, validate_onl
         raise InvalidConfigRequest("there are no settings for all groups; a broker has defaults")
     name = group_configs.name_of(change.resource_name)
     former = services.controller.deciding_image.broker_configs.get(name, {})
-    configs = applied({} if change.is_whole else former, change.keys, group_key)
+    configs = apply_operations({} if change.is_whole else former, change.keys, group_key)
     services.configs.check_group_configs(configs)
     await services.controller.alter_broker_configs(name, configs, validate_only=validate_only)
 
 
 def check_broker_name(name: str, broker_id: BrokerId | None) -> BrokerId:
-    """The id that the resource's name is; raises InvalidConfigRequest unless it is `broker_id`."""
+    """The resource's name as a broker id; raises InvalidConfigRequest unless it is `broker_id`."""
     digits = name.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _ID_DIGITS_MAX):
         raise InvalidConfigRequest(f"a broker's id is a number, not {name!r}")
     if broker_id is not None and int(name) != broker_id:
-        raise InvalidConfigRequest(f"this is broker {broker_id}, not {name}: ask that one")
+        raise InvalidConfigRequest(
+            f"this is broker {broker_id}, not {name}: send the request to that one"
+        )
     return BrokerId(int(name))
 
 
@@ -222,7 +228,7 @@ def check_broker_name(name: str, broker_id: BrokerId | None) -> BrokerId:
 
 
 def _alter_loggers(keys: Sequence[KeyChange], *, validate_only: bool) -> None:
-    """Levels of our own loggers, until the process ends; all are checked before any is changed."""
+    """Set levels of our loggers until the process ends; all are checked before any is changed."""
     known = logs.logger_levels()
     for name, operation, value in keys:
         if operation not in (Operation.SET, Operation.DELETE):
@@ -241,7 +247,7 @@ def _alter_loggers(keys: Sequence[KeyChange], *, validate_only: bool) -> None:
             logs.reset_logger_level(name)
         else:
             logs.set_logger_level(name, value)
-        # `logger` and `level` are the line's own.
+        # `logger` and `level` are fields of every line.
         log.info("log level changed", changed=name, new_level=value or "inherited")
 
 

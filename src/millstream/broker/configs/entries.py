@@ -1,4 +1,4 @@
-"""How a setting is described: its value, where that comes from, and what it would be without.
+"""Descriptions of settings: the value, its source, and its synonyms in order of precedence.
 
 The order and choice of synonyms are Kafka's, oddities included: a key whose value comes from
 another unit (`log.roll.ms` from `log.roll.hours`) shows as a default without synonyms.
@@ -35,7 +35,7 @@ class ConfigSource(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """A place that gives the setting a value; the first of them counts."""
+    """A source that sets the value; the first one is in force."""
 
     name: str
     value: str | None
@@ -53,38 +53,38 @@ class ConfigEntry(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """All that was set for a broker, the strongest first."""
+    """All settings of a broker, in order of precedence."""
 
     dynamic: Mapping[str, str] = {}
     dynamic_default: Mapping[str, str] = {}
     static: Mapping[str, str] = {}
 
     def text(self, key: ConfigKey) -> str | None:
-        """The key's own text in force."""
+        """The key's text in force."""
         for found in self:
             if key.name in found:
                 return found[key.name]
         return key.default
 
     def names(self) -> set[str]:
-        """Of all that was set."""
+        """Of all settings that were set."""
         return {name for found in self for name in found}
 
 
 def shown_topic_keys(
     topic_configs: Mapping[str, str], names: Collection[str] | None
 ) -> list[ConfigKey]:
-    """Those that are described, of all or of the names: keys without effect where they are set."""
+    """The keys to describe, of all or of the names; those without effect only if they are set."""
     keys = [key for key in TOPIC_KEYS.values() if key.is_always_shown or key.name in topic_configs]
     for name in sorted(topic_configs.keys() - TOPIC_KEYS.keys()):
-        # Another version of this program may have stored what this one does not know.
+        # Another version of this program may have stored a key that this one does not have.
         with suppress(InvalidConfig):
             keys.append(topic_key(name))
     return named(keys, names)
 
 
 def shown_broker_keys(sources: Sources, names: Collection[str] | None) -> list[ConfigKey]:
-    """Those that are described, of all or of the names: keys without effect where they are set."""
+    """The keys to describe, of all or of the names; those without effect only if they are set."""
     are_set = sources.names()
     keys = [key for key in BROKER_KEYS.values() if key.is_always_shown or key.name in are_set]
     keys.extend(broker_key(name) for name in sorted(are_set - BROKER_KEYS.keys()))
@@ -92,7 +92,7 @@ def shown_broker_keys(sources: Sources, names: Collection[str] | None) -> list[C
 
 
 def named(keys: Iterable[ConfigKey], names: Collection[str] | None) -> list[ConfigKey]:
-    """Of the keys those with these names; all of them without names."""
+    """The keys with these names; all of them without names."""
     return [key for key in keys if not names or key.name in names]
 
 
@@ -110,7 +110,7 @@ def topic_entry(
 
 
 def group_entry(key: ConfigKey, group_configs: Mapping[str, str], sources: Sources) -> ConfigEntry:
-    """A group's setting, as it was set or as it is for all groups."""
+    """A group's setting, as set for it or for all groups."""
     broker_key = BROKER_KEYS[key.synonyms[0]]
     synonyms = _broker_synonyms(broker_key, sources)
     text = sources.text(broker_key) or ""
@@ -121,7 +121,7 @@ def group_entry(key: ConfigKey, group_configs: Mapping[str, str], sources: Sourc
 
 
 def broker_entry(key: ConfigKey, sources: Sources, *, is_default: bool = False) -> ConfigEntry:
-    """A broker's setting; with `is_default` only as it is set for all brokers."""
+    """A broker's setting; with `is_default` only as set for all brokers."""
     text = sources.text(key)
     synonyms = _broker_synonyms(key, sources)
     if is_default:
@@ -132,13 +132,13 @@ def broker_entry(key: ConfigKey, sources: Sources, *, is_default: bool = False) 
 
 
 def _is_shown_read_only(key: ConfigKey) -> bool:
-    """As Kafka says it, which also takes changes of names that it does not know."""
+    """As Kafka describes it, although it also accepts changes of names that it does not know."""
     is_known = key.type is not ConfigType.UNKNOWN and not key.name.startswith(LISTENER_PREFIX)
     return key.mode is Mode.READ_ONLY or not is_known
 
 
 def _is_own(key: ConfigKey, topic_configs: Mapping[str, str]) -> bool:
-    """Whether the topic has a value of its own that is in force; a stored one may be unusable."""
+    """Whether the topic has a value of its own in force; a stored one may be unusable."""
     text = topic_configs.get(key.name)
     if text is None:
         return False

@@ -1,6 +1,6 @@
-"""Where the settings of single groups are: in the metadata, beside those of brokers.
+"""Settings of single groups, stored in the metadata beside those of brokers.
 
-The metadata know them by a name that no broker can have.
+Their names there are such that no broker can have them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,12 +12,12 @@ _NONE: Final[Mapping[str, str]] = {}
 
 
 def name_of(group_id: str) -> str:
-    """By which the metadata know the group's settings."""
+    """The name of the group's settings in the metadata."""
     return GROUP_CONFIGS + group_id
 
 
 def configs_of(image: ClusterImage, group_id: str) -> Mapping[str, str]:
-    """What was set for the group."""
+    """The settings of the group."""
     return image.broker_configs.get(name_of(group_id), _NONE)
 
 

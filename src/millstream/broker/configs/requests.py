@@ -1,5 +1,6 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common: how requests become changes of
-resources, and outcomes answers. The messages have classes of their own with the same fields.
+"""Shared by AlterConfigs and IncrementalAlterConfigs: requests to changes, outcomes to answers.
+
+Each API has message classes of its own with the same fields.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from millstream.wire.errors import ErrorCode
 
 
 class Resource(Protocol):
-    """A resource as requests name it."""
+    """A resource of a request."""
 
     @property
     def resource_type(self) -> int: ...
@@ -40,7 +41,7 @@ async def alter(
     *,
     validate_only: bool,
 ) -> list[R]:
-    """Make the changes, or check that they could be made; an answer for each, in their order."""
+    """Make the changes, or only check them; an answer for each, in their order."""
     wanted = await run_on_loop(changes)
     outcomes = await alter_resources(context, wanted, validate_only=validate_only)
     return await run_on_loop(_answer_steps(wanted, outcomes, response))
@@ -49,7 +50,7 @@ async def alter(
 def change_steps(
     resources: Sequence[S], keys_of: Callable[[S], list[KeyChange]], *, is_whole: bool
 ) -> StepGenerator[list[ResourceChange]]:
-    """The changes that a request asks for, in steps."""
+    """The changes of a request, in steps."""
     changes = []
     pace = YieldCounter()
     for one in resources:

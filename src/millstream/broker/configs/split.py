@@ -1,8 +1,8 @@
-"""Of a request that changes settings, the part that is this broker's own, and the controller's.
+"""Splits a request that changes settings into this broker's part and the controller's.
 
-The levels of loggers are each broker's and end with its process; everything else is the cluster's.
-One request may have both: each part is served where it belongs, and the client gets one answer,
-in the order in which it asked.
+Log levels belong to a broker and end with its process; everything else is the cluster's. One
+request may have both: each part is served where it belongs, and the client gets one answer, in the
+order of the request.
 """
 
 from typing import NamedTuple
@@ -17,39 +17,39 @@ from millstream.wire.messages.incremental_alter_configs import (
 
 
 class SplitChange(NamedTuple):
-    """A request in two."""
+    """A request in two parts."""
 
-    here: IncrementalAlterConfigsRequest
-    elsewhere: IncrementalAlterConfigsRequest | None
-    """None: all of it is this broker's."""
-    are_here: list[bool]
-    """Of each resource, in the order of the request."""
+    local: IncrementalAlterConfigsRequest
+    remote: IncrementalAlterConfigsRequest | None
+    """None: all of it is local."""
+    are_local: list[bool]
+    """For each resource, in the order of the request."""
 
-    def joined(
-        self, here: IncrementalAlterConfigsResponse, elsewhere: IncrementalAlterConfigsResponse
+    def join(
+        self, local: IncrementalAlterConfigsResponse, remote: IncrementalAlterConfigsResponse
     ) -> IncrementalAlterConfigsResponse:
-        """One answer of two."""
-        ours, theirs = iter(here.responses), iter(elsewhere.responses)
+        """One answer from two."""
+        ours, theirs = iter(local.responses), iter(remote.responses)
         responses: list[AlterConfigsResourceResponse] = [
-            next(ours if is_here else theirs) for is_here in self.are_here
+            next(ours if is_local else theirs) for is_local in self.are_local
         ]
         return IncrementalAlterConfigsResponse(
-            throttle_time_ms=elsewhere.throttle_time_ms, responses=responses
+            throttle_time_ms=remote.throttle_time_ms, responses=responses
         )
 
 
 def split(request: object) -> SplitChange | None:
-    """None for a request of which nothing is this broker's own."""
+    """None for a request without a local part."""
     if not isinstance(request, IncrementalAlterConfigsRequest):
         return None
-    are_here = [one.resource_type == ResourceType.BROKER_LOGGER for one in request.resources]
-    if not any(are_here):
+    are_local = [one.resource_type == ResourceType.BROKER_LOGGER for one in request.resources]
+    if not any(are_local):
         return None
     parts: tuple[list[AlterConfigsResource], list[AlterConfigsResource]] = [], []
-    for one, is_here in zip(request.resources, are_here, strict=True):
-        parts[not is_here].append(one)
-    here, elsewhere = (
+    for one, is_local in zip(request.resources, are_local, strict=True):
+        parts[not is_local].append(one)
+    local, remote = (
         IncrementalAlterConfigsRequest(resources=part, validate_only=request.validate_only)
         for part in parts
     )
-    return SplitChange(here, None if all(are_here) else elsewhere, are_here)
+    return SplitChange(local, None if all(are_local) else remote, are_local)

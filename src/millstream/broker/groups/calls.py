@@ -1,7 +1,7 @@
-"""Requests on their way to a group and back: who waits for the answer, and what errors become.
+"""Passes requests to a group and its answers back, and maps errors.
 
-A request for one group waits without a task or a future: its answer is sent by whoever makes it
-ready. Requests that name many groups, or have much to encode, are coroutines.
+A request for one group waits without a task or a future: its answer is sent by the code that
+completes it. Requests that name many groups, or have much to encode, are coroutines.
 """
 
 import asyncio
@@ -30,38 +30,38 @@ _AS_COORDINATOR: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a client of a group is told of a log that did not take the group's records, as by Kafka: it
+"""Error codes for clients of a group whose log did not accept its records, as in Kafka: a client
 knows the group, not the log."""
 
 
 Failed = Callable[[Any, ErrorCode, int], Any]
 Finish = Callable[[Any], Any]
 RequestMethod = Callable[[Caller, Any], None]
-"""A request of the `GroupCoordinator`, such as its `join_group`."""
+"""A request method of the `GroupCoordinator`, such as `join_group`."""
 
 
 def is_consumer_protocol_on(context: Context) -> bool:
-    """Whether the next-generation protocol of groups is served."""
+    """Whether the consumer group protocol (KIP-848) is enabled."""
     protocols = context.services.configs.get_list("group.coordinator.rebalance.protocols")
     return "consumer" in protocols
 
 
 def group_code(error: OperatingError) -> ErrorCode:
-    """The code by which a client of a group can tell what to do."""
+    """The error code for a client of a group."""
     code = code_of(error)
     return _AS_COORDINATOR.get(code, code)
 
 
 def group_text(error: OperatingError) -> str | None:
-    """What an answer says besides the code: as in Kafka nothing, unless the group had more to say.
+    """The error message for a client: as in Kafka none, unless the group gave a reason.
 
-    What kept the log from taking the group's records is not for the clients of the group.
+    Why the log did not accept the group's records is not for the clients of the group.
     """
     return error.reason if isinstance(error, RequestRefused) else None
 
 
 def groups_of(context: Context) -> "GroupService":
-    """The broker's groups; raises CoordinatorNotAvailable where it has none."""
+    """The broker's group service; raises CoordinatorNotAvailable if it has none."""
     groups = context.services.groups
     if groups is None:
         raise CoordinatorNotAvailable
@@ -69,12 +69,12 @@ def groups_of(context: Context) -> "GroupService":
 
 
 def coordinator_of(context: Context) -> "GroupCoordinator":
-    """The broker's group coordinator; raises CoordinatorNotAvailable where it has none."""
+    """The broker's group coordinator; raises CoordinatorNotAvailable if it has none."""
     return groups_of(context).coordinator
 
 
 def caller_of(context: Context, token: "ResponseSink") -> Caller:
-    """As members of groups are known and shown."""
+    """The caller as groups store and describe it."""
     facts = context.facts
     # Kafka shows an address as Java does, with a slash where the name would be.
     return Caller(token, facts.version, facts.client_id or "", f"/{context.peer.client_host}")
@@ -83,7 +83,7 @@ def caller_of(context: Context, token: "ResponseSink") -> Caller:
 class GroupCall:
     """A request for one group. Implements `shards.context.ResponseSink`.
 
-    `finish` makes the answer of what the group responds.
+    `finish` makes the answer from the group's response.
     """
 
     __slots__ = ("_context", "_failed", "_finish", "_request")
@@ -97,14 +97,14 @@ class GroupCall:
         self._finish = finish
 
     def submit(self, method: RequestMethod) -> None:
-        """Hand the request to the coordinator; the answer is sent when it is ready."""
+        """Pass the request to the coordinator; the answer is sent when it is ready."""
         try:
             method(caller_of(self._context, self), self._request)
         except OperatingError as error:
             self.respond(error)
 
     def respond(self, response: Any) -> None:
-        """Send it, unless the client is gone; without an answer nobody is left waiting."""
+        """Send it, unless the client is gone; if that fails the connection is closed."""
         context = self._context
         if not context.peer.is_open:
             return
@@ -135,15 +135,15 @@ class _AwaitedResponse:
 
     def respond(self, response: Any) -> None:
         if isinstance(response, OperatingError):
-            # Its frames know the caller: without this nothing of the call is freed before the
-            # garbage collector comes, which stops the broker for seconds after many refusals.
+            # Its frames reference the caller: without this nothing of the call is freed before the
+            # garbage collector runs, which stops the broker for seconds after many refusals.
             response.__traceback__ = None
         if not self.future.done():
             self.future.set_result(response)
 
 
 def response_of(method: RequestMethod, context: Context, request: Any) -> "asyncio.Future[Any]":
-    """What the group responds, or the OperatingError that keeps it from that, as a result."""
+    """The group's response, or the OperatingError that prevented one, as a result."""
     sink = _AwaitedResponse()
     try:
         method(caller_of(context, sink), request)

@@ -1,4 +1,4 @@
-"""What a scrape asks the group coordinator; nothing while there are no groups."""
+"""Metrics of the group coordinator; zero while it is not loaded."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,22 +16,22 @@ Read = Callable[["GroupCoordinator"], float]
 _GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "group_partitions",
-        "Partitions of the offsets topic whose groups are served here",
+        "Partitions of the offsets topic this broker is the coordinator of",
         lambda one: len(one.shards.active),
     ),
     (
         "group_partitions_loading",
-        "Partitions of the offsets topic that are being loaded",
+        "Partitions of the offsets topic being loaded",
         lambda one: one.shards.loading_count,
     ),
     (
         "group_offsets",
-        "Committed offsets of the groups here",
+        "Committed offsets of the groups this broker coordinates",
         lag.offset_count,
     ),
     (
         "group_load_last_seconds",
-        "How long the last load of a partition took",
+        "Duration of the last load of a partition of the offsets topic",
         lambda one: one.shards.counts.load_ms_last / 1000,
     ),
 )
@@ -39,38 +39,42 @@ _GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
 _COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "group_offset_commits_total",
-        "Partitions whose offset was committed",
+        "Offsets committed, one per partition",
         lambda one: one.machine_counts().offset_commits,
     ),
     (
         "group_offset_expirations_total",
-        "Offsets removed because their time was over",
+        "Offsets removed because their retention time was over",
         lambda one: one.machine_counts().offset_expirations,
     ),
     (
         "group_offset_deletions_total",
-        "Offsets removed on request, or with their topic",
+        "Offsets removed on request or with their topic",
         lambda one: one.machine_counts().offset_deletions,
     ),
     (
         "group_rebalances_total",
-        "Rebalances of classic groups that were completed",
+        "Completed rebalances of classic groups",
         lambda one: one.machine_counts().completed_rebalances,
     ),
     (
         "group_consumer_rebalances_total",
-        "Epochs of groups of the consumer protocol",
+        "Group epoch changes of groups of the consumer protocol",
         lambda one: one.machine_counts().consumer_rebalances,
     ),
     (
         "group_expirations_total",
-        "Groups without members and offsets that were removed",
+        "Groups removed because they had no members and no offsets",
         lambda one: one.machine_counts().expired_groups,
     ),
-    ("group_loads_total", "Loads of partitions", lambda one: one.shards.counts.loads),
+    (
+        "group_loads_total",
+        "Loads of partitions of the offsets topic",
+        lambda one: one.shards.counts.loads,
+    ),
     (
         "group_load_failures_total",
-        "Loads that failed and were tried again",
+        "Loads that failed and were retried",
         lambda one: one.shards.counts.load_failures,
     ),
     (
@@ -80,7 +84,7 @@ _COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
     ),
     (
         "group_records_skipped_total",
-        "Records passed over by loads because their kind is not known here",
+        "Records skipped by loads because their type is unknown",
         lambda one: one.shards.counts.records_skipped,
     ),
     (
@@ -90,12 +94,12 @@ _COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
     ),
     (
         "group_writes_total",
-        "What groups wrote, in those batches",
+        "Writes of groups, several of which may share a batch",
         lambda one: one.shards.counts.writes,
     ),
     (
         "group_writes_refused_total",
-        "Writes of groups that the log did not take",
+        "Writes of groups that the log refused",
         lambda one: one.shards.counts.writes_refused,
     ),
     (
@@ -107,15 +111,15 @@ _COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
 
 
 def register(services: Services) -> None:
-    """Connect the coordinator to the metrics under the names that `docs/metrics.md` lists."""
+    """Register the metrics of groups; `docs/metrics.md` lists them."""
     metrics = services.metrics
     for name, help_text, read in _GAUGES:
-        metrics.register_gauge(name, help_text, _reading(services, read))
+        metrics.register_gauge(name, help_text, _make_reader(services, read))
     for name, help_text, read in _COUNTERS:
-        metrics.register_counter(name, help_text, _reading(services, read))
+        metrics.register_counter(name, help_text, _make_reader(services, read))
     metrics.register_labelled(
         "groups",
-        "Groups here, by protocol and state",
+        "Groups this broker coordinates, by protocol and state",
         lambda: groups_by_state(services),
         kind=Kind.GAUGE,
         label_names=["type", "state"],
@@ -123,7 +127,7 @@ def register(services: Services) -> None:
     lag.register(services, lambda: _loaded(services))
 
 
-def _reading(services: Services, read: Read) -> Callable[[], float]:
+def _make_reader(services: Services, read: Read) -> Callable[[], float]:
     def value() -> float:
         coordinator = _loaded(services)
         return 0 if coordinator is None else read(coordinator)

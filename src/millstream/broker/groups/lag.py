@@ -1,8 +1,8 @@
-"""How far groups are behind, for a scrape: in steps, because there may be a hundred thousand.
+"""Metrics of committed offsets and lag: in steps, because there may be a hundred thousand.
 
-The coordinator of a group knows what it has committed, the leader of a partition where it ends, and
-these may be two brokers. So each tells what it knows, and Prometheus subtracts. The lag itself is
-told where both are known here: of partitions that this broker leads or follows.
+The coordinator of a group knows its committed offsets, the leader of a partition its high
+watermark, and these may be two brokers. So each reports what it has, and Prometheus subtracts. The
+lag itself is reported for partitions that the coordinator leads or follows.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,67 +20,67 @@ if TYPE_CHECKING:
 Committed = list[tuple["OffsetKey", int]]
 
 STEP: Final = 256
-"""Offsets between two turns of others: less than a millisecond."""
+"""Offsets per step, between which requests are served: less than a millisecond."""
 _GROUP_CHARS_MAX: Final = 255
-"""Of a label: clients choose the names of groups, and the protocol lets them have 32,767 bytes."""
+"""Of a label: clients choose group ids, and the protocol allows 32,767 bytes."""
 _LABELS: Final = ("group", "topic", "partition")
 
 
 def register(services: Services, coordinator: "Callable[[], GroupCoordinator | None]") -> None:
-    """Under the names that `docs/metrics.md` lists."""
+    """Register the metrics; `docs/metrics.md` lists them."""
     metrics = services.metrics
     metrics.register_stepwise(
         "group_committed_offset",
-        "Offset that a group has committed",
+        "Committed offset of a group",
         lambda: committed_offsets(coordinator()),
         label_names=_LABELS,
     )
     metrics.register_stepwise(
         "group_lag",
-        "Records between a committed offset and the high watermark, of partitions with a replica"
-        " here",
+        "Records between a group's committed offset and the high watermark, of partitions with a"
+        " replica on this broker",
         lambda: lags(coordinator(), services),
         label_names=_LABELS,
     )
     metrics.register_stepwise(
         "partition_high_watermark",
-        "End of what consumers can read, of partitions led here",
+        "High watermark of partitions led by this broker",
         lambda: high_watermarks(services),
         label_names=("topic", "partition"),
     )
     metrics.register_gauge(
         "group_offsets_left_out",
-        "Committed offsets beyond those that a scrape lists",
+        "Committed offsets left out of a scrape because there are too many",
         lambda: max(0, offset_count(coordinator()) - METRIC_SERIES_MAX),
     )
     metrics.register_gauge(
         "partitions_left_out",
-        "Partitions led here beyond those that a scrape lists",
+        "Partitions led by this broker left out of a scrape because there are too many",
         lambda: max(0, len(services.partitions) - METRIC_SERIES_MAX),
     )
 
 
 def offset_count(coordinator: "GroupCoordinator | None") -> int:
-    """All committed offsets of the groups here."""
+    """Number of committed offsets of the groups on this broker."""
     active = () if coordinator is None else coordinator.shards.active
     return sum(led.machine.offset_count for led in active)
 
 
 def committed_offsets(coordinator: "GroupCoordinator | None") -> Iterator[Batch]:
-    """Of all groups here."""
+    """Of all groups on this broker."""
     for batch in _walk(coordinator):
         yield [(_labels(key), offset) for key, offset in batch]
 
 
 def lags(coordinator: "GroupCoordinator | None", services: Services) -> Iterator[Batch]:
-    """A batch may be empty: none of the offsets looked at is of a partition here."""
+    """A batch may be empty: none of its offsets is of a partition on this broker."""
     for batch in _walk(coordinator):
         found = [(key, _lag(services, key, offset)) for key, offset in batch]
         yield [(_labels(key), lag) for key, lag in found if lag is not None]
 
 
 def high_watermarks(services: Services) -> Iterator[Batch]:
-    """Of the partitions led here."""
+    """Of the partitions led by this broker."""
     leaders = islice(services.partitions, METRIC_SERIES_MAX)
     while some := list(islice(leaders, STEP)):
         yield [
@@ -94,7 +94,7 @@ def _walk(coordinator: "GroupCoordinator | None") -> Iterator[Committed]:
     for led in coordinator.shards.active if coordinator is not None else ():
         for batch in led.machine.committed_offsets(STEP):
             if not led.is_active:
-                break  # led by another broker by now, which tells them
+                break  # led by another broker by now, which reports them
             yield batch[:left]
             left -= len(batch)
             if left <= 0:
@@ -102,10 +102,10 @@ def _walk(coordinator: "GroupCoordinator | None") -> Iterator[Committed]:
 
 
 def _lag(services: Services, key: "OffsetKey", committed: int) -> int | None:
-    """None where this broker has no replica.
+    """None if this broker has no replica.
 
-    A follower hears of the leader's high watermark with its next fetch, and a group may commit what
-    it has not heard of yet.
+    A follower learns the leader's high watermark with its next fetch, and a group may have
+    committed an offset above the one it knows.
     """
     end = services.partitions.high_watermark_of((key.topic, key.partition))
     return None if end is None else max(0, end - committed)
@@ -117,7 +117,7 @@ def _labels(key: "OffsetKey") -> Labels:
 
 
 def _cut(group: str) -> str:
-    """Two that begin alike are still two."""
+    """Shortened with a hash: ids with the same prefix stay distinct."""
     from hashlib import sha256
 
     digest = sha256(group.encode(errors="surrogatepass")).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""The group coordinator's place in a broker.
+"""Hosts the group coordinator in a broker.
 
-Its modules are loaded when the first partition of the offsets topic is led here, or the first
-request comes: a broker without groups starts as fast as before.
+Its modules are imported when this broker first leads a partition of the offsets topic, or with the
+first request: a broker without groups starts as fast as before.
 """
 
 import asyncio
@@ -31,22 +31,22 @@ log = get_logger("millstream.broker.groups")
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 REPLICATION_FACTOR: Final = "offsets.topic.replication.factor"
 CREATE_WAIT_S: Final = 5.0
-"""For the offsets topic; then the client is told to ask again, and it is created all the same."""
+"""For the offsets topic; then the client has to retry, while its creation continues."""
 MEMBER_PREFIX_CHARACTERS_MAX: Final = 8_000
 """Of a client id or instance id in a member id, which must fit a string of the protocol whatever
-the characters are: otherwise nobody could be told of the member, nor its group be written."""
+the characters are: otherwise responses with it, and the group's record, could not be encoded."""
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupServiceDependencies:
-    """What it borrows from the broker it belongs to."""
+    """What it takes from its broker."""
 
     services: "Callable[[], Services]"
     timers: "Timers"
     scheduler: "CooperativeScheduler"
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     at_iteration_end: Callable[[Callable[[], None]], object]
-    """Calls back once, when all requests that arrived together were handled."""
+    """Calls back once, at the end of the event-loop iteration."""
 
 
 class GroupService:
@@ -61,14 +61,14 @@ class GroupService:
 
     @property
     def loaded(self) -> "GroupCoordinator | None":
-        """The coordinator, if it was needed by now."""
+        """The coordinator, if it has been needed."""
         return self._coordinator
 
     @property
     def coordinator(self) -> "GroupCoordinator":
         if self._coordinator is None:
             self._coordinator = self._make()
-            if self._is_stopped:  # metadata came once more while the broker stops
+            if self._is_stopped:  # metadata arrived while the broker stops
                 self._coordinator.stop()
         return self._coordinator
 
@@ -140,7 +140,7 @@ class GroupService:
 
         services, topic = self._dependencies.services(), self._topic
         if topic is None:
-            # Another broker may have told the client of a topic that it knows and we do not.
+            # The broker that sent the client here may know a topic that this one does not yet.
             return TOPIC_UNKNOWN if services.membership is not None else None
         index = self.partition_of(group_id)
         return index if topic.partitions[index].leader == services.broker_id else None
@@ -152,7 +152,7 @@ class GroupService:
         return self._dependencies.services().image.topics.get(OFFSETS_TOPIC)
 
     def metadata_changed_steps(self, change: "ImageChange") -> StepGenerator[None]:
-        """Groups subscribe to topics: tell them what came, went or grew, in steps."""
+        """Notify groups of created, deleted and grown topics, in steps."""
         coordinator, topics = self._coordinator, self._topics
         if coordinator is None or topics is None:
             return
@@ -167,7 +167,7 @@ class GroupService:
             yield from coordinator.topics_changed_steps(names, deleted)
 
     async def topic(self) -> "TopicImage | None":
-        """The offsets topic, created if it is not there; None when that cannot be now."""
+        """The offsets topic, created if it does not exist; None if that is not possible now."""
         found = self._topic
         if found is not None:
             return found
@@ -182,38 +182,38 @@ class GroupService:
         return self._topic
 
     async def _create(self, done: "asyncio.Future[None]") -> None:
-        """One for all who ask."""
+        """One creation for all requests that wait for it."""
         services = self._dependencies.services()
         try:
-            error = await self._created(services)
+            error = await self._try_create(services)
             if error is not None and self._topic is None:
-                told = f"the topic {OFFSETS_TOPIC} cannot be created: groups wait for it"
-                services.repeated.warning(OFFSETS_TOPIC, told, reason=error)
+                message = f"cannot create topic {OFFSETS_TOPIC}; consumer groups are waiting for it"
+                services.repeated.warning(OFFSETS_TOPIC, message, reason=error)
         finally:
             self._creating = None
             if not done.done():
                 done.set_result(None)
 
-    async def _created(self, services: "Services") -> str | None:
-        """Why it was not, or None."""
-        wanted = self._wanted(services)
+    async def _try_create(self, services: "Services") -> str | None:
+        """The error, or None if it was created."""
+        topic = self._new_topic(services)
         try:
             if services.membership is not None:
-                codes = await services.membership.create_missing([wanted])
+                codes = await services.membership.create_missing([topic])
                 return next((code.text for code in codes.values()), None)
-            (outcome,) = await services.controller.create_topics([wanted])
+            (outcome,) = await services.controller.create_topics([topic])
         except OperatingError as error:
             return str(error)
         return str(outcome) if isinstance(outcome, OperatingError) else None
 
-    def _wanted(self, services: "Services") -> NewTopic:
-        """With the settings that Kafka gives it."""
+    def _new_topic(self, services: "Services") -> NewTopic:
+        """With Kafka's settings."""
         configs = services.configs
         is_standalone = services.membership is None and not configs.is_set(REPLICATION_FACTOR)
         return NewTopic(
             name=OFFSETS_TOPIC,
             partition_count=configs.get_int("offsets.topic.num.partitions"),
-            # Kafka's default is three, which a standalone broker cannot give.
+            # Kafka's default is three, which a standalone broker cannot have.
             replication_factor=1 if is_standalone else configs.get_int(REPLICATION_FACTOR),
             configs={
                 "cleanup.policy": "compact",
@@ -223,7 +223,7 @@ class GroupService:
         )
 
     def stop(self) -> None:
-        """No timer rings any more."""
+        """Stop all timers."""
         self._is_stopped = True
         if self._coordinator is not None:
             self._coordinator.stop()

@@ -1,4 +1,4 @@
-"""The broker's settings as the group coordinator reads them; a dynamic change counts at once."""
+"""The broker's settings as the group coordinator reads them; dynamic changes apply at once."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ class BrokerGroupSettings:
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._int = services().configs.get_int
-        """Asked for several times with every commit."""
+        """Called several times for every commit."""
 
     def _of_group(self, group_id: GroupId, name: str) -> int:
         services = self._services()

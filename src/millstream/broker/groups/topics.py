@@ -15,7 +15,7 @@ class ImageTopics:
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
         self._known: dict[str, tuple[TopicImage, TopicFacts]] = {}
-        """What was asked for, as it was last: most topics are nobody's subscription."""
+        """Cached facts of topics that were requested: most topics have no subscribed group."""
         self._version = 1
         self._created_version = 1
 
@@ -28,7 +28,7 @@ class ImageTopics:
         return self._created_version
 
     def changed(self, *, is_any_created: bool) -> None:
-        """Topics came, went or grew, or brokers are in other racks."""
+        """Topics were created, deleted or grew, or racks of brokers changed."""
         self._version += 1
         if is_any_created:
             self._created_version = self._version
@@ -54,7 +54,7 @@ class ImageTopics:
         racks = _racks_of(image, topic)
         facts = TopicFacts(topic.name, topic.topic_id, len(topic.partitions), racks)
         if known is not None and known[1] == facts:
-            facts = known[1]  # only who is in sync or leads is another
+            facts = known[1]  # only the leader or the ISR changed
         self._known[topic.name] = topic, facts
         return facts
 

@@ -1,6 +1,6 @@
 """AlterConfigs (key 33), versions 0-2.
 
-Behaviour: the keys given are all that a resource has afterwards; every other one goes back to its
+Behaviour: the keys given replace all settings of a resource; every other key returns to its
 default. Otherwise as IncrementalAlterConfigs, which replaced it, without loggers.
 v2 flexible
 Differs from Kafka: as IncrementalAlterConfigs.

@@ -1,12 +1,12 @@
 """AlterPartition (key 56), versions 2-3. Between brokers.
 
-Behaviour: a leader asks the controller for another set of in-sync replicas, based on the leader
-epoch and partition epoch it knows; each partition by itself, and the answer is its state as it is
-then. A base that is older is INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH; a replica that is gone,
-leaving, or was restarted since it fetched is INELIGIBLE_REPLICA (KIP-903). STALE_BROKER_EPOCH for a
-whole request of an earlier incarnation. NOT_CONTROLLER from a broker that is not; it is not passed
-on, since the leader asks the controller that its metadata names.
-v3 the broker epochs of the replicas; in v2 they are not known and not compared.
+Behaviour: a leader requests another ISR from the controller, based on the leader epoch and
+partition epoch it knows; each partition has its own result, and the answer is its state after that.
+An older base is INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH; a replica that is gone, shutting
+down, or was restarted since it fetched is INELIGIBLE_REPLICA (KIP-903). STALE_BROKER_EPOCH for a
+whole request of an earlier incarnation. NOT_CONTROLLER from a broker that is not the controller;
+the request is not forwarded, since the leader sends it to the controller that its metadata names.
+v3 the broker epochs of the replicas; in v2 they are unknown and not compared.
 Invariants: I-09, I-16, I-17.
 """
 
@@ -38,7 +38,7 @@ _FIRST_WITH_EPOCHS: Final = 3
 
 
 async def handle(context: Context, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Have the controller decide."""
+    """Let the controller decide."""
     membership = context.services.membership
     if membership is None:
         raise NotController
@@ -60,7 +60,9 @@ async def handle(context: Context, request: AlterPartitionRequest) -> AlterParti
     )
     topics: dict[TopicId, list[ResponsePartitionData]] = {}
     for change, outcome in zip(changes, outcomes, strict=True):
-        topics.setdefault(change.topic_id, []).append(_told(change.partition, outcome))
+        topics.setdefault(change.topic_id, []).append(
+            _partition_response(change.partition, outcome)
+        )
     return AlterPartitionResponse(
         topics=[ResponseTopicData(topic_id=one, partitions=all_) for one, all_ in topics.items()]
     )
@@ -83,7 +85,9 @@ def _isr(one: RequestPartitionData, version: int) -> tuple[tuple[BrokerId, Broke
     )
 
 
-def _told(index: int, outcome: PartitionImage | OperatingError) -> ResponsePartitionData:
+def _partition_response(
+    index: int, outcome: PartitionImage | OperatingError
+) -> ResponsePartitionData:
     if isinstance(outcome, OperatingError):
         return ResponsePartitionData(partition_index=index, error_code=code_of(outcome))
     return ResponsePartitionData(

@@ -1,12 +1,12 @@
 """AlterPartitionReassignments (key 45), versions 0-1.
 
-Behaviour: each partition by itself. New replicas, in the order in which they shall lead, begin a
-reassignment, and replace one that is under way; null gives that up (NO_REASSIGNMENT_IN_PROGRESS).
-Brokers that are not there or twice are INVALID_REPLICA_ASSIGNMENT. The answer comes when the
-reassignment is noted; it is done when the new replicas are in sync, see ListPartitionReassignments.
-REQUEST_TIMED_OUT when noting takes longer than allowed, and it goes on all the same. The controller
-does it; other brokers pass it on.
-v1 whether the number of replicas may change (KIP-860; INVALID_REPLICATION_FACTOR where not).
+Behaviour: each partition has its own result. New replicas, in order of preference, start a
+reassignment, and replace one in progress; null cancels it (NO_REASSIGNMENT_IN_PROGRESS). Unknown or
+repeated brokers are INVALID_REPLICA_ASSIGNMENT. The answer is sent when the reassignment is
+recorded; it completes when the new replicas are in sync, see ListPartitionReassignments.
+REQUEST_TIMED_OUT if recording takes longer than allowed; it continues then. The controller does it;
+other brokers forward the request.
+v1 whether the number of replicas may change (KIP-860; INVALID_REPLICATION_FACTOR if not).
 
 Where it differs from Kafka: a `timeout_ms` below a second counts as one second.
 """
@@ -31,7 +31,7 @@ from millstream.wire.messages.alter_partition_reassignments import (
 async def handle(
     context: Context, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin, replace or give up."""
+    """Start, replace or cancel reassignments."""
     wanted = {
         TopicPartition(topic.name, one.partition_index): None
         if one.replicas is None
@@ -67,10 +67,10 @@ def _responses(
 ) -> list[ReassignableTopicResponse]:
     topics: dict[str, list[ReassignablePartitionResponse]] = {}
     for partition, outcome in outcomes.items():
-        told = ReassignablePartitionResponse(
+        result = ReassignablePartitionResponse(
             partition_index=partition.partition, error_message=None
         )
         if outcome is not None:
-            told.error_code, told.error_message = code_of(outcome), text_of(outcome)
-        topics.setdefault(partition.topic, []).append(told)
+            result.error_code, result.error_message = code_of(outcome), text_of(outcome)
+        topics.setdefault(partition.topic, []).append(result)
     return [ReassignableTopicResponse(name=name, partitions=all_) for name, all_ in topics.items()]

@@ -1,17 +1,17 @@
 """AlterReplicaLogDirs (key 34), versions 1-2.
 
 Behaviour: moves partitions between the log directories of this broker while they are written and
-read; the answer says that the move was accepted, DescribeLogDirs shows how far it is. A move to
-somewhere else is given up for the new one; where the partition already is there is nothing to do.
-For a partition that does not exist yet the wish is kept until it is created, and the answer is
-UNKNOWN_TOPIC_OR_PARTITION (REPLICA_NOT_AVAILABLE where the topic has it and this broker does not).
+read; the answer says that the move was accepted, DescribeLogDirs shows its progress. A move to
+another directory replaces one in progress; to the directory of the partition it does nothing. For a
+partition that does not exist yet the directory is kept until it is created, and the answer is
+UNKNOWN_TOPIC_OR_PARTITION (REPLICA_NOT_AVAILABLE if the topic has it and this broker does not).
 A path that is no directory of this broker: LOG_DIR_NOT_FOUND; a directory that failed, or any
-failed one when a move would begin: KAFKA_STORAGE_ERROR; a topic's name too long for that of a
+failed one when a move would start: KAFKA_STORAGE_ERROR; a topic's name too long for that of a
 copy: INVALID_TOPIC_EXCEPTION.
 v2 flexible.
 
 Where it differs from Kafka: a full target ends the move and leaves the directory in use; moves run
-one after the other; a move interrupted by a stop begins anew.
+one after the other; a move interrupted by a stop starts again from the beginning.
 Invariants: I-02, I-11.
 """
 
@@ -33,7 +33,7 @@ from millstream.wire.messages.alter_replica_log_dirs import (
 )
 
 MOVES_PER_TURN: Final = 20
-"""Moves begun between two turns of others: each makes a directory."""
+"""Moves started per step, between which others are served: each creates a directory."""
 
 NAMES_PER_TURN: Final = 10_000
 
@@ -41,7 +41,7 @@ NAMES_PER_TURN: Final = 10_000
 def handle(
     context: Context, request: AlterReplicaLogDirsRequest
 ) -> StepGenerator[AlterReplicaLogDirsResponse]:
-    """Begin the moves. Of a partition that is named twice the last wish counts."""
+    """Start the moves. If a partition is named twice the last directory is used."""
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -95,13 +95,17 @@ def _move(context: Context, partition: TopicPartition, path: str) -> ErrorCode:
     try:
         logs.moves.move(partition, path)
     except UnknownPartition as error:
-        return _wish(context, partition, path) if is_legal_partition(partition) else code_of(error)
+        return (
+            _keep_preference(context, partition, path)
+            if is_legal_partition(partition)
+            else code_of(error)
+        )
     except OperatingError as error:
         return code_of(error)
     return ErrorCode.NONE
 
 
-def _wish(context: Context, partition: TopicPartition, path: str) -> ErrorCode:
+def _keep_preference(context: Context, partition: TopicPartition, path: str) -> ErrorCode:
     topic = context.services.image.topics.get(partition.topic)
     context.services.logs.moves.prefer(partition, path)
     if topic is None or partition.partition >= len(topic.partitions):

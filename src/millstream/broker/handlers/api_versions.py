@@ -1,17 +1,17 @@
 """ApiVersions (key 18), versions 0-4.
 
-Behaviour: every API of the registry with the versions served. Produce is told from 0 although 0-2
-are refused: librdkafka takes a broker without it for one that cannot compress (KAFKA-18659).
-A version we do not know is answered in the form of version 0, with UNSUPPORTED_VERSION and the
-versions of this API alone, so that the client can ask again (KIP-511). The name and version of the
-client's software must look like such (INVALID_REQUEST).
+Behaviour: every API of the registry with the supported versions. Produce is announced from 0
+although 0-2 are refused: librdkafka assumes of a broker without them that it cannot compress
+(KAFKA-18659). An unknown version is answered in the form of version 0, with UNSUPPORTED_VERSION and
+the versions of this API only, so that the client can retry (KIP-511). The name and version of the
+client's software must be well-formed (INVALID_REQUEST).
 v1 throttle time · v3 flexible, software name and version, features (KIP-584) · v4 features may
 begin at 0 (KAFKA-17011). The response's header stays that of version 0 in all of them.
 
-Where it differs from Kafka: a feature is supported at the one level at which it is finalized: what
-is there is always on (`broker/requests/features.py` has them). Without `transaction.version`
-clients use the protocol from before it, which is what is served. The features' epoch is the version
-of the cluster's metadata.
+Where it differs from Kafka: a feature is supported at the one level at which it is finalized: the
+supported features are always on (`broker/requests/features.py` has them). Without
+`transaction.version` clients use the protocol from before it, which is what is supported. The
+features' epoch is the version of the cluster's metadata.
 """
 
 import re
@@ -34,7 +34,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
 def handle(context: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
-    """Tell what is served."""
+    """Announce the supported APIs and features."""
     if context.version >= _FIRST_WITH_SOFTWARE and not _is_named(request):
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     return ApiVersionsResponse(

@@ -1,15 +1,14 @@
 """AssignReplicasToDirs (key 73), version 0. Between brokers.
 
-Behaviour: a broker says which of its replicas have no log any more: those in the directory LOST.
-They leave the in-sync sets, others lead, and until the broker registers anew they are neither
-elected nor brought in (KIP-858). Each partition by itself: UNKNOWN_TOPIC_ID,
-UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where the broker has no replica.
-STALE_BROKER_EPOCH for a whole request of an earlier incarnation. NOT_CONTROLLER from a broker that
-is not; it is not passed on, since brokers ask the controller that they know of.
+Behaviour: a broker reports replicas whose log has failed: those in the directory LOST. They leave
+the ISR, others lead, and until the broker registers again they are neither elected nor added to the
+ISR (KIP-858). Each partition has its own result: UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION,
+NOT_LEADER_OR_FOLLOWER if the broker has no replica. STALE_BROKER_EPOCH for a whole request of an
+earlier incarnation. NOT_CONTROLLER from a broker that is not the controller; the request is not
+forwarded, since brokers send it to the controller they know.
 
-Where it differs from Kafka: in which directory a replica is that is not lost is its broker's own
-matter and not kept. Such an assignment, as none of our brokers sends it, changes nothing and is
-answered without an error.
+Where it differs from Kafka: the directory of a replica that is not lost is not stored. Such an
+assignment, which none of our brokers sends, changes nothing and is answered without an error.
 Invariants: I-14, I-16, I-17.
 """
 
@@ -38,7 +37,7 @@ Outcomes = Mapping[LostReplica, OperatingError | None]
 async def handle(
     context: Context, request: AssignReplicasToDirsRequest
 ) -> AssignReplicasToDirsResponse:
-    """Have the controller decide."""
+    """Let the controller decide."""
     membership = context.services.membership
     if membership is None:
         raise NotController
@@ -46,7 +45,7 @@ async def handle(
         one
         for directory in request.directories
         if directory.id == LOST_DIRECTORY
-        for one in _in(directory)
+        for one in _replicas_in(directory)
     ]
     errors = await membership.active().lose_replicas(
         lost,
@@ -56,7 +55,8 @@ async def handle(
     outcomes = dict(zip(lost, errors, strict=True))
     return AssignReplicasToDirsResponse(
         directories=[
-            _told(one, outcomes if one.id == LOST_DIRECTORY else {}) for one in request.directories
+            _directory_response(one, outcomes if one.id == LOST_DIRECTORY else {})
+            for one in request.directories
         ]
     )
 
@@ -69,7 +69,7 @@ def failed(
     return AssignReplicasToDirsResponse(error_code=error)
 
 
-def _in(directory: RequestDirectoryData) -> list[LostReplica]:
+def _replicas_in(directory: RequestDirectoryData) -> list[LostReplica]:
     return [
         LostReplica(TopicId(topic.topic_id), one.partition_index)
         for topic in directory.topics
@@ -77,14 +77,18 @@ def _in(directory: RequestDirectoryData) -> list[LostReplica]:
     ]
 
 
-def _told(directory: RequestDirectoryData, outcomes: Outcomes) -> ResponseDirectoryData:
+def _directory_response(
+    directory: RequestDirectoryData, outcomes: Outcomes
+) -> ResponseDirectoryData:
     return ResponseDirectoryData(
         id=directory.id,
         topics=[
             ResponseTopicData(
                 topic_id=topic.topic_id,
                 partitions=[
-                    _partition(LostReplica(TopicId(topic.topic_id), one.partition_index), outcomes)
+                    _partition_response(
+                        LostReplica(TopicId(topic.topic_id), one.partition_index), outcomes
+                    )
                     for one in topic.partitions
                 ],
             )
@@ -93,7 +97,7 @@ def _told(directory: RequestDirectoryData, outcomes: Outcomes) -> ResponseDirect
     )
 
 
-def _partition(one: LostReplica, outcomes: Outcomes) -> ResponsePartitionData:
+def _partition_response(one: LostReplica, outcomes: Outcomes) -> ResponsePartitionData:
     error = outcomes.get(one)
     code = ErrorCode.NONE if error is None else code_of(error)
     return ResponsePartitionData(partition_index=one.partition, error_code=code)

@@ -1,12 +1,12 @@
 """BrokerHeartbeat (key 63), versions 0-1. Between brokers.
 
-Behaviour: only how a broker is stopped in a controlled way: with `want_shut_down` the controller
-takes its leaderships and its places in sync, and `should_shut_down` says that nothing is left to be
-moved; else the broker asks again. STALE_BROKER_EPOCH for an earlier incarnation, NOT_CONTROLLER
-from a broker that is not. A broker's life is known by its session with the coordination service and
-not by these, so that none are sent without `want_shut_down`; one is answered with how the broker
-stands.
-v1 offline log directories, which do not count here: which replicas a broker has lost it tells with
+Behaviour: only for controlled shutdown: with `want_shut_down` the controller moves the broker's
+leaderships and removes it from every ISR, and `should_shut_down` says that nothing is left to be
+moved; else the broker sends it again. STALE_BROKER_EPOCH for an earlier incarnation, NOT_CONTROLLER
+from a broker that is not the controller. Whether a broker is alive is known by its session with the
+coordination service and not by heartbeats, so none are sent without `want_shut_down`; such a one is
+answered with the broker's state.
+v1 offline log directories, which are ignored: a broker reports lost replicas with
 AssignReplicasToDirs.
 """
 
@@ -21,7 +21,7 @@ from millstream.wire.messages.broker_heartbeat import (
 
 
 async def handle(context: Context, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
-    """Take the leaderships away where that is asked for."""
+    """Move the leaderships away if requested."""
     membership = context.services.membership
     if membership is None:
         raise NotController
@@ -41,6 +41,6 @@ async def handle(context: Context, request: BrokerHeartbeatRequest) -> BrokerHea
 def failed(
     request: BrokerHeartbeatRequest, error: ErrorCode, version: int
 ) -> BrokerHeartbeatResponse:
-    """The error alone."""
+    """The error of the whole request."""
     del request, version
     return BrokerHeartbeatResponse(error_code=error)

@@ -1,8 +1,8 @@
 """ConsumerGroupDescribe (key 69), versions 0-1.
 
-Behaviour: epochs, assignor and members of each consumer group with what they have and shall have;
-each has its own error, GROUP_ID_NOT_FOUND also for a classic group. An empty id is
-INVALID_GROUP_ID. Operations that a client may do are told where it asks. Without `consumer` in
+Behaviour: epochs, assignor and members of each consumer group with their current and target
+assignment; each has its own error, GROUP_ID_NOT_FOUND also for a classic group. An empty id is
+INVALID_GROUP_ID. Authorized operations are included on request. Without `consumer` in
 `group.coordinator.rebalance.protocols` UNSUPPORTED_VERSION.
 v1 member types (KIP-1099)
 """
@@ -33,7 +33,7 @@ from millstream.wire.messages.consumer_group_describe import (
 async def handle(
     context: Context, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:
-    """Ask every group, each once."""
+    """Describe every group, each once."""
     if not is_consumer_protocol_on(context):
         return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
     response = ConsumerGroupDescribeResponse()

@@ -1,9 +1,10 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-Behaviour: a member of a consumer group joins, stays and leaves by this request alone (KIP-848); it
-tells what it subscribes to and has, and hears what it shall have and let go. What an answer tells
-is in the log. Without `consumer` in `group.coordinator.rebalance.protocols` UNSUPPORTED_VERSION.
-v1 the member makes its own id (KIP-1082), regular expressions
+Behaviour: a member of a consumer group joins, stays and leaves with this request only (KIP-848); it
+sends its subscription and the partitions it owns, and gets its target assignment. What an answer
+says is committed to the log before. Without `consumer` in `group.coordinator.rebalance.protocols`
+UNSUPPORTED_VERSION.
+v1 the member generates its id (KIP-1082), regular expressions
 Invariants: I-27, I-31.
 """
 
@@ -19,7 +20,7 @@ from millstream.wire.messages.consumer_group_heartbeat import (
 def handle(
     context: Context, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | None:
-    """Ask the group; it answers when what it tells cannot be lost."""
+    """Pass the request to the group, which answers when its state is committed."""
     if not is_consumer_protocol_on(context):
         return failed(request, ErrorCode.UNSUPPORTED_VERSION, context.version)
     GroupCall(context, request, failed).submit(coordinator_of(context).consumer_group_heartbeat)

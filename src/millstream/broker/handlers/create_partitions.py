@@ -1,12 +1,12 @@
 """CreatePartitions (key 37), versions 0-3.
 
-Behaviour: `count` is the new total; no increase is INVALID_PARTITIONS. Assignments by hand are for
-the new partitions only, as many replicas each as the topic has (INVALID_REPLICA_ASSIGNMENT). A
-topic named twice is an INVALID_REQUEST for it; more than 10 000 new partitions refuse the whole
-request with POLICY_VIOLATION. With `validate_only` nothing is changed. The answer comes when the
-partitions are durable and can be written; REQUEST_TIMED_OUT when that takes longer than allowed,
-and it goes on all the same.
-v2 flexible · v3 as v2 (quota errors, which we have none of).
+Behaviour: `count` is the new total; no increase is INVALID_PARTITIONS. Manual assignments are for
+the new partitions only, each with as many replicas as the topic has (INVALID_REPLICA_ASSIGNMENT). A
+topic named twice is an INVALID_REQUEST for it; with more than 10 000 new partitions the whole
+request is refused with POLICY_VIOLATION. With `validate_only` nothing is changed. The answer is
+sent when the partitions are durable and can be written; REQUEST_TIMED_OUT if that takes longer than
+allowed; it continues then.
+v2 flexible · v3 as v2 (for quota errors, of which there are none).
 
 Where it differs from Kafka: a `timeout_ms` below a second counts as one second; a topic may have
 100 000 partitions.
@@ -32,8 +32,8 @@ from millstream.wire.messages.create_partitions import (
 
 
 async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Grow what can be grown, and say why the rest was not."""
-    wanted = await run_on_loop(_wanted(request))
+    """Add partitions; the errors of those topics that cannot grow are in the answer."""
+    wanted = await run_on_loop(_wanted_steps(request))
     change = context.services.controller.create_partitions(
         wanted, validate_only=request.validate_only
     )
@@ -41,7 +41,7 @@ async def handle(context: Context, request: CreatePartitionsRequest) -> CreatePa
         outcomes = await within(request.timeout_ms, change)
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
-    except TooManyPartitions as error:  # of all topics together, so that each is told
+    except TooManyPartitions as error:  # of the whole request, so that each topic gets it
         outcomes = [error] * len(wanted)
     return await run_on_loop(_answer_steps(wanted, outcomes))
 
@@ -59,7 +59,7 @@ def failed(
     )
 
 
-def _wanted(request: CreatePartitionsRequest) -> StepGenerator[list[MorePartitions]]:
+def _wanted_steps(request: CreatePartitionsRequest) -> StepGenerator[list[MorePartitions]]:
     wanted = []
     pace = YieldCounter()
     for topic in request.topics:

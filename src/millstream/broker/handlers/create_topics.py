@@ -1,14 +1,14 @@
 """CreateTopics (key 19), versions 2-7.
 
-Behaviour: each topic by itself; one named twice is an INVALID_REQUEST. -1 for partitions and
-replication factor are `num.partitions` and `default.replication.factor`; with an assignment by hand
-both must be -1. More than 10 000 partitions in one request refuse all of it with POLICY_VIOLATION.
-With `validate_only` nothing is created and the answer is what it would have been. The answer comes
-when the topics are durable and can be written; REQUEST_TIMED_OUT when that takes longer than
-allowed, and it goes on all the same.
-v4 -1 by clients (the broker takes it in every version, as Kafka's does) · v5 flexible; partitions,
-replication factor and the topic's whole configuration with sources · v6 quota errors, which we have
-none of · v7 topic id.
+Behaviour: each topic has its own result; one named twice is an INVALID_REQUEST. -1 for partitions
+and replication factor are `num.partitions` and `default.replication.factor`; with a manual
+assignment both must be -1. A request with more than 10 000 partitions is refused as a whole with
+POLICY_VIOLATION. With `validate_only` nothing is created and the answer is what it would have been.
+The answer is sent when the topics are durable and can be written; REQUEST_TIMED_OUT if that takes
+longer than allowed; it continues then.
+v4 -1 by clients (accepted in every version, as in Kafka) · v5 flexible; partitions, replication
+factor and the topic's whole configuration with sources · v6 quota errors, of which there are none ·
+v7 topic id.
 
 Where it differs from Kafka: names that collide in '.' and '_' are refused also within one request;
 a `timeout_ms` below a second counts as one second.
@@ -37,15 +37,15 @@ from millstream.wire.messages.create_topics import (
 )
 
 RESULTS_PER_TURN: Final = 20
-"""Topics told between two turns of others; each may have settings of its own to describe."""
+"""Topics per step, between which others are served; each may have settings to describe."""
 
 _FIRST_WITH_CONFIGS: Final = 5
 
 
 async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Create what can be created, and say why the rest was not."""
+    """Create topics; the errors of those that cannot be created are in the answer."""
     services = context.services
-    wanted = await run_on_loop(_wanted(request))
+    wanted = await run_on_loop(_wanted_steps(request))
     change = services.controller.create_topics(
         wanted, validate_only=request.validate_only, defaults=topic_defaults(services)
     )
@@ -53,11 +53,11 @@ async def handle(context: Context, request: CreateTopicsRequest) -> CreateTopics
         outcomes = await within(request.timeout_ms, change)
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, context.version)
-    except TooManyPartitions as error:  # of all topics together, so that each is told
+    except TooManyPartitions as error:  # of the whole request, so that each topic gets it
         outcomes = [error] * len(wanted)
     has_configs = context.version >= _FIRST_WITH_CONFIGS
-    answering = _Answering(services, has_configs=has_configs)
-    return await run_on_loop(answering.steps(wanted, outcomes))
+    builder = _ResponseBuilder(services, has_configs=has_configs)
+    return await run_on_loop(builder.steps(wanted, outcomes))
 
 
 def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> CreateTopicsResponse:
@@ -67,7 +67,7 @@ def failed(request: CreateTopicsRequest, error: ErrorCode, version: int) -> Crea
     return CreateTopicsResponse(topics=[_refusal(name, error, error.text) for name in names])
 
 
-def _wanted(request: CreateTopicsRequest) -> StepGenerator[list[NewTopic]]:
+def _wanted_steps(request: CreateTopicsRequest) -> StepGenerator[list[NewTopic]]:
     wanted = []
     pace = YieldCounter()
     for topic in request.topics:
@@ -93,7 +93,7 @@ def _refusal(name: str, error: ErrorCode, text: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=error, error_message=text)
 
 
-class _Answering:
+class _ResponseBuilder:
     """Makes the answer; topics with the same settings share their description."""
 
     def __init__(self, services: Services, *, has_configs: bool) -> None:

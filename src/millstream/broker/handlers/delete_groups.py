@@ -1,8 +1,8 @@
 """DeleteGroups (key 42), versions 0-2.
 
-Behaviour: groups without members go, with all their offsets; each has its own error,
-NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND. That a group is gone is in the log before it is told. The
-empty id is a group like others, as in Kafka.
+Behaviour: groups without members are deleted, with all their offsets; each has its own error,
+NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND. A deletion is committed to the log before it is answered. The
+empty id is a valid group id, as in Kafka.
 v2 flexible
 Invariants: I-29.
 """
@@ -24,13 +24,13 @@ from millstream.wire.messages.delete_groups import (
 )
 
 GROUPS_PER_TURN: Final = 20
-"""Each is a batch of the log."""
+"""Per step, between which others are served: each is a batch of the log."""
 GROUPS_AT_ONCE_MAX: Final = 200
-"""Asked before the first of them has to be in the log."""
+"""Submitted before the first of them has to be committed."""
 
 
 async def handle(context: Context, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-    """Ask every group, each once."""
+    """Delete every group, each once."""
     response = DeleteGroupsResponse()
     names = list(dict.fromkeys(request.groups_names))
     for some in chunked(names, GROUPS_AT_ONCE_MAX):

@@ -1,16 +1,16 @@
 """DeleteRecords (key 21), versions 0-2.
 
-Behaviour: the log's start moves up to the asked offset, -1 meaning the high watermark, durably
-before the answer. Followers take the new start from their next fetch; the answer comes when those
-that are alive have it, with the low watermark of then, or after `timeout_ms` with REQUEST_TIMED_OUT
-and the low watermark of before: the records are gone on the leader all the same. An offset at or
-below the start changes nothing. Above the high watermark, or below -1: OFFSET_OUT_OF_RANGE. Topics
-that are compacted and not deleted from: POLICY_VIOLATION. Internal topics:
+Behaviour: the log start moves up to the requested offset, -1 meaning the high watermark, durably
+before the answer. Followers get the new start with their next fetch; the answer is sent when those
+that are alive have it, with the resulting low watermark, or after `timeout_ms` with
+REQUEST_TIMED_OUT and the previous low watermark: the records are deleted on the leader in any case.
+An offset at or below the start changes nothing. Above the high watermark, or below -1:
+OFFSET_OUT_OF_RANGE. Topics with cleanup.policy compact only: POLICY_VIOLATION. Internal topics:
 INVALID_TOPIC_EXCEPTION. A leadership that is lost meanwhile: NOT_LEADER_OR_FOLLOWER.
 v2 flexible.
 
-Where it differs from Kafka: its answer comes before its new start is on disk; here a follower's
-waiting fetch is answered at once with the new start, and one that dies is not waited for.
+Where it differs from Kafka: Kafka answers before the new start is on disk; here a follower's
+waiting fetch is answered at once with the new start, and a follower that dies is not waited for.
 Invariants: I-05, I-11.
 """
 
@@ -42,7 +42,7 @@ Results = dict[str, dict[int, DeleteRecordsPartitionResult]]
 def handle(
     context: Context, request: DeleteRecordsRequest
 ) -> StepGenerator[DeleteRecordsResponse | None]:
-    """Move the starts. Of a partition that is named twice the last wish counts."""
+    """Move the log starts. If a partition is named twice the last offset is used."""
     wanted: dict[TopicPartition, int] = {}
     results: Results = {}
     pace = YieldCounter()
@@ -50,7 +50,9 @@ def handle(
         results.setdefault(topic.name, {})
         for one in topic.partitions:
             wanted[TopicPartition(topic.name, one.partition_index)] = one.offset
-            results[topic.name][one.partition_index] = _UNANSWERED  # its place in the answer
+            results[topic.name][one.partition_index] = (
+                _UNANSWERED  # keeps its position in the answer
+            )
             if pace.is_due():
                 yield None
     allowed: dict[TopicPartition, Offset] = {}
@@ -69,7 +71,7 @@ def handle(
         results[partition.topic][partition.partition] = result
         if not result.error_code and result.low_watermark < allowed[partition]:
             late[context.services.partitions.get(partition)] = allowed[partition]
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT  # unless they do it in time
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT  # unless the followers do it in time
         if pace.is_due():
             yield None
     if not late:
@@ -81,7 +83,7 @@ def handle(
 def _wait(
     context: Context, late: dict[Partition, Offset], results: Results, *, timeout_ms: int
 ) -> None:
-    """Answer when the followers have done it, too."""
+    """Answer when the followers have done it too."""
 
     def reached(leader: Partition) -> None:
         partition = leader.partition
@@ -125,7 +127,7 @@ def failed(request: DeleteRecordsRequest, error: ErrorCode, version: int) -> Del
 
 
 def _checked(context: Context, partition: TopicPartition, offset: int) -> Offset | ErrorCode:
-    """Where the log shall start, or what forbids it."""
+    """The new log start, or the error that forbids it."""
     try:
         leader = context.services.partitions.get(partition)
     except OperatingError as error:

@@ -1,11 +1,11 @@
 """DeleteTopics (key 20), versions 1-6.
 
-Behaviour: topics by name, from v6 on also by id: an id that is not there answers UNKNOWN_TOPIC_ID,
-and another topic that took the name meanwhile is not touched. A name or id given twice, by name and
-by id, or neither, is an INVALID_REQUEST for that topic. With `delete.topic.enable=false` nothing is
-deleted: TOPIC_DELETION_DISABLED (before v3 INVALID_REQUEST). The answer comes when the deletion is
-durable and the logs cannot be read any more; REQUEST_TIMED_OUT when that takes longer than allowed,
-and it goes on all the same. Records go from the disk later, in the background.
+Behaviour: topics by name, from v6 on also by id: an unknown id is UNKNOWN_TOPIC_ID, and another
+topic that got the name meanwhile is not touched. A topic given twice, by both name and id, or by
+neither, is an INVALID_REQUEST for that topic. With `delete.topic.enable=false` nothing is deleted:
+TOPIC_DELETION_DISABLED (before v3 INVALID_REQUEST). The answer is sent when the deletion is durable
+and the logs cannot be read any more; REQUEST_TIMED_OUT if that takes longer than allowed; it
+continues then. Files are deleted later, in the background.
 v4 flexible · v5 error messages · v6 topic ids.
 
 Where it differs from Kafka: a `timeout_ms` below a second counts as one second; results come in the
@@ -40,43 +40,45 @@ _NO_ID: Final = UUID(int=0)
 
 
 async def handle(context: Context, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete what can be, and say why the rest was not."""
+    """Delete topics; the errors of those that cannot be deleted are in the answer."""
     services, version = context.services, context.version
     if not services.configs.get_bool(DELETE_ENABLED):
         has_code = version >= _FIRST_WITH_DISABLED_CODE
         error = ErrorCode.TOPIC_DELETION_DISABLED if has_code else ErrorCode.INVALID_REQUEST
         return failed(request, error, version)
-    results, wanted = await run_on_loop(_sorted_out(_asked(request, version), services.image))
+    results, wanted = await run_on_loop(
+        _sort_steps(_requested_topics(request, version), services.image)
+    )
     try:
         outcomes = await within(
             request.timeout_ms, services.controller.delete_topics([one.target for one in wanted])
         )
     except TimeoutError:
         return failed(request, ErrorCode.REQUEST_TIMED_OUT, version)
-    await run_on_loop(_fill(wanted, outcomes))
+    await run_on_loop(_fill_steps(wanted, outcomes))
     return DeleteTopicsResponse(responses=results)
 
 
 def failed(request: DeleteTopicsRequest, error: ErrorCode, version: int) -> DeleteTopicsResponse:
-    """The error for every topic asked for."""
+    """The error for every topic of the request."""
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
                 name=one.name, topic_id=one.topic_id, error_code=error, error_message=error.text
             )
-            for one in _asked(request, version)
+            for one in _requested_topics(request, version)
         ]
     )
 
 
-def _asked(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
+def _requested_topics(request: DeleteTopicsRequest, version: int) -> list[DeleteTopicState]:
     if version >= _FIRST_WITH_IDS:
         return request.topics
     return [DeleteTopicState(name=name) for name in request.topic_names]
 
 
-class _Asked:
-    """One topic of the request: its answer, and what the controller is asked."""
+class _TopicDeletion:
+    """One topic of the request: its answer, and what the controller has to delete."""
 
     __slots__ = ("is_by_name", "result", "target")
 
@@ -89,7 +91,7 @@ class _Asked:
             self.target = one.name
             topic = image.topics.get(one.name)
         if topic is not None:
-            # By its id from here on: what was asked for is the topic of this moment.
+            # By its id from here on: the request means the topic that has the name now.
             self.target = self.result.topic_id = topic.topic_id
             self.result.name = topic.name
 
@@ -101,27 +103,27 @@ class _Asked:
         if outcome is None:
             return
         if self.is_by_name and isinstance(outcome, UnknownTopicId):
-            outcome = UnknownTopic(self.result.name or "")  # deleted by another meanwhile
+            outcome = UnknownTopic(self.result.name or "")  # deleted by another request meanwhile
         self.result.error_code = code_of(outcome)
         self.result.error_message = text_of(outcome)
 
 
-def _fill(
-    wanted: Sequence[_Asked], outcomes: Sequence[OperatingError | None]
+def _fill_steps(
+    wanted: Sequence[_TopicDeletion], outcomes: Sequence[OperatingError | None]
 ) -> StepGenerator[None]:
     pace = YieldCounter()
-    for asked, outcome in zip(wanted, outcomes, strict=True):
-        asked.fill(outcome)
+    for deletion, outcome in zip(wanted, outcomes, strict=True):
+        deletion.fill(outcome)
         if pace.is_due():
             yield None
 
 
-def _sorted_out(
+def _sort_steps(
     states: list[DeleteTopicState], image: ClusterImage
-) -> StepGenerator[tuple[list[DeletableTopicResult], list[_Asked]]]:
-    """The answers in their order, and those that the controller has to fill."""
+) -> StepGenerator[tuple[list[DeletableTopicResult], list[_TopicDeletion]]]:
+    """The answers in their order, and the deletions for the controller."""
     results: list[DeletableTopicResult] = []
-    wanted: dict[str | TopicId, _Asked] = {}
+    wanted: dict[str | TopicId, _TopicDeletion] = {}
     pace = YieldCounter()
     for one in states:
         if pace.is_due():
@@ -132,11 +134,11 @@ def _sorted_out(
             answer.error_message = "either a name or an id must be given"
             results.append(answer)
             continue
-        asked = _Asked(one, image)
-        first = wanted.setdefault(asked.target, asked)
-        if first is asked:
-            results.append(asked.result)
+        deletion = _TopicDeletion(one, image)
+        first = wanted.setdefault(deletion.target, deletion)
+        if first is deletion:
+            results.append(deletion.result)
         else:
-            # One answer for all: nothing tells which of them the client would believe.
+            # One answer for both: the client could not tell them apart.
             first.refuse("the topic is in the request twice")
     return results, [one for one in wanted.values() if not one.result.error_code]

@@ -1,12 +1,13 @@
 """DescribeCluster (key 60), versions 0-2.
 
 Behaviour: cluster id, controller, and the brokers that have an address on the client's listener.
-Only endpoints of brokers are served: for those of controllers MISMATCHED_ENDPOINT_TYPE is answered,
-for anything else UNSUPPORTED_ENDPOINT_TYPE. Allowed operations are told where asked for, all of
-them while there is no authorizer.
+Only broker endpoints are supported: for controllers the answer is MISMATCHED_ENDPOINT_TYPE, for
+anything else UNSUPPORTED_ENDPOINT_TYPE. Authorized operations are included on request, all of them
+while there is no authorizer.
 v1 endpoint type (KIP-919) · v2 fenced brokers (KIP-1073).
 
-Where it differs from Kafka: the controller is named and not any broker, since here it is one.
+Where it differs from Kafka: the controller id is the controller's and not any broker's, since it is
+a broker.
 """
 
 from typing import Final
@@ -30,14 +31,14 @@ _CONTROLLERS: Final = 2
 
 
 def handle(context: Context, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """From the image of this moment."""
+    """From the current image."""
     if request.endpoint_type == _CONTROLLERS:
         return failed(request, ErrorCode.MISMATCHED_ENDPOINT_TYPE, context.version)
     if request.endpoint_type != _BROKERS:
         return failed(request, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, context.version)
     image = context.services.image
     nodes = advertised_brokers(context, with_fenced=request.include_fenced_brokers)
-    is_asked = request.include_cluster_authorized_operations
+    with_operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=controller_on(image, nodes),
@@ -51,13 +52,15 @@ def handle(context: Context, request: DescribeClusterRequest) -> DescribeCluster
             )
             for node in nodes
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS_ALL if is_asked else OPERATIONS_NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS_ALL
+        if with_operations
+        else OPERATIONS_NOT_ASKED,
     )
 
 
 def failed(
     request: DescribeClusterRequest, error: ErrorCode, version: int
 ) -> DescribeClusterResponse:
-    """The error alone."""
+    """The error of the whole request."""
     del request, version
     return DescribeClusterResponse(error_code=error, error_message=error.text)

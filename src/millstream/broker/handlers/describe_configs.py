@@ -1,14 +1,14 @@
 """DescribeConfigs (key 32), versions 1-4.
 
 Behaviour: every setting of a topic or of this broker with its value, type, source, and on request
-its synonyms and documentation; for the broker "" what is set for all brokers; for loggers the
-levels of this process. Keys that are asked for and not there are left out. An unknown topic is
-UNKNOWN_TOPIC_OR_PARTITION, another broker's id INVALID_REQUEST; a resource type that does not exist
-is INVALID_REQUEST for the whole request. Values of passwords are null.
+its synonyms and documentation; for the broker "" the defaults set for all brokers; for loggers the
+levels of this process. Unknown keys are left out. An unknown topic is UNKNOWN_TOPIC_OR_PARTITION,
+another broker's id INVALID_REQUEST; a resource type that does not exist is INVALID_REQUEST for the
+whole request. Values of passwords are null.
 v1 synonyms · v3 types and documentation · v4 flexible
-A group has its settings whether or not there is such a group.
-Differs from Kafka: keys that have no effect here are shown only where they are set; client metrics
-have no settings here and answer with none.
+A group has settings whether or not the group exists.
+Differs from Kafka: keys without effect are described only if they are set; client metrics have no
+settings.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ from millstream.wire.messages.describe_configs import (
 )
 
 ENTRIES_PER_TURN: Final = 200
-"""Settings described between two turns of others."""
+"""Settings described per step, between which others are served."""
 
 
 def handle(
@@ -46,7 +46,7 @@ def handle(
     known = set(ResourceType)
     if any(one.resource_type not in known for one in request.resources):
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
-    # Each resource once: a small request must not buy an answer thousands of times its size.
+    # Each resource once: a small request must not cause an answer thousands of times its size.
     wanted = {(one.resource_type, one.resource_name): one for one in request.resources}
     response = DescribeConfigsResponse()
     pace = YieldCounter(ENTRIES_PER_TURN)

@@ -1,9 +1,9 @@
 """DescribeGroups (key 15), versions 0-6.
 
-Behaviour: state, protocol and members of each group with what they subscribe to and have; each has
-its own error. A group that is not there, or is none of the classic protocol, is Dead (from version
-6 on GROUP_ID_NOT_FOUND with a reason). The empty id is a group like others, as in Kafka.
-Operations that a client may do are told where it asks (v3+).
+Behaviour: state, protocol and members of each group with their subscriptions and assignments; each
+has its own error. A group that does not exist, or is not of the classic protocol, is Dead (from
+version 6 on GROUP_ID_NOT_FOUND with a reason). The empty id is a valid group id, as in Kafka.
+Authorized operations are included on request (v3+).
 v3 authorized operations · v4 static members · v5 flexible · v6 GROUP_ID_NOT_FOUND (KIP-1043)
 """
 
@@ -24,7 +24,7 @@ from millstream.wire.messages.describe_groups import (
 
 
 async def handle(context: Context, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    """Ask every group, each once."""
+    """Describe every group, each once."""
     response = DescribeGroupsResponse()
     pace = YieldCounter()
     for name in dict.fromkeys(request.groups):

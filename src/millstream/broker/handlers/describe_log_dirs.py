@@ -1,10 +1,10 @@
 """DescribeLogDirs (key 35), versions 1-5.
 
-Behaviour: every log directory of this broker with the partitions in it that were asked for (no
-list: all; an empty list: none), their size in bytes of segments, and how far they lag: a log behind
-its high watermark, a copy that is being moved here (`is_future_key`) behind the log it will
-replace. Size and free space of the directory's volume. A directory that failed is told with
-KAFKA_STORAGE_ERROR and without its partitions.
+Behaviour: every log directory of this broker with the requested partitions in it (no list: all; an
+empty list: none), the size of their segments in bytes, and their lag: that of a log behind its high
+watermark, of a copy that is being moved to the directory (`is_future_key`) behind the log it will
+replace. Size and free space of the directory's volume. A directory that failed has
+KAFKA_STORAGE_ERROR and no partitions.
 v2 flexible · v3 top-level error · v4 size and free space (KIP-827) · v5 cordoned (KIP-1066).
 
 Where it differs from Kafka: directories cannot be cordoned, so none is.
@@ -47,7 +47,7 @@ def handle(
 def failed(
     request: DescribeLogDirsRequest, error: ErrorCode, version: int
 ) -> DescribeLogDirsResponse:
-    """No directory; versions below 3 cannot even say why."""
+    """No directory; versions below 3 have no field for the error."""
     del request, version
     return DescribeLogDirsResponse(error_code=error)
 
@@ -62,7 +62,7 @@ def _describe(
         total_bytes = directory.disk.total_bytes(directory.path)
         usable_bytes = directory.disk.free_bytes(directory.path)
     except OSError:
-        # The question failed, not a read or write: whoever needs the directory finds out itself.
+        # Only this query failed, not a read or write: the directory stays online.
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
     return DescribeLogDirsResult(
         log_dir=path,
@@ -90,8 +90,8 @@ def _topics(
                 )
             )
     for future in logs.moves.in_progress():
-        is_here = future.directory == directory.path
-        if is_here and (wanted is None or future.partition in wanted):
+        is_in_directory = future.directory == directory.path
+        if is_in_directory and (wanted is None or future.partition in wanted):
             found.setdefault(future.partition.topic, []).append(
                 DescribeLogDirsPartition(
                     partition_index=future.partition.partition,

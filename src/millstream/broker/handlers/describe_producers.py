@@ -1,12 +1,11 @@
 """DescribeProducers (key 61), version 0.
 
-Behaviour: the producers that this broker's log remembers, whether it leads the partition or follows
-(then as far as it has come), with epoch, last sequence and timestamp, and where the open
-transaction of each began (KIP-664). A broker without a replica is NOT_LEADER_OR_FOLLOWER. A name
-that no topic can have is INVALID_TOPIC_EXCEPTION, an unknown topic or partition
-UNKNOWN_TOPIC_OR_PARTITION; per topic with a message, per partition without, as in Kafka. A producer
-that only a marker is known of has sequence -1; one whose batches retention took stays until
-`producer.id.expiration.ms`.
+Behaviour: the producer state of this broker's log, whether it is the leader or a follower (then as
+far as it has replicated), with epoch, last sequence and timestamp, and the start of each open
+transaction (KIP-664). A broker without a replica is NOT_LEADER_OR_FOLLOWER. An invalid topic name
+is INVALID_TOPIC_EXCEPTION, an unknown topic or partition UNKNOWN_TOPIC_OR_PARTITION; per topic with
+a message, per partition without, as in Kafka. A producer known only from a marker has sequence -1;
+one whose batches were removed by retention stays until `producer.id.expiration.ms`.
 
 Where it differs from Kafka: a partition that is named several times is answered once.
 """
@@ -30,7 +29,7 @@ from millstream.wire.messages.describe_producers import (
 def handle(
     context: Context, request: DescribeProducersRequest
 ) -> StepGenerator[DescribeProducersResponse]:
-    """List the producers of every partition asked for."""
+    """List the producers of every requested partition."""
     pace = YieldCounter()
     response = DescribeProducersResponse()
     for topic in request.topics:
@@ -53,7 +52,7 @@ def _topic(
 ) -> StepGenerator[TopicResponse]:
     if not is_legal_topic(topic.name):
         error = ErrorCode.INVALID_TOPIC_EXCEPTION
-        return _refused(topic, error, f"{topic.name!r} is not a legal name of a topic")
+        return _refused(topic, error, f"{topic.name!r} is not a legal topic name")
     if topic.name not in context.services.image.topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _refused(topic, error, error.text)

@@ -1,13 +1,13 @@
 """DescribeQuorum (key 55), versions 0-2.
 
-Behaviour: who decides about `__cluster_metadata`, partition 0; any other partition is
-UNKNOWN_TOPIC_OR_PARTITION. There is no log of metadata and no quorum among brokers: the
-coordination service keeps the metadata and lets one broker be the controller. So the leader told is
-the controller, the epoch is the controller's, the high watermark is the version of its metadata,
-and the voters are the brokers that are alive, each of which becomes the controller when it is gone.
-How far each of them has come is not known to the controller and told as -1. There are no observers.
-The controller answers; other brokers pass the question on.
-v1 times of the last fetch, which there are none of · v2 directory ids (none), nodes with addresses.
+Behaviour: describes `__cluster_metadata`, partition 0; any other partition is
+UNKNOWN_TOPIC_OR_PARTITION. There is no metadata log and no quorum among brokers: the coordination
+service stores the metadata and elects one broker as the controller. So the leader is the
+controller, the epoch is the controller's, the high watermark is the version of its metadata, and
+the voters are the brokers that are alive, each of which can become the next controller. Their log
+end offsets are unknown to the controller and -1. There are no observers. The controller answers;
+other brokers forward the request.
+v1 times of the last fetch, of which there are none · v2 directory ids (none), nodes with addresses.
 """
 
 from typing import Final
@@ -30,9 +30,9 @@ _FIRST_WITH_NODES: Final = 2
 
 
 def handle(context: Context, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """From the controller's image of this moment."""
+    """From the controller's current image."""
     services = context.services
-    told = [
+    topics = [
         ResponseTopicData(
             topic_name=topic.topic_name,
             partitions=[
@@ -45,7 +45,7 @@ def handle(context: Context, request: DescribeQuorumRequest) -> DescribeQuorumRe
         for topic in request.topics
     ]
     if context.version < _FIRST_WITH_NODES:
-        return DescribeQuorumResponse(topics=told)
+        return DescribeQuorumResponse(topics=topics)
     nodes = [
         Node(
             node_id=broker.broker_id,
@@ -56,7 +56,7 @@ def handle(context: Context, request: DescribeQuorumRequest) -> DescribeQuorumRe
         )
         for broker in services.image.alive_brokers()
     ]
-    return DescribeQuorumResponse(error_message=None, topics=told, nodes=nodes)
+    return DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes)
 
 
 def failed(

@@ -1,10 +1,11 @@
 """DescribeTopicPartitions (key 75), version 0.
 
 Behaviour: topics sorted by name, from the cursor on, at most `response_partition_limit` partitions
-and never more than `max.request.partition.size.limit`; the next cursor says where to go on. No
-topics in the request ask for all. A topic that does not exist is told as such when it was asked for
-by name. A cursor that is not among the topics asked for, or has a negative partition, is an
-INVALID_REQUEST. Allowed operations are always told. Eligible leader replicas (KIP-966) are empty.
+and never more than `max.request.partition.size.limit`; the next cursor says where the next page
+starts. A request without topics is for all. A topic that does not exist has an error if it was
+requested by name. A cursor that is not among the requested topics, or has a negative partition, is
+an INVALID_REQUEST. Authorized operations are always included. Eligible leader replicas (KIP-966)
+are empty.
 
 Where it differs from Kafka: nothing known.
 """
@@ -66,7 +67,7 @@ def handle(
 def failed(
     request: DescribeTopicPartitionsRequest, error: ErrorCode, version: int
 ) -> DescribeTopicPartitionsResponse:
-    """The error for every topic asked for."""
+    """The error for every topic of the request."""
     del version
     topics = [
         DescribeTopicPartitionsResponseTopic(error_code=error, name=topic.name)
@@ -78,16 +79,16 @@ def failed(
 def _names_from_cursor(
     request: DescribeTopicPartitionsRequest, existing: Iterable[str]
 ) -> list[str] | None:
-    """Sorted, each once; None when the cursor makes no sense."""
+    """Sorted, each once; None for an invalid cursor."""
     cursor = request.cursor
-    asked = {topic.name for topic in request.topics} or set(existing)
+    requested = {topic.name for topic in request.topics} or set(existing)
     if cursor is None:
-        return sorted(asked)
+        return sorted(requested)
     if cursor.partition_index < 0:
         return None
-    if request.topics and cursor.topic_name not in asked:
+    if request.topics and cursor.topic_name not in requested:
         return None
-    return sorted(name for name in asked if name >= cursor.topic_name)
+    return sorted(name for name in requested if name >= cursor.topic_name)
 
 
 class _Page:
@@ -106,15 +107,15 @@ class _Page:
         return self._left == 0
 
     def end_before(self, topic: str, partition: int) -> None:
-        """The next page begins here."""
+        """Set the start of the next page."""
         self.response.next_cursor = ResponseCursor(topic_name=topic, partition_index=partition)
 
     def add(self, topic: TopicImage, first: int, pace: YieldCounter) -> StepGenerator[None]:
-        """The topic from this partition on, as far as there is room."""
+        """The topic from this partition on, as far as the page has room."""
         end = min(len(topic.partitions), first + self._left)
         shown = []
         for index in range(first, end):
-            shown.append(self._shown_topic_steps(topic, index))
+            shown.append(self._partition_response(topic, index))
             if pace.is_due():
                 yield None
         self.response.topics.append(
@@ -131,7 +132,7 @@ class _Page:
             self.end_before(topic.name, end)
 
     def add_missing(self, name: str) -> None:
-        """A topic that was asked for and is not there."""
+        """A requested topic that does not exist."""
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         try:
             check_topic_name(name)
@@ -146,7 +147,7 @@ class _Page:
             )
         )
 
-    def _shown_topic_steps(
+    def _partition_response(
         self, topic: TopicImage, index: int
     ) -> DescribeTopicPartitionsResponsePartition:
         one = topic.partitions[index]

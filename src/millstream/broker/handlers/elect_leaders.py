@@ -1,12 +1,13 @@
 """ElectLeaders (key 43), versions 0-2.
 
-Behaviour: each partition by itself. Preferred (0): its first replica leads again where that is
-alive and in sync (PREFERRED_LEADER_NOT_AVAILABLE). Unclean (1): a partition without a leader gets
-any replica that is alive (ELIGIBLE_LEADERS_NOT_AVAILABLE), whatever the topic's settings say. One
-that has such a leader is ELECTION_NOT_NEEDED. Null asks for all partitions, and then only those
-that got another leader are told. Any other kind is INVALID_REQUEST. REQUEST_TIMED_OUT when it takes
-longer than allowed, and it goes on all the same. The controller does it; other brokers pass it on.
-v1 the kind, an error of the whole request (KIP-460) · v2 flexible.
+Behaviour: each partition has its own result. Preferred (0): its first replica becomes the leader if
+it is alive and in sync (PREFERRED_LEADER_NOT_AVAILABLE). Unclean (1): any replica that is alive
+becomes the leader of a partition without one (ELIGIBLE_LEADERS_NOT_AVAILABLE), regardless of the
+topic's settings. A partition that has such a leader is ELECTION_NOT_NEEDED. Null is for all
+partitions; only those with a new leader are in the answer then. Any other type is INVALID_REQUEST.
+REQUEST_TIMED_OUT if it takes longer than allowed; it continues then. The controller does it; other
+brokers forward the request.
+v1 the election type, an error of the whole request (KIP-460) · v2 flexible.
 
 Where it differs from Kafka: a `timeout_ms` below a second counts as one second.
 """
@@ -34,11 +35,11 @@ _KINDS: Final = frozenset(ElectionKind)
 
 
 async def handle(context: Context, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Have leaders elected, and say where none was."""
+    """Elect leaders; the errors of partitions without an election are in the answer."""
     if request.election_type not in _KINDS:
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     change = administration_of(context.services).elect_leaders(
-        ElectionKind(request.election_type), _asked(request)
+        ElectionKind(request.election_type), _requested_partitions(request)
     )
     try:
         outcomes = await within(request.timeout_ms, change)
@@ -48,7 +49,7 @@ async def handle(context: Context, request: ElectLeadersRequest) -> ElectLeaders
 
 
 def failed(request: ElectLeadersRequest, error: ErrorCode, version: int) -> ElectLeadersResponse:
-    """The error for every partition that was named, and for the request where it has one."""
+    """The error for every named partition, and for the request if its version has one."""
     results = [
         ReplicaElectionResult(
             topic=topic.topic,
@@ -63,7 +64,7 @@ def failed(request: ElectLeadersRequest, error: ErrorCode, version: int) -> Elec
     return ElectLeadersResponse(error_code=whole, replica_election_results=results)
 
 
-def _asked(request: ElectLeadersRequest) -> list[TopicPartition] | None:
+def _requested_partitions(request: ElectLeadersRequest) -> list[TopicPartition] | None:
     if request.topic_partitions is None:
         return None
     return [
@@ -78,10 +79,10 @@ def _results(
 ) -> list[ReplicaElectionResult]:
     topics: dict[str, list[PartitionResult]] = {}
     for partition, outcome in outcomes.items():
-        told = PartitionResult(partition_id=partition.partition, error_message=None)
+        result = PartitionResult(partition_id=partition.partition, error_message=None)
         if outcome is not None:
-            told.error_code, told.error_message = code_of(outcome), text_of(outcome)
-        topics.setdefault(partition.topic, []).append(told)
+            result.error_code, result.error_message = code_of(outcome), text_of(outcome)
+        topics.setdefault(partition.topic, []).append(result)
     return [
         ReplicaElectionResult(topic=name, partition_result=all_) for name, all_ in topics.items()
     ]

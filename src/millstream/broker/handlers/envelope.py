@@ -1,10 +1,10 @@
 """Envelope (key 58), version 0. Between brokers.
 
-Behaviour: a client's request that another broker passes on is served here, and its answer, with the
-header that the client waits for, is the content of this one's. NOT_CONTROLLER from a broker that is
-not the controller, or is no longer when the request has been served: then the other broker finds
-the next. INVALID_REQUEST for bytes that are no request, and for a request that is not the
-controller's. The principal is not looked at while clients do not log in.
+Behaviour: serves a client's request that another broker forwards; the answer contains the client's
+answer with its header. NOT_CONTROLLER from a broker that is not the controller, or no longer is
+when the request has been served: the other broker tries the next controller then. INVALID_REQUEST
+for malformed requests, and for APIs that are not forwarded. The principal is ignored while there is
+no authentication.
 """
 
 from typing import Final
@@ -19,13 +19,13 @@ from millstream.wire.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from millstream.wire.primitives import MalformedFrame
 
 ADDRESS_BYTES_MAX: Final = 64
-"""An IPv6 address as text, and some room."""
+"""An IPv6 address as text, with some margin."""
 
 log = get_logger("millstream.broker.envelope")
 
 
 async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse:
-    """Serve what is inside."""
+    """Serve the request inside."""
     services, membership = context.services, context.services.membership
     if membership is not None and not membership.is_active:
         return failed(request, ErrorCode.NOT_CONTROLLER, context.version)
@@ -43,7 +43,7 @@ async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse
     )
     services.responder.serve(collecting, _facts(context, header, len(data)), data[begin:])
     try:
-        # NotController is raised through: the answer is `failed` with it.
+        # NotController is passed on: the dispatcher answers with `failed`.
         return EnvelopeResponse(response_data=await collecting.response)
     except RequestRefused as error:
         log.warning("forwarded request refused", api=header.api_key.name, reason=str(error))
@@ -51,7 +51,7 @@ async def handle(context: Context, request: EnvelopeRequest) -> EnvelopeResponse
 
 
 def failed(request: EnvelopeRequest, error: ErrorCode, version: int) -> EnvelopeResponse:
-    """The error alone."""
+    """The error of the whole request."""
     del request, version
     return EnvelopeResponse(response_data=None, error_code=error)
 

@@ -1,20 +1,20 @@
 """Fetch (key 1), versions 4-18.
 
 Behaviour: records are read up to the high watermark (read_uncommitted) or the last stable offset
-with the list of aborted transactions (read_committed); bytes are those of the segment files and
-leave as file ranges. The answer waits up to `max_wait_ms` for `min_bytes`; an error that reading
-met ends the wait, a partition that does not exist does not. `fetch.max.bytes` caps a request; the
-first batch comes whatever its size. Sessions (KIP-227) send only what is new.
+with the list of aborted transactions (read_committed); bytes are those of the segment files and are
+sent as file ranges. The answer waits up to `max_wait_ms` for `min_bytes`; an error of a read ends
+the wait, a partition that does not exist does not. `fetch.max.bytes` limits a request; the first
+batch is sent whatever its size. Sessions (KIP-227) send only what changed.
 v5 log start · v6 KAFKA_STORAGE_ERROR (before: NOT_LEADER_OR_FOLLOWER) · v7 sessions · v9 leader
 epoch (KIP-320) · v10 zstd topics · v11 rack: a consumer with one may read from a follower, and
-is sent to one in its rack where the broker is rack aware (KIP-392) · v12 flexible, diverging
+is sent to one in its rack if the broker is rack aware (KIP-392) · v12 flexible, diverging
 epoch · v13 topic ids · v15 replica state · v16 leader hints (KIP-951) · v17-18 fields of KRaft's
 followers, read and not used.
 
-A follower's fetch (a replica id, with its broker epoch since version 15) reads up to the log's end
-and waits for that, or for a log start above its own; what it asks for says what it has, which moves
-the high watermark. A broker that is no replica is told UNKNOWN_LEADER_EPOCH, or without an epoch
-NOT_LEADER_OR_FOLLOWER. One that is not in sync gets no records of throttled partitions while
+A follower's fetch (a replica id, with its broker epoch since version 15) reads up to the log end
+and waits for that, or for a log start above its own; its fetch offset shows what it has, which
+advances the high watermark. A broker that is no replica gets UNKNOWN_LEADER_EPOCH, or without an
+epoch NOT_LEADER_OR_FOLLOWER. One that is not in sync gets no records of throttled partitions while
 `leader.replication.throttled.rate` is exceeded (KIP-73).
 
 Where it differs from Kafka: a consumer without a rack reads from leaders only; an isolation level
@@ -42,7 +42,7 @@ from millstream.wire.messages.fetch import FetchableTopicResponse, FetchResponse
 FETCH_MAX_BYTES: Final = "fetch.max.bytes"
 
 HELD_BACK_MS_MIN: Final = 20
-"""A follower that catches up, and has had as much as it may, is not answered more often."""
+"""Between two answers to a follower that catches up and has used up its rate limit."""
 
 _ISOLATION_LEVELS: Final = (0, 1)
 _FIRST_WITH_HINTS: Final = 16
@@ -50,7 +50,7 @@ _HINTED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOC
 
 
 def handle(context: Context, request: FetchParams) -> FetchResponse | None:
-    """Answer now, or leave the request with its partitions until there is enough."""
+    """Answer now, or let the request wait on its partitions until there is enough."""
     services = context.services
     if request.isolation_level not in _ISOLATION_LEVELS:
         return failed(request, ErrorCode.INVALID_REQUEST, request.version)
@@ -74,8 +74,10 @@ def handle(context: Context, request: FetchParams) -> FetchResponse | None:
     return None
 
 
-def _may_wait(params: FetchParams, reader: FetchReader, found: list[Found], min_bytes: int) -> bool:
-    if params.max_wait_ms <= 0 or reader.has_older_segment:
+def _may_wait(
+    request: FetchParams, reader: FetchReader, found: list[Found], min_bytes: int
+) -> bool:
+    if request.max_wait_ms <= 0 or reader.has_older_segment:
         return False
     size = unknown_count = 0
     for one in found:
@@ -86,12 +88,12 @@ def _may_wait(params: FetchParams, reader: FetchReader, found: list[Found], min_
         if reader.is_follower and is_log_start_unsent(one.cursor, one.log_start):
             return False
         size += one.data.size_bytes
-    # Partitions that do not exist are no reason to wait either, if there is nothing else.
+    # Do not wait either if none of the partitions exists.
     return size < min_bytes and unknown_count < len(reader.round.cursors)
 
 
 def answer_late(context: Context, reader: FetchReader) -> None:
-    """Read again and send what is there now."""
+    """Read again and send the result."""
     frame = reader.tail_frame(context.facts)
     if frame is not None:
         context.answer_frame((frame,), len(frame) - SIZE_BYTES, error_count=0)
@@ -100,17 +102,17 @@ def answer_late(context: Context, reader: FetchReader) -> None:
 
 
 def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
-    """Send what was found, or what of it is news to the session.
+    """Send what was found, or what of it changed in the session.
 
     The files of the ranges are pinned here; the connection unpins them when they are sent or
     dropped.
     """
-    told = context.services.fetch_sessions.finish(reader.round, found)
-    pinned = reader.pin(told.found)
-    if pinned is not told.found:
-        told = told._replace(found=pinned)
-    error_count = 1 if told.error else 0
-    for one in told.found:
+    round_answer = context.services.fetch_sessions.finish(reader.round, found)
+    pinned = reader.pin(round_answer.found)
+    if pinned is not round_answer.found:
+        round_answer = round_answer._replace(found=pinned)
+    error_count = 1 if round_answer.error else 0
+    for one in round_answer.found:
         if one.error:
             error_count += 1
         elif one.cursor.leader is not None:
@@ -118,17 +120,17 @@ def answer(context: Context, reader: FetchReader, found: list[Found]) -> None:
     facts = context.facts
     hints = NO_HINTS
     if error_count and facts.version >= _FIRST_WITH_HINTS:
-        hints = _hints(context, told)
-    frame = encode_frame(facts.version, facts.correlation_id, told) if not hints else None
+        hints = _hints(context, round_answer)
+    frame = encode_frame(facts.version, facts.correlation_id, round_answer) if not hints else None
     if frame is not None:
         context.answer_frame(*frame, error_count=error_count)
     else:
-        context.answer_parts(encode(facts.version, told, hints), error_count=error_count)
+        context.answer_parts(encode(facts.version, round_answer, hints), error_count=error_count)
 
 
-def _hints(context: Context, told: RoundAnswer) -> Hints:
+def _hints(context: Context, round_answer: RoundAnswer) -> Hints:
     hints: Hints = {}
-    for one in told.found:
+    for one in round_answer.found:
         cursor = one.cursor
         topic, index = cursor.key
         name = topic if isinstance(topic, str) else cursor.name
@@ -140,7 +142,7 @@ def _hints(context: Context, told: RoundAnswer) -> Hints:
 
 
 def failed(request: FetchParams, error: ErrorCode, version: int) -> FetchResponse:
-    """The whole request failed; before version 13 every partition says so, too."""
+    """The error of the whole request; before version 13 also that of every partition."""
     response = FetchResponse(error_code=error, session_id=request.session_id)
     if version < FIRST_WITH_TOPIC_IDS:
         for topic, index, *_ in request.partitions:

@@ -1,15 +1,15 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: a group's coordinator is the leader of its partition of the offsets topic, told by its
-address on the client's listener. The topic is created when the first client asks; until it has
-leaders, and while the group's partition has none, COORDINATOR_NOT_AVAILABLE and node -1.
-There are no transactions yet: CLUSTER_AUTHORIZATION_FAILED, with a message that says so. Key type 2
-(share groups, since version 6) and unknown types are INVALID_REQUEST.
+Behaviour: a group's coordinator is the leader of its partition of the offsets topic, with its
+address on the client's listener. The topic is created with the first request; until it has leaders,
+and while the group's partition has none, the answer is COORDINATOR_NOT_AVAILABLE and node -1.
+Transactions are not supported yet: CLUSTER_AUTHORIZATION_FAILED, with a message that says so. Key
+type 2 (share groups, since version 6) and unknown types are INVALID_REQUEST.
 v1 key type and messages · v3 flexible · v4 many keys at once (KIP-699) · v5 TRANSACTION_ABORTABLE
 (KIP-890) · v6 share groups (KIP-932).
 
-Where it differs from Kafka: the first client is answered when the offsets topic is there, where
-Kafka tells it to ask again. There are no share groups.
+Where it differs from Kafka: the first request is answered when the offsets topic exists; Kafka
+makes the client retry. Share groups are not supported.
 """
 
 from collections.abc import Coroutine, Sequence
@@ -42,7 +42,7 @@ _NO_TRANSACTIONS: Final = "transactions are not supported yet: produce without t
 def handle(
     context: Context, request: FindCoordinatorRequest
 ) -> StepGenerator[FindCoordinatorResponse] | Coroutine[Any, Any, FindCoordinatorResponse]:
-    """Say where the coordinators are, or that there is none."""
+    """Find the coordinators."""
     groups = context.services.groups
     if request.key_type == _GROUP and groups is not None:
         if _TOPIC not in context.services.image.topics:
@@ -54,20 +54,20 @@ def handle(
 def _refuse_steps(
     context: Context, request: FindCoordinatorRequest
 ) -> StepGenerator[FindCoordinatorResponse]:
-    """None of the type."""
+    """An error for every key: there is no coordinator of this type."""
     error, message = ErrorCode.INVALID_REQUEST, ""
     if request.key_type == _GROUP:
         error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     if request.key_type == _TRANSACTION:
-        # The one code that ends `init_transactions` at once in librdkafka (which goes on asking for
-        # ever after most others) and with which Java's producer shows the message.
+        # The one code that ends `init_transactions` at once in librdkafka (which retries forever
+        # after most others) and with which Java's producer shows the message.
         error, message = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, _NO_TRANSACTIONS
-        told = "a client asks for a coordinator of transactions: they are not supported yet"
-        context.services.repeated.warning(told, told, client=context.peer.client_host)
+        warning = "a client requested a transaction coordinator: transactions are not supported yet"
+        context.services.repeated.warning(warning, warning, client=context.peer.client_host)
     found = []
     pace = YieldCounter()
     for key in _keys(request, context.version):
-        found.append(_nobody(key, error, message))
+        found.append(_no_coordinator(key, error, message))
         if pace.is_due():
             yield None
     return _response(found, context.version)
@@ -93,7 +93,9 @@ def _find_steps(
         if topic is not None:
             node = by_id.get(topic.partitions[groups.partition_of(key)].leader)
         found.append(
-            _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE) if node is None else _at(key, node)
+            _no_coordinator(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            if node is None
+            else _at(key, node)
         )
         if pace.is_due():
             yield None
@@ -116,7 +118,7 @@ def _at(key: str, node: Node) -> Coordinator:
     )
 
 
-def _nobody(key: str, error: ErrorCode, message: str = "") -> Coordinator:
+def _no_coordinator(key: str, error: ErrorCode, message: str = "") -> Coordinator:
     return Coordinator(
         key=key,
         node_id=_NO_NODE,
@@ -144,4 +146,4 @@ def failed(
     request: FindCoordinatorRequest, error: ErrorCode, version: int
 ) -> FindCoordinatorResponse:
     """The same error for every key."""
-    return _response([_nobody(key, error) for key in _keys(request, version)], version)
+    return _response([_no_coordinator(key, error) for key in _keys(request, version)], version)

@@ -1,8 +1,8 @@
 """Heartbeat (key 12), versions 0-4.
 
-Behaviour: a member is alive, and hears whether the group rebalances (REBALANCE_IN_PROGRESS). While
-the group is being loaded it is told that all is well, as by Kafka: sessions begin again with the
-load, and an error would make it join anew. An empty group id is INVALID_GROUP_ID.
+Behaviour: keeps a member's session alive, and tells it of a rebalance (REBALANCE_IN_PROGRESS).
+While the group is being loaded the answer has no error, as in Kafka: sessions start again with the
+load, and an error would make the member rejoin. An empty group id is INVALID_GROUP_ID.
 v3 static members · v4 flexible
 Invariants: I-27.
 """
@@ -14,7 +14,7 @@ from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatRespon
 
 
 def handle(context: Context, request: HeartbeatRequest) -> HeartbeatResponse | None:
-    """Ask the group; it answers when it can."""
+    """Pass the request to the group, which answers later."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
     GroupCall(context, request, failed).submit(coordinator_of(context).heartbeat)

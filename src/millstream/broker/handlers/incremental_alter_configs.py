@@ -1,16 +1,17 @@
 """IncrementalAlterConfigs (key 44), versions 0-1.
 
-Behaviour: each key of a resource is set, removed, or, where it is a list, added to or cut; the
-other keys stay. Resources succeed or fail one by one, a resource as a whole. A resource or a key
-that is there twice is INVALID_REQUEST. Topics: an unknown key and a value that cannot be are
-INVALID_CONFIG. Brokers (this one, or "" for all): a key that cannot change while the broker runs
-and a value that cannot be are INVALID_REQUEST, unknown keys are kept. Keys of Kafka's that have no
-effect here are taken as Kafka takes them. Loggers: levels of this process, not kept over a restart;
-in a cluster they are set by the broker that was asked, and the rest of the request is the
-controller's (`configs/split.py`). Groups: values outside the broker's limits are INVALID_CONFIG;
-there need not be such a group. `validate_only` checks everything and changes nothing. v1 flexible
-Differs from Kafka: `cordoned.log.dirs` takes no directory; an unknown operation is INVALID_REQUEST,
-not UNKNOWN_SERVER_ERROR; settings of client metrics are refused.
+Behaviour: each key of a resource is set, deleted, or, if it is a list, appended to or subtracted
+from; the other keys stay. Resources succeed or fail one by one, a resource as a whole. A resource
+or a key that is named twice is INVALID_REQUEST. Topics: an unknown key and an invalid value are
+INVALID_CONFIG. Brokers (this one, or "" for all): a read-only key and an invalid value are
+INVALID_REQUEST, unknown keys are stored. Kafka's keys without effect are accepted as in Kafka.
+Loggers: levels of this process, lost with a restart; in a cluster they are set on the broker that
+gets the request, and the rest of the request is forwarded to the controller (`configs/split.py`).
+Groups: values outside the broker's limits are INVALID_CONFIG; the group need not exist.
+`validate_only` checks everything and changes nothing.
+v1 flexible
+Differs from Kafka: `cordoned.log.dirs` must be empty; an unknown operation is INVALID_REQUEST, not
+UNKNOWN_SERVER_ERROR; settings of client metrics are refused.
 """
 
 from millstream.broker.configs.changes import KeyChange, Operation
@@ -42,7 +43,7 @@ def _keys_of(resource: AlterConfigsResource) -> list[KeyChange]:
 
 
 def _key_change(config: AlterableConfig) -> KeyChange:
-    # What comes along with a removal says nothing; Kafka passes over it too.
+    # The value of a deletion is ignored, as in Kafka.
     is_removal = config.config_operation == Operation.DELETE
     return KeyChange(config.name, config.config_operation, None if is_removal else config.value)
 

@@ -1,18 +1,18 @@
 """InitProducerId (key 22), versions 0-5.
 
 Behaviour: without a transactional id an id that no producer ever had, with epoch 0. A producer that
-brings its id and epoch (since version 3, after an error that it cannot place) gets a new id too, as
-from Kafka: the broker does not know an idempotent producer's epoch, only its partitions do, and a
-new id cannot collide with anything. Id and epoch come together or not at all (INVALID_REQUEST).
-With a transactional id: an empty one is INVALID_REQUEST, a time-out that is not above zero or above
-`transaction.max.timeout.ms` is INVALID_TRANSACTION_TIMEOUT, else, while there are no transactions,
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients give up, where COORDINATOR_NOT_AVAILABLE makes them
-ask until their time is up.
+sends its id and epoch (since version 3, after an error it cannot resolve) gets a new id too, as in
+Kafka: the broker does not know an idempotent producer's epoch, only its partitions do, and a new id
+cannot collide with anything. Id and epoch must be given together (INVALID_REQUEST). With a
+transactional id: an empty one is INVALID_REQUEST, a timeout of zero or less, or above
+`transaction.max.timeout.ms`, is INVALID_TRANSACTION_TIMEOUT, else, while transactions are not
+supported, TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients fail at once, where
+COORDINATOR_NOT_AVAILABLE makes them retry until they time out.
 v2 flexible · v3 id and epoch (KIP-360) · v4 PRODUCER_FENCED · v5 TRANSACTION_ABORTABLE (KIP-890).
-Version 6 (two-phase commit) is not stable in Kafka 4.3 and not served.
+Version 6 (two-phase commit) is not stable in Kafka 4.3 and not supported.
 
-Where it differs from Kafka: when the next block of ids cannot be had the answer is, as there,
-COORDINATOR_LOAD_IN_PROGRESS, but only after it was tried; Kafka answers so while it asks.
+Where it differs from Kafka: if no new block of ids can be allocated the answer is, as there,
+COORDINATOR_LOAD_IN_PROGRESS, but only after the attempt; Kafka answers so during the attempt.
 Invariants: I-20.
 """
 
@@ -32,19 +32,19 @@ from millstream.wire.messages.init_producer_id import (
 def handle(
     context: Context, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Coroutine[Any, Any, InitProducerIdResponse]:
-    """Hand out an id, at once where one is at hand."""
+    """Allocate an id, without waiting if the current block has one."""
     error = _refusal(context, request)
     if error is not None:
         return failed(request, error, context.version)
     producer_id = context.services.producer_ids.try_next()
-    return _waiting(context, request) if producer_id is None else _given(producer_id)
+    return _wait_for_id(context, request) if producer_id is None else _response(producer_id)
 
 
-async def _waiting(context: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
+async def _wait_for_id(context: Context, request: InitProducerIdRequest) -> InitProducerIdResponse:
     try:
-        return _given(await context.services.producer_ids.next())
+        return _response(await context.services.producer_ids.next())
     except OperatingError:
-        # Retriable, whatever kept the block from coming: nothing was written under any id.
+        # Retriable, whatever the error: nothing was written under any id.
         return failed(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, context.version)
 
 
@@ -58,7 +58,7 @@ def failed(
     )
 
 
-def _given(producer_id: ProducerId) -> InitProducerIdResponse:
+def _response(producer_id: ProducerId) -> InitProducerIdResponse:
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 

@@ -1,10 +1,10 @@
 """JoinGroup (key 11), versions 0-9.
 
-Behaviour: the member waits until all members of the group have joined, or their time is up; the
-answer has the generation, and for the leader the members with what they subscribe to. A new member
-is first told its id with MEMBER_ID_REQUIRED (v4+, unless it is static), and joins again with it.
-An empty group id is INVALID_GROUP_ID; everything else is the group's to decide.
-v1 rebalance time-out · v4 member id required (KIP-394) · v5 static members (KIP-345) · v6 flexible
+Behaviour: the member waits until all members of the group have joined, or the rebalance timeout has
+passed; the answer has the generation, and for the leader the members with their subscriptions. A
+new member first gets its id with MEMBER_ID_REQUIRED (v4+, unless it is static), and joins again
+with it. An empty group id is INVALID_GROUP_ID; everything else is decided by the group.
+v1 rebalance timeout · v4 member id required (KIP-394) · v5 static members (KIP-345) · v6 flexible
 v7 protocol type in the answer · v8 reason (KIP-800) · v9 skip assignment (KIP-814)
 Invariants: I-27, I-31.
 """
@@ -20,7 +20,7 @@ _FIRST_WITH_NULL_NAME: Final = 7
 
 
 def handle(context: Context, request: JoinGroupRequest) -> JoinGroupResponse | None:
-    """Ask the group; it answers when it can."""
+    """Pass the request to the group, which answers later."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
     GroupCall(context, request, failed).submit(coordinator_of(context).join_group)

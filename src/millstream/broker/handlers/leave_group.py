@@ -1,8 +1,8 @@
 """LeaveGroup (key 13), versions 0-5.
 
-Behaviour: members leave at once instead of after their session time-out; static ones are named by
-their instance id. Each has its own error from version 3 on, before that the answer has it. An empty
-group id is INVALID_GROUP_ID.
+Behaviour: members leave at once instead of after their session timeout; static ones are named by
+their instance id. Each has its own error from version 3 on; before that it is the error of the
+request. An empty group id is INVALID_GROUP_ID.
 v3 several members · v4 flexible · v5 reason (KIP-800)
 Invariants: I-27.
 """
@@ -26,13 +26,13 @@ from millstream.wire.messages.leave_group import (
 _FIRST_WITH_MANY: Final = 3
 
 MEMBERS_AT_ONCE_MAX: Final = 200
-"""More leave in parts, between which others are served."""
+"""Larger requests are split into parts, between which others are served."""
 
 
 def handle(
     context: Context, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Coroutine[Any, Any, LeaveGroupResponse] | None:
-    """Ask the group; it answers when it can."""
+    """Pass the request to the group, which answers later."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
     if len(request.members) > MEMBERS_AT_ONCE_MAX:
@@ -42,8 +42,8 @@ def handle(
 
 
 async def _leave_in_parts(context: Context, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """An error of the whole that comes in the middle is told: those that have left are unknown
-    when the client asks again.
+    """An error of the whole request in one part ends it: members that have left by then are unknown
+    when the client retries.
     """
     response = LeaveGroupResponse()
     for members in chunked(request.members, MEMBERS_AT_ONCE_MAX):

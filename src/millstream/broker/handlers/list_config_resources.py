@@ -1,10 +1,10 @@
 """ListConfigResources (key 74), versions 0-1.
 
-Behaviour: version 0 lists client metrics, of which there are none here. Version 1 lists the types
-that are asked for, all without any: topics, brokers, their loggers, client metrics and the groups
-that have settings; a type that does not exist is UNSUPPORTED_VERSION.
+Behaviour: version 0 lists client metrics, of which there are none. Version 1 lists the requested
+types, all if none is given: topics, brokers, their loggers, client metrics and the groups that have
+settings; a type that does not exist is UNSUPPORTED_VERSION.
 v0 only client metrics (ListClientMetricsResources then) · v1 all types · flexible from 0
-Differs from Kafka: client metrics have no settings here and none are listed.
+Differs from Kafka: client metrics have no settings and are not listed.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from millstream.wire.messages.list_config_resources import (
 def handle(
     context: Context, request: ListConfigResourcesRequest
 ) -> StepGenerator[ListConfigResourcesResponse]:
-    """List what can have settings."""
+    """List the resources that can have settings."""
     known = {ResourceType.CLIENT_METRICS} if context.version == 0 else set(ResourceType)
     wanted = set(request.resource_types) or known
     if not wanted <= known:
@@ -41,7 +41,7 @@ def handle(
 def failed(
     request: ListConfigResourcesRequest, error: ErrorCode, version: int
 ) -> ListConfigResourcesResponse:
-    """The request's one error."""
+    """The error of the whole request."""
     del request, version
     return ListConfigResourcesResponse(error_code=error)
 

@@ -1,8 +1,8 @@
 """ListGroups (key 16), versions 0-5.
 
-Behaviour: the groups of which this broker is the coordinator, of the states and types asked for, in
-any case of letters; all without any. While a part of them is being loaded
-COORDINATOR_LOAD_IN_PROGRESS for the whole.
+Behaviour: the groups of which this broker is the coordinator, with the requested states and types
+(case-insensitive); all if none are given. While some of them are being loaded
+COORDINATOR_LOAD_IN_PROGRESS for the whole request.
 v3 flexible · v4 states · v5 types (KIP-848)
 """
 
@@ -18,7 +18,7 @@ from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsRe
 
 
 async def handle(context: Context, request: ListGroupsRequest) -> ListGroupsResponse:
-    """Ask every shard, one in a turn."""
+    """List the groups of every shard, one after the other."""
     response = ListGroupsResponse()
     coordinator = groups_of(context).loaded
     if coordinator is None:
@@ -35,6 +35,6 @@ async def handle(context: Context, request: ListGroupsRequest) -> ListGroupsResp
 
 
 def failed(request: ListGroupsRequest, error: ErrorCode, version: int) -> ListGroupsResponse:
-    """The request's one error."""
+    """The error of the whole request."""
     del request, version
     return ListGroupsResponse(error_code=error)

@@ -1,21 +1,20 @@
 """ListOffsets (key 2), versions 1-11.
 
 Behaviour: one offset per partition, with the leader epoch it was written in (since version 4).
--1 latest: where the client's view ends, the high watermark or with read_committed the last stable
-offset, for other replicas the log's end. -2 earliest, -4 earliest local (since 8): the log's start.
--3 (since 7): the first record with the largest timestamp. -5 latest tiered (since 9) and -6
-earliest pending upload (since 11): -1, as in Kafka without tiered storage. Any other time: the
-first record at or after it. What a look-up finds at or above the end of the client's view is not
-shown: offset and timestamp -1 without an error. A special value that the version does not know is
-UNSUPPORTED_VERSION, a partition that is named twice INVALID_REQUEST. The leader epoch a client
-believes in is compared first (FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH).
-A leader whose high watermark has not reached the start of its epoch answers what depends on it with
-OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE).
-v2 isolation level · v4 leader epochs · v5 OFFSET_NOT_AVAILABLE · v6 flexible · v10 time-out for
-tiered storage, which nothing here needs.
+-1 latest: the high watermark or with read_committed the last stable offset, for other replicas the
+log end. -2 earliest, -4 earliest local (since 8): the log start. -3 (since 7): the first record
+with the largest timestamp. -5 latest tiered (since 9) and -6 earliest pending upload (since 11):
+-1, as in Kafka without tiered storage. Any other timestamp: the first record at or after it. A
+record at or above the latest offset is not returned: offset and timestamp are -1 without an error.
+A special value that the version does not have is UNSUPPORTED_VERSION, a partition that is named
+twice INVALID_REQUEST. The client's leader epoch is checked first (FENCED_LEADER_EPOCH,
+UNKNOWN_LEADER_EPOCH). A leader whose high watermark has not reached the start of its epoch answers
+what depends on it with OFFSET_NOT_AVAILABLE (before version 5 LEADER_NOT_AVAILABLE).
+v2 isolation level · v4 leader epochs · v5 OFFSET_NOT_AVAILABLE · v6 flexible · v10 timeout for
+tiered storage, which is not used.
 
-Where it differs from Kafka: a replica id other than -1 (a client's) or this cluster's brokers' is
-taken as a follower's.
+Where it differs from Kafka: a replica id that is neither -1 (a client's) nor one of this cluster's
+brokers is treated as a follower's.
 Invariants: I-07, I-15.
 """
 
@@ -47,7 +46,7 @@ LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
 
 _NEVER: Final = 2**15
-"""No version is so high."""
+"""Above every version."""
 _FIRST_VERSIONS: Final = {
     LATEST: 1,
     EARLIEST: 1,
@@ -64,9 +63,9 @@ _NO_TIME: Final = TimestampMs(-1)
 
 def handle(context: Context, request: ListOffsetsRequest) -> StepGenerator[ListOffsetsResponse]:
     """Look up every partition's offset."""
-    asking = _Asking(context, request)
-    yield from asking.steps()
-    return asking.response()
+    lookup = _OffsetLookup(context, request)
+    yield from lookup.steps()
+    return lookup.response()
 
 
 def failed(request: ListOffsetsRequest, error: ErrorCode, version: int) -> ListOffsetsResponse:
@@ -76,15 +75,15 @@ def failed(request: ListOffsetsRequest, error: ErrorCode, version: int) -> ListO
         topics=[
             ListOffsetsTopicResponse(
                 name=topic.name,
-                partitions=[_nothing(one.partition_index, error) for one in topic.partitions],
+                partitions=[_no_offset(one.partition_index, error) for one in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-class _Asking:
-    """One request: what is asked, for whom, and what was found."""
+class _OffsetLookup:
+    """One request and the offsets found for it."""
 
     def __init__(self, context: Context, request: ListOffsetsRequest) -> None:
         self._partitions = context.services.partitions
@@ -99,20 +98,20 @@ class _Asking:
         }
 
     def steps(self) -> StepGenerator[None]:
-        """Do the work."""
+        """Find the offsets, in steps."""
         pace = YieldCounter()
-        asked: dict[str, dict[int, ListOffsetsPartition | None]] = {}
+        requested: dict[str, dict[int, ListOffsetsPartition | None]] = {}
         for topic in self._topics:
-            ones = asked.setdefault(topic.name, {})
+            ones = requested.setdefault(topic.name, {})
             for one in topic.partitions:
                 index = one.partition_index
-                ones[index] = None if index in ones else one  # none of those that are there twice
+                ones[index] = None if index in ones else one  # none of a partition named twice
                 if pace.is_due():
                     yield None
-        for name, ones in asked.items():
+        for name, ones in requested.items():
             for index, only in ones.items():
                 if only is None:
-                    self._found[name][index] = _nothing(index, ErrorCode.INVALID_REQUEST)
+                    self._found[name][index] = _no_offset(index, ErrorCode.INVALID_REQUEST)
                 else:
                     self._found[name][index] = yield from self._answer_steps(name, only)
                 if pace.is_due():
@@ -127,28 +126,28 @@ class _Asking:
         )
 
     def _answer_steps(
-        self, topic: str, asked: ListOffsetsPartition
+        self, topic: str, requested: ListOffsetsPartition
     ) -> StepGenerator[ListOffsetsPartitionResponse]:
-        index, timestamp_ms = asked.partition_index, asked.timestamp
+        index, timestamp_ms = requested.partition_index, requested.timestamp
         if timestamp_ms < 0 and self._version < _FIRST_VERSIONS.get(timestamp_ms, _NEVER):
-            return _nothing(index, ErrorCode.UNSUPPORTED_VERSION)
+            return _no_offset(index, ErrorCode.UNSUPPORTED_VERSION)
         try:
             leader = self._partitions.get((topic, index))
             leader.log.check_open()
-            leader.check_leader_epoch(asked.current_leader_epoch)
-            place = yield from self._find_steps(leader, timestamp_ms)
+            leader.check_leader_epoch(requested.current_leader_epoch)
+            found_record = yield from self._find_steps(leader, timestamp_ms)
         except OffsetNotAvailable as error:
             is_known = self._version >= _FIRST_WITH_NOT_AVAILABLE
-            return _nothing(index, code_of(error) if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
+            return _no_offset(index, code_of(error) if is_known else ErrorCode.LEADER_NOT_AVAILABLE)
         except OperatingError as error:
-            return _nothing(index, code_of(error))
-        if place is None:
-            return _nothing(index, ErrorCode.NONE)
-        epoch = place.leader_epoch if self._version >= _FIRST_WITH_EPOCH else NO_LEADER_EPOCH
+            return _no_offset(index, code_of(error))
+        if found_record is None:
+            return _no_offset(index, ErrorCode.NONE)
+        epoch = found_record.leader_epoch if self._version >= _FIRST_WITH_EPOCH else NO_LEADER_EPOCH
         return ListOffsetsPartitionResponse(
             partition_index=index,
-            timestamp=place.timestamp_ms,
-            offset=place.offset,
+            timestamp=found_record.timestamp_ms,
+            offset=found_record.offset,
             leader_epoch=epoch,
         )
 
@@ -173,15 +172,15 @@ class _Asking:
         return None
 
     def _check_end(self, leader: Partition) -> None:
-        """A consumer must not see an end that is below what another leader told it (KIP-207)."""
+        """A consumer must not see an end offset below that of an earlier leader (KIP-207)."""
         if self._isolation is not Isolation.LOG_END:
             leader.check_high_watermark_known()
 
 
 def _first_epoch(leader: Partition) -> LeaderEpoch:
-    """Of the log's start; unknown where older records have no noted epoch."""
+    """Of the log start; unknown if the epoch of its records was not stored."""
     return leader.log.epochs.epoch_at(Offset(leader.log_start))
 
 
-def _nothing(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
+def _no_offset(index: int, error: ErrorCode) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=index, error_code=error)

@@ -1,8 +1,8 @@
 """ListPartitionReassignments (key 46), version 0.
 
-Behaviour: the reassignments under way, of the partitions asked for or of all (null), with all
-replicas of the moment, those that come and those that will go. A partition that is not there, or
-not being reassigned, is not told. The controller knows; other brokers pass the question on.
+Behaviour: the reassignments in progress, of the requested partitions or of all (null), with all
+current replicas, those being added and those being removed. A partition that does not exist, or is
+not being reassigned, is left out. The controller answers; other brokers forward the request.
 """
 
 from millstream.broker.cluster.membership import administration_of
@@ -20,23 +20,23 @@ from millstream.wire.messages.list_partition_reassignments import (
 def handle(
     context: Context, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """From the controller's image of this moment."""
-    asked = None
+    """From the controller's current image."""
+    requested = None
     if request.topics is not None:
-        asked = [
+        requested = [
             TopicPartition(topic.name, index)
             for topic in request.topics
             for index in topic.partition_indexes
         ]
     topics: dict[str, list[OngoingPartitionReassignment]] = {}
-    for one in administration_of(context.services).reassignments(asked):
-        told = OngoingPartitionReassignment(
+    for one in administration_of(context.services).reassignments(requested):
+        result = OngoingPartitionReassignment(
             partition_index=one.partition.partition,
             replicas=list(one.replicas),
             adding_replicas=list(one.adding),
             removing_replicas=list(one.removing),
         )
-        topics.setdefault(one.partition.topic, []).append(told)
+        topics.setdefault(one.partition.topic, []).append(result)
     return ListPartitionReassignmentsResponse(
         error_message=None,
         topics=[

@@ -1,24 +1,24 @@
 """Metadata (key 3), versions 0-13.
 
-Behaviour: brokers are those with an address on the client's listener. Null topics ask for all (v0:
-the empty list does), an empty list for none. A topic that does not exist is created where the
-request (v4+; before always) and `auto.create.topics.enable` allow it, with `num.partitions` and
-`default.replication.factor`; an illegal name answers INVALID_TOPIC_EXCEPTION. Operations that a
-client may do are told where it asks (v8+), all of them while there is no authorizer.
+Behaviour: brokers are those with an address on the client's listener. Null topics are all topics
+(v0: the empty list), an empty list is none. A topic that does not exist is created if the request
+(v4+; before always) and `auto.create.topics.enable` allow it, with `num.partitions` and
+`default.replication.factor`; an invalid name is INVALID_TOPIC_EXCEPTION. Authorized operations are
+included on request (v8+), all of them while there is no authorizer.
 v1 controller, rack, internal topics · v2 cluster id · v5 offline replicas · v6 LISTENER_NOT_FOUND
 (before: LEADER_NOT_AVAILABLE) · v7 leader epochs · v9 flexible · v10 topic ids in the answer · v12
 and in the request (in 10 and 11 INVALID_REQUEST, as are null names); names are ignored then · v13
 error of the whole request.
 
-Where it differs from Kafka: a created topic is in this very answer, with its leaders, where Kafka
-answers UNKNOWN_TOPIC_OR_PARTITION and creates later. That is the answer here too where the
-controller refuses the topic (too few brokers are registered for its replicas, its name collides
-with another's, more than 10 000 would have to be made), and the reason is in the log; what may pass
-is told with its own code. The topics of the group and transaction coordinators are not created
-here. Topics come in the order of the request, all topics sorted by name.
+Where it differs from Kafka: a created topic is in the same answer, with its leaders; Kafka answers
+UNKNOWN_TOPIC_OR_PARTITION and creates it later. That is the answer here too if the controller
+refuses the topic (too few brokers are registered for its replicas, its name collides with
+another's, more than 10 000 would have to be created), and the reason is in the log; retriable
+errors keep their code. The topics of the group and transaction coordinators are not created here.
+Topics are in the order of the request, all topics sorted by name.
 
-librdkafka asks for all topics (v9+) with a null array that it leaves four bytes of room for instead
-of one. Kafka ignores what is left of a request; here that is an error, but for these three bytes.
+librdkafka requests all topics (v9+) with a null array in four bytes instead of one. Kafka ignores
+trailing bytes of a request; here they are an error, except for these three.
 """
 
 from collections.abc import Coroutine, Mapping, Sequence
@@ -71,14 +71,14 @@ _NO_ID: Final = UUID(int=0)
 _FIRST_FLEXIBLE: Final = 9
 _LEFT_ROOM: Final = bytes(4)
 _LEFT_ROOM_SIZES: Final = (7, 8)
-"""Of such a request: the null array in four bytes, two flags (v9 and 10: three), no tags."""
+"""Of librdkafka's request: a null array in four bytes, two flags (v9 and 10: three), no tags."""
 
 NoTopics = Mapping[str, ErrorCode]
-"""Why topics could not be created."""
+"""Error codes of topics that could not be created."""
 
 
 def decode(body: memoryview, version: int) -> MetadataRequest:
-    """The request, also in librdkafka's form."""
+    """Decode the request, also in librdkafka's form."""
     has_room_left = len(body) in _LEFT_ROOM_SIZES and body[: len(_LEFT_ROOM)] == _LEFT_ROOM
     if version >= _FIRST_FLEXIBLE and has_room_left:
         body = memoryview(bytes(body[len(_LEFT_ROOM) - 1 :]))
@@ -91,15 +91,15 @@ def handle(
     """Answer at once, unless topics have to be created first or there are many names."""
     if len(request.topics or ()) > ITEMS_PER_TURN:
         return _after_creation(context, request)
-    asked = run_blocking(_wanted_topics_steps(request, context.version))
-    if asked is not None and _may_create(context.services, request, asked):
+    requested = run_blocking(_wanted_topics_steps(request, context.version))
+    if requested is not None and _may_create(context.services, request, requested):
         return _after_creation(context, request)
-    return _answer_steps(context, request, asked, {})
+    return _answer_steps(context, request, requested, {})
 
 
 def failed(request: MetadataRequest, error: ErrorCode, version: int) -> MetadataResponse:
-    """The error for every topic asked for, and from v13 on for the request."""
-    del version  # the codec leaves out what it does not have
+    """The error for every topic of the request, and from v13 on for the request."""
+    del version  # the codec leaves out fields that it does not have
     topics = [
         MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
         for topic in request.topics or ()
@@ -107,16 +107,18 @@ def failed(request: MetadataRequest, error: ErrorCode, version: int) -> Metadata
     return MetadataResponse(topics=topics, error_code=error)
 
 
-class _Asked(NamedTuple):
-    """What is asked for, each once."""
+class _RequestedTopics(NamedTuple):
+    """The topics of a request, each once."""
 
     is_all: bool
     ids: list[TopicId]
     names: list[str]
 
 
-def _wanted_topics_steps(request: MetadataRequest, version: int) -> StepGenerator[_Asked | None]:
-    """What is asked for; None for what makes no sense. With one id given, names do not count."""
+def _wanted_topics_steps(
+    request: MetadataRequest, version: int
+) -> StepGenerator[_RequestedTopics | None]:
+    """The requested topics; None for an invalid request. If an id is given, names are ignored."""
     ids: dict[TopicId, None] = {}
     names: dict[str, None] = {}
     pace = YieldCounter()
@@ -133,23 +135,23 @@ def _wanted_topics_steps(request: MetadataRequest, version: int) -> StepGenerato
             return None
         if pace.is_due():
             yield None
-    is_all = _asks_for_all(request, version)
-    return _Asked(is_all, list(ids), [] if ids else list(names))
+    is_all = _requests_all(request, version)
+    return _RequestedTopics(is_all, list(ids), [] if ids else list(names))
 
 
-def _asks_for_all(request: MetadataRequest, version: int) -> bool:
+def _requests_all(request: MetadataRequest, version: int) -> bool:
     return request.topics is None or (version == 0 and not request.topics)
 
 
 # -- creation ----------------------------------------------------------------------------------
 
 
-def _may_create(services: Services, request: MetadataRequest, asked: _Asked) -> bool:
-    """Whether topics are missing and the request and the settings would have them made."""
-    if asked.is_all or not request.allow_auto_topic_creation:
+def _may_create(services: Services, request: MetadataRequest, requested: _RequestedTopics) -> bool:
+    """Whether topics are missing, and the request and the settings allow creating them."""
+    if requested.is_all or not request.allow_auto_topic_creation:
         return False
     topics = services.image.topics
-    is_missing = any(name not in topics for name in asked.names)
+    is_missing = any(name not in topics for name in requested.names)
     return is_missing and services.configs.get_bool(AUTO_CREATE)
 
 
@@ -178,16 +180,16 @@ def _fault_of(name: str) -> ErrorCode | None:
 
 async def _after_creation(context: Context, request: MetadataRequest) -> MetadataResponse:
     services = context.services
-    asked = await run_on_loop(_wanted_topics_steps(request, context.version))
+    requested = await run_on_loop(_wanted_topics_steps(request, context.version))
     failures: dict[str, ErrorCode] = {}
-    if asked is not None and _may_create(services, request, asked):
-        missing = await run_on_loop(_to_create_steps(services, asked.names))
-        failures = _told(services, await _create(services, missing)) if missing else {}
-    return await run_on_loop(_answer_steps(context, request, asked, failures))
+    if requested is not None and _may_create(services, request, requested):
+        missing = await run_on_loop(_to_create_steps(services, requested.names))
+        failures = _codes_for_clients(services, await _create(services, missing)) if missing else {}
+    return await run_on_loop(_answer_steps(context, request, requested, failures))
 
 
 async def _create(services: Services, missing: Sequence[str]) -> dict[str, ErrorCode]:
-    """Create the topics; why some could not be."""
+    """Create the topics; the error codes of those that could not be created."""
     failures: dict[str, ErrorCode] = {}
     try:
         if len(missing) > PARTITIONS_PER_REQUEST_MAX:
@@ -199,20 +201,21 @@ async def _create(services: Services, missing: Sequence[str]) -> dict[str, Error
     except OperatingError as error:
         return dict.fromkeys(missing, code_of(error))
     for name, outcome in zip(missing, created, strict=True):
-        # Where another client was faster the topic is there, and no failure is told.
+        # If another client was faster the topic exists, and the answer has no error.
         if isinstance(outcome, OperatingError):
             failures[name] = code_of(outcome)
     return failures
 
 
-def _told(services: Services, failures: NoTopics) -> dict[str, ErrorCode]:
-    """As clients are told: a code that no client tries again after would end consumers and
-    producers that Kafka keeps waiting for their topic.
+def _codes_for_clients(services: Services, failures: NoTopics) -> dict[str, ErrorCode]:
+    """Errors that are not retriable become UNKNOWN_TOPIC_OR_PARTITION.
+
+    They would end consumers and producers that Kafka keeps waiting for their topic.
     """
     refused = {code: name for name, code in failures.items() if not code.is_retriable}
     for code, name in refused.items():  # one of each: there may be thousands
-        told = "a topic that a client asked for was not created"
-        services.repeated.warning(f"create {code.name}", told, topic=name, reason=code.text)
+        message = "automatic creation of a topic failed"
+        services.repeated.warning(f"create {code.name}", message, topic=name, reason=code.text)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return {name: unknown if code in refused else code for name, code in failures.items()}
 
@@ -221,9 +224,12 @@ def _told(services: Services, failures: NoTopics) -> dict[str, ErrorCode]:
 
 
 def _answer_steps(
-    context: Context, request: MetadataRequest, asked: _Asked | None, failures: NoTopics
+    context: Context,
+    request: MetadataRequest,
+    requested: _RequestedTopics | None,
+    failures: NoTopics,
 ) -> StepGenerator[MetadataResponse]:
-    if asked is None:
+    if requested is None:
         return failed(request, ErrorCode.INVALID_REQUEST, context.version)
     services, version = context.services, context.version
     image, listener = services.image, context.peer.listener
@@ -240,11 +246,11 @@ def _answer_steps(
     )
     views = PartitionViews(image, listener, version=version)
     unknown: list[MetadataResponseTopic] = []
-    names = asked.names
-    if asked.is_all:
+    names = requested.names
+    if requested.is_all:
         names = sorted(image.topics)
-    elif asked.ids:
-        ids = asked.ids
+    elif requested.ids:
+        ids = requested.ids
         unknown = [_unknown_id(one) for one in ids if one not in image.topics_by_id]
         names = [image.topics_by_id[one].name for one in ids if one in image.topics_by_id]
     topics = []

@@ -2,9 +2,9 @@
 
 Behaviour: offsets of partitions that exist are committed together, and are in the log of all
 replicas in sync before the answer; each partition has its own error. A partition that does not
-exist is UNKNOWN_TOPIC_OR_PARTITION, an id that no topic has UNKNOWN_TOPIC_ID; the others are
-committed. Only a member of the group's current generation or epoch may commit for it, or anybody
-while it has no members.
+exist is UNKNOWN_TOPIC_OR_PARTITION, an unknown topic id UNKNOWN_TOPIC_ID; the others are committed.
+Only a member of the group's current generation or epoch may commit for it, or any client while it
+has no members.
 v5 no retention time · v6 leader epochs (KIP-320) · v7 static members · v8 flexible · v9 member
 epochs (KIP-848) · v10 topic ids
 Invariants: I-28, I-29.
@@ -38,7 +38,7 @@ from millstream.wire.messages.offset_commit import (
 _FIRST_WITH_TOPIC_IDS: Final = 10
 
 BODIES_KEPT: Final = 4096
-"""Encoded answers that are remembered: a hundred bytes or so for each partition."""
+"""Cached encoded answers: about a hundred bytes for each partition."""
 
 Codes = Mapping[tuple[str, int], int]
 """By a topic's name and a partition."""
@@ -47,13 +47,13 @@ Codes = Mapping[tuple[str, int], int]
 def handle(
     context: Context, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Coroutine[Any, Any, OffsetCommitResponse] | None:
-    """Ask the group to commit what exists."""
+    """Let the group commit the offsets of partitions that exist."""
     if sum([len(topic.partitions) for topic in request.topics]) > ITEMS_PER_TURN:
         return _large(context, request)
     image, version = context.services.image, context.version
     if version < _FIRST_WITH_TOPIC_IDS and (topics := _all_known(image, request)):
         wanted = _of_topics(request, topics)
-        _PlainCommit(context, wanted).submit(coordinator_of(context).offset_commit)
+        _FastPathCommit(context, wanted).submit(coordinator_of(context).offset_commit)
         return None
     known = run_blocking(_sort_steps(image, request, version))
     if not known.wanted.topics:
@@ -82,10 +82,10 @@ async def _large(context: Context, request: OffsetCommitRequest) -> OffsetCommit
     return await run_on_loop(_answer_steps(request, known, codes, version))
 
 
-class _PlainCommit(GroupCall):
-    """A commit of partitions that all exist, by the names of their topics: nearly all are such.
+class _FastPathCommit(GroupCall):
+    """A commit of partitions that all exist, by topic name: nearly all commits are.
 
-    What the group says is the answer as it stands.
+    The group's response is the answer.
     """
 
     __slots__ = ()
@@ -114,7 +114,7 @@ def _usual_body(response: OffsetCommitResponse, version: int) -> bytes | None:
 
 @lru_cache(maxsize=BODIES_KEPT)
 def _body_without_error(topic: str, partition_index: int, version: int) -> bytes:
-    """Remembered, because consumers commit the same partitions all the time."""
+    """Cached, because consumers commit the same partitions all the time."""
     partition = OffsetCommitResponsePartition(partition_index=partition_index)
     answer = OffsetCommitResponseTopic(name=topic, partitions=[partition])
     return OffsetCommitResponse(topics=[answer]).encode(version)
@@ -123,7 +123,7 @@ def _body_without_error(topic: str, partition_index: int, version: int) -> bytes
 def _all_known(
     image: ClusterImage, request: OffsetCommitRequest
 ) -> list[OffsetCommitRequestTopic] | None:
-    """The topics of the request with their ids; None where not all of its partitions exist."""
+    """The topics of the request with their ids; None unless all of its partitions exist."""
     found = []
     for topic in request.topics:
         image_of_topic = image.topics.get(topic.name)
@@ -155,11 +155,11 @@ def _of_topics(
 
 
 class _Known(NamedTuple):
-    """What of a request exists."""
+    """The part of a request that exists."""
 
     wanted: OffsetCommitRequest
     names: list[str]
-    """Of its topics, in their order; "" for an id that no topic has."""
+    """Of its topics, in their order; "" for an unknown id."""
 
 
 def _sort_steps(

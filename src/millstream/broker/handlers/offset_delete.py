@@ -1,9 +1,9 @@
 """OffsetDelete (key 47), version 0.
 
-Behaviour: offsets of the partitions go, unless the group is subscribed to the topic
-(GROUP_SUBSCRIBED_TO_TOPIC); each partition has its own error, UNKNOWN_TOPIC_OR_PARTITION where it
-does not exist. An error of the whole, such as GROUP_ID_NOT_FOUND, stands alone. An empty group id
-is INVALID_GROUP_ID.
+Behaviour: offsets of the partitions are deleted, unless the group is subscribed to the topic
+(GROUP_SUBSCRIBED_TO_TOPIC); each partition has its own error, UNKNOWN_TOPIC_OR_PARTITION if it does
+not exist. An error of the whole request, such as GROUP_ID_NOT_FOUND, has no partitions. An empty
+group id is INVALID_GROUP_ID.
 Invariants: I-29.
 """
 
@@ -28,7 +28,7 @@ Codes = Mapping[tuple[str, int], int]
 
 
 async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Ask the group to forget what exists."""
+    """Let the group delete the offsets of partitions that exist."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
     wanted = await run_on_loop(_sort_steps(context.services.image, request))
@@ -48,7 +48,7 @@ async def handle(context: Context, request: OffsetDeleteRequest) -> OffsetDelete
 def _sort_steps(
     image: ClusterImage, request: OffsetDeleteRequest
 ) -> StepGenerator[OffsetDeleteRequest]:
-    """What of the request exists."""
+    """The part of the request that exists."""
     topics = []
     pace = YieldCounter()
     for topic in request.topics:

@@ -1,12 +1,12 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Behaviour: the committed offset of each partition asked for, -1 where there is none; of all that the
-group has where no topics are named (v2+). With `require_stable` (v7+) partitions whose offset is
-being committed by an open transaction are UNSTABLE_OFFSET_COMMIT, and the answer waits for commits
-that are under way. An offset is told when all replicas in sync have it. From version 8 on several
-groups at once, each with its own error; before that the error is the request's, in version 1 every
+Behaviour: the committed offset of each requested partition, -1 if there is none; all offsets of the
+group if no topics are named (v2+). With `require_stable` (v7+) partitions whose offset is being
+committed by an open transaction are UNSTABLE_OFFSET_COMMIT, and the answer waits for commits in
+progress. An offset is returned when all replicas in sync have it. From version 8 on several groups
+at once, each with its own error; before that the error is the request's, in version 1 every
 partition's. A topic need not exist to have offsets, but by id (v10) it must: UNKNOWN_TOPIC_ID. The
-empty id is a group as in Kafka.
+empty id is a valid group id, as in Kafka.
 v2 all topics, error · v5 leader epochs · v6 flexible · v7 stable offsets (KIP-447) · v8 several
 groups (KIP-709) · v9 member ids and epochs (KIP-848) · v10 topic ids
 Invariants: I-29, I-30.
@@ -44,7 +44,7 @@ _NO_OFFSET: Final = -1
 
 
 async def handle(context: Context, request: OffsetFetchRequest) -> OffsetFetchResponse:
-    """Ask every group."""
+    """Fetch the offsets of every group."""
     version = context.version
     groups = []
     wanted = await run_on_loop(_groups(request, version))
@@ -96,7 +96,7 @@ def _groups(
 def _name_steps(
     image: ClusterImage, group: OffsetFetchRequestGroup
 ) -> StepGenerator[tuple[OffsetFetchRequestGroup, list[OffsetFetchResponseTopics]]]:
-    """The group with the names of its topics, and the answers for ids that no topic has."""
+    """The group with the names of its topics, and the answers for unknown ids."""
     topics, unknown = [], []
     pace = YieldCounter()
     for one in group.topics or ():
@@ -131,7 +131,7 @@ def _name_steps(
 def _identify_steps(
     image: ClusterImage, topics: list[OffsetFetchResponseTopics]
 ) -> StepGenerator[list[OffsetFetchResponseTopics]]:
-    """With their ids; what is not there any more has none and cannot be told."""
+    """With their ids; topics that were deleted have none and are left out."""
     known = []
     pace = YieldCounter()
     for one in topics:
@@ -178,7 +178,7 @@ def _no_offset(index: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
 def _refused(
     group: OffsetFetchRequestGroup, error: ErrorCode, version: int
 ) -> OffsetFetchResponseGroup:
-    """Version 1 has no place for the error but the partitions'."""
+    """Version 1 has error fields only in partitions."""
     refused = OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
     if version < _FIRST_WITH_ERROR:
         refused.topics = [

@@ -1,11 +1,11 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4.
 
-Behaviour: where an epoch ended in the leader's log, which is where two logs, or a log and what a
-consumer has read, part (KIP-101, KIP-279, KIP-320). The answer names the largest epoch not above
-the asked one; for the newest epoch the end is the log's end; epoch and offset -1 when the epoch is
-above all. A leader epoch that the client believes in is compared first (FENCED_LEADER_EPOCH,
-UNKNOWN_LEADER_EPOCH). Only leaders answer. The replica id makes no difference, as in Kafka: what
-lies above the high watermark is told to all.
+Behaviour: the end offset of an epoch in the leader's log, which is where two logs, or a log and the
+records a consumer has read, diverge (KIP-101, KIP-279, KIP-320). The answer has the largest epoch
+not above the requested one; for the newest epoch the end is the log end; epoch and offset are -1 if
+the epoch is above all. The client's leader epoch is checked first (FENCED_LEADER_EPOCH,
+UNKNOWN_LEADER_EPOCH). Only leaders answer. The replica id makes no difference, as in Kafka: offsets
+above the high watermark are returned to consumers too.
 v3 replica id · v4 flexible.
 Invariants: I-10, I-15.
 """
@@ -60,14 +60,14 @@ def failed(
     )
 
 
-def _answer(context: Context, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _answer(context: Context, topic: str, requested: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        leader = context.services.partitions.get((topic, asked.partition))
+        leader = context.services.partitions.get((topic, requested.partition))
         leader.log.check_open()
-        leader.check_leader_epoch(asked.current_leader_epoch)
+        leader.check_leader_epoch(requested.current_leader_epoch)
     except OperatingError as error:
-        return EpochEndOffset(partition=asked.partition, error_code=code_of(error))
-    found = leader.end_of_epoch(LeaderEpoch(asked.leader_epoch))
+        return EpochEndOffset(partition=requested.partition, error_code=code_of(error))
+    found = leader.end_of_epoch(LeaderEpoch(requested.leader_epoch))
     return EpochEndOffset(
-        partition=asked.partition, leader_epoch=found.epoch, end_offset=found.end_offset
+        partition=requested.partition, leader_epoch=found.epoch, end_offset=found.end_offset
     )

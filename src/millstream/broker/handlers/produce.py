@@ -1,20 +1,21 @@
 """Produce (key 0), versions 3-13.
 
 Behaviour: one batch per partition, checked record by record, stored with its offsets assigned.
-acks=1 is answered when the batch is in the log, and flushed where `flush.messages` asks for it;
+acks=1 is answered when the batch is in the log, and flushed if `flush.messages` requires it;
 acks=-1 when the high watermark has passed it, or with REQUEST_TIMED_OUT; acks=0 has no answer, and
 an error closes the connection. A duplicate sequence is answered with the original offset.
-Most requests never come here: the connection core stages what is plain. Both ways do the same.
+Most requests take the fast path of the connection core, which does the same.
 v5 log start · v7 zstd · v8 record errors · v9 flexible · v10 leader hints (KIP-951) · v12 implicit
-add to transaction (KIP-890) · v13 topic ids (KIP-516). 0-2 are advertised and not served.
+add to transaction (KIP-890) · v13 topic ids (KIP-516). 0-2 are announced and not supported.
 
 Where it differs from Kafka: there is no transaction coordinator yet, so no transaction is open and
-transactional records are refused with INVALID_TXN_STATE; bytes behind the batch that are no whole
-second one are refused (Kafka cuts them off); missing records are INVALID_RECORD (Kafka does not
-answer at all); an unknown codec, or what does not decompress, is CORRUPT_MESSAGE (Kafka:
-UNKNOWN_SERVER_ERROR); a producer that claims the broker's timestamp or a delete horizon, numbers
-records other than from 0 or has an id without an epoch is refused (Kafka takes some of these); a
-duplicate is not told an append time unless the topic has one; every error has a message.
+transactional records are refused with INVALID_TXN_STATE; trailing bytes after the batch that are no
+complete second one are refused (Kafka truncates them); missing records are INVALID_RECORD (Kafka
+does not answer); an unknown codec, or data that does not decompress, is CORRUPT_MESSAGE (Kafka:
+UNKNOWN_SERVER_ERROR); a batch with the flag of log append time or a delete horizon, with offset
+deltas that do not start at 0, or with a producer id and no epoch is refused (Kafka accepts some of
+these); the answer to a duplicate has no append time unless the topic has one; every error has a
+message.
 Invariants: I-01, I-03, I-20, I-21, I-36.
 """
 
@@ -61,17 +62,17 @@ from millstream.wire.messages.produce import (
 )
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
-"""Kafka's own exception from the rule that clients do not write to internal topics."""
+"""Kafka's exception from the rule that clients do not write to internal topics."""
 
 BYTES_PER_TURN: Final = 2 * MIB
-"""Of records that are looked at, decompressed, before others have their turn: some milliseconds. A
-batch that decompresses to more than is left of it is another thread's work."""
+"""Decompressed bytes of records checked per step, between which others are served: some
+milliseconds. A batch that decompresses to more than the rest is checked in a worker thread."""
 
 BATCHES_AT_ONCE_MAX: Final = 1_000
-"""Batches that are looked at for a transaction before others have their turn."""
+"""Batches checked for the transactional flag per step, between which others are served."""
 
 BATCH_COST_BYTES: Final = 8 * KIB
-"""What a batch costs besides its bytes: about twenty microseconds."""
+"""The fixed cost of a batch, as bytes: about twenty microseconds."""
 
 _FIRST_WITH_HINTS: Final = 10
 _FIRST_WITH_TOPIC_IDS: Final = 13
@@ -86,13 +87,13 @@ _WITHOUT_LOG_START: Final = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors with which Kafka tells no log start."""
+"""Errors with which Kafka returns no log start."""
 
 
 def handle(
     context: Context, request: ProduceRequest
 ) -> ProduceResponse | StepGenerator[ProduceResponse | None] | None:
-    """Write every partition's batch; the answer comes when the last of them counts."""
+    """Append every partition's batch; the answer is sent when the last one is acknowledged."""
     work = _Produce(context, request)
     if len(work.batches) > BATCHES_AT_ONCE_MAX:
         return work.all_steps()
@@ -103,7 +104,7 @@ def handle(
 
 
 class _Batch(NamedTuple):
-    """One partition of the request, and its place in the answer."""
+    """One partition of the request and its part of the answer."""
 
     topic: TopicProduceData
     data: PartitionProduceData
@@ -111,7 +112,7 @@ class _Batch(NamedTuple):
 
 
 class _Heavy(NamedTuple):
-    """A batch that is to be looked at in another thread; without one only a turn is due."""
+    """A batch to be checked in a worker thread; without one, only a pause to serve others."""
 
     answer: PartitionProduceResponse | None = None
     leader: Partition | None = None
@@ -126,19 +127,19 @@ class _Produce:
         self._request = request
         self._response = ProduceResponse()
         self._delayed: DelayedProduce | None = None
-        self._asked_count = 0
+        self._append_count = 0
         self._open: dict[int, tuple[PartitionProduceResponse, Partition]] = {}
         """Partitions that have not answered, by their number in the request."""
         self._records: Records | None = None
-        """What is being appended; the bytes are there only while the request is walked."""
+        """What is being appended; the bytes are valid only while the request is processed."""
         self._wrong: list[RecordError] | None = None
-        """The wrong records of it, where they are known already."""
+        """The invalid records of it, if they are known already."""
         self.batches = self._all_batches()
         self._todo = iter(self.batches)
         self._allowance = Allowance(BYTES_PER_TURN)
         self._first_error = ""
         self._is_silent = False
-        """The end of a request without answer was told; a late error can still close."""
+        """A request without answer is done; a late error can still close the connection."""
 
     # -- partitions ------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class _Produce:
         return batches
 
     def append_some(self) -> _Heavy | None:
-        """Append batches until others must have their turn; None when all are done."""
+        """Append batches until others must be served; None when all are done."""
         for topic, data, one in self._todo:
             self._allowance.left_bytes -= BATCH_COST_BYTES
             try:
@@ -173,7 +174,7 @@ class _Produce:
         return None
 
     def rest_steps(self, stop: _Heavy) -> StepGenerator[ProduceResponse | None]:
-        """What `append_some` left, beside the work for other clients."""
+        """Append what `append_some` left, in steps between which others are served."""
         heavy: _Heavy | None = stop
         while heavy is not None:
             one, leader, records = heavy
@@ -188,12 +189,12 @@ class _Produce:
     def _append_steps(
         self, one: PartitionProduceResponse, leader: Partition, records: Records
     ) -> StepGenerator[None]:
-        # In a copy: should the topic's settings change meanwhile it is checked once more.
+        # Read-only: if the topic's settings change meanwhile it is checked once more.
         view = memoryview(records).toreadonly()
         config = None
         while config is not leader.log.config:
             config, now_ms = leader.log.config, self._context.services.clock.wall_ms()
-            checked, self._wrong = yield Computation(_check_elsewhere, view, config, now_ms)
+            checked, self._wrong = yield Computation(_check_in_worker_thread, view, config, now_ms)
         self._append(one, leader, records, checked)
         self._wrong = None
 
@@ -211,7 +212,7 @@ class _Produce:
         return any(is_transactional(data.records) for _, data, _ in batches)
 
     def refuse_transaction(self) -> ProduceResponse | None:
-        """Kafka's check of the right to write in a transaction comes first, and knows no id."""
+        """Kafka first checks the authorization of the transactional id, and there is none."""
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return _refuse(self._context, self._request, error)
 
@@ -240,14 +241,14 @@ class _Produce:
         records: Records,
         checked: CheckedRecords | None = None,
     ) -> None:
-        """Raises TooLargeForNow, with nothing done, where it decompresses to too much."""
+        """Raises TooLargeForNow, with nothing done, if it decompresses to too much."""
         try:
             check_first_offset(records)
         except OperatingError as error:
             self._fail_append(one, leader, AppendOutcome(log_start=leader.log_start, error=error))
             return
-        number = self._asked_count
-        self._asked_count += 1
+        number = self._append_count
+        self._append_count += 1
         self._open[number] = (one, leader)
         self._records = records
         try:
@@ -266,7 +267,7 @@ class _Produce:
     def _done(self, number: int, outcome: AppendOutcome) -> None:
         found = self._open.pop(number, None)
         if found is None:
-            return  # it was answered when its time was up
+            return  # it was answered with a timeout
         one, leader = found
         if outcome.error is None:
             one.base_offset = outcome.base_offset
@@ -290,7 +291,7 @@ class _Produce:
             return
         code = code_of(error)
         if isinstance(error, BatchTooLarge) and error.size_bytes <= config.max_message_bytes:
-            code = ErrorCode.RECORD_LIST_TOO_LARGE  # it is the segment that is too small
+            code = ErrorCode.RECORD_LIST_TOO_LARGE  # the segment is too small
         self._fail(one, error, code)
         if code not in _WITHOUT_LOG_START:
             one.log_start_offset = outcome.log_start
@@ -322,7 +323,7 @@ class _Produce:
     # -- the answer ------------------------------------------------------------------------
 
     def finish_or_wait(self) -> ProduceResponse | None:
-        """The answer, or None: it was given, or is given later."""
+        """The answer, or None: it was sent, or is sent later."""
         if self._request.acks == ACKS_NONE:
             self._is_silent = True
             self._end_silently()
@@ -340,7 +341,7 @@ class _Produce:
         self._context.answer(self._response)
 
     def _end_silently(self) -> None:
-        """A producer that waits for no answer learns of an error from the closed connection."""
+        """A producer with acks=0 learns of an error from the closed connection."""
         if self._first_error:
             self._context.close(f"a produce request without answer failed: {self._first_error}")
         else:
@@ -371,10 +372,10 @@ class _Produce:
             )
 
 
-def _check_elsewhere(
+def _check_in_worker_thread(
     records: memoryview, config: LogConfig, now_ms: int
 ) -> tuple[CheckedRecords, list[RecordError]]:
-    """In another thread: the batch checked, and which of its records are wrong."""
+    """The checked batch, and which of its records are invalid."""
     checked = check(records, config, now_ms=now_ms, origin=Origin.CLIENT)
     if checked.error is None:
         return checked, []
@@ -389,7 +390,7 @@ def _refuse(context: Context, request: ProduceRequest, error: ErrorCode) -> Prod
 
 
 def failed(request: ProduceRequest, error: ErrorCode, version: int) -> ProduceResponse:
-    """Every partition has the error."""
+    """The same error for every partition."""
     del version
     return ProduceResponse(
         responses=[

@@ -1,10 +1,10 @@
 """PullMetadata (key 31000), version 0. Between brokers; ours, Kafka has nothing of the kind.
 
-Behaviour: what is new since the position in the request, as soon as there is something, or nothing
-when the time is over. Everything comes, not what changed, to who has another controller's position
-or an old one. NOT_CONTROLLER from a broker that is not, with who is and where, if it knows. An
-answer of several pieces is asked for piece by piece; SNAPSHOT_NOT_FOUND when the rest is gone, and
-the broker begins anew.
+Behaviour: the changes since the position in the request, as soon as there are any, or nothing when
+the wait time is over. The complete metadata instead of changes for a position of another
+controller, or an old one. NOT_CONTROLLER from a broker that is not the controller, with the
+controller's id and address, if known. A large answer is requested in chunks; SNAPSHOT_NOT_FOUND if
+the rest is gone, and the broker starts again.
 """
 
 from millstream.broker.requests.context import Context
@@ -17,10 +17,10 @@ async def handle(context: Context, request: PullMetadataRequest) -> PullMetadata
     membership = context.services.membership
     if membership is None:
         return failed(request, ErrorCode.NOT_CONTROLLER, context.version)
-    return await membership.pulled(request)
+    return await membership.pull_metadata(request)
 
 
 def failed(request: PullMetadataRequest, error: ErrorCode, version: int) -> PullMetadataResponse:
-    """The error alone."""
+    """The error of the whole request."""
     del request, version
     return PullMetadataResponse(error_code=error)

@@ -1,7 +1,8 @@
 """SyncGroup (key 14), versions 0-5.
 
-Behaviour: the leader hands in what every member shall have, the others wait for it; each gets its
-part. The assignment is in the log before anybody hears of it. An empty group id: INVALID_GROUP_ID.
+Behaviour: the leader sends the assignment of every member, the others wait for it; each gets its
+own. The assignment is committed to the log before any member gets it. An empty group id:
+INVALID_GROUP_ID.
 v3 static members · v4 flexible · v5 protocol type and name (KIP-559)
 Invariants: I-27.
 """
@@ -13,7 +14,7 @@ from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespo
 
 
 def handle(context: Context, request: SyncGroupRequest) -> SyncGroupResponse | None:
-    """Ask the group; it answers when it can."""
+    """Pass the request to the group, which answers later."""
     if not request.group_id:
         return failed(request, ErrorCode.INVALID_GROUP_ID, context.version)
     GroupCall(context, request, failed).submit(coordinator_of(context).sync_group)

@@ -1,7 +1,7 @@
 """UnregisterBroker (key 64), version 0.
 
-Behaviour: a broker that is gone for good is forgotten. BROKER_ID_NOT_REGISTERED for one that nobody
-knows. The controller does it; other brokers pass it on.
+Behaviour: removes a broker that will not return. BROKER_ID_NOT_REGISTERED for an unknown one. The
+controller does it; other brokers forward the request.
 
 Where it differs from Kafka: a broker that is alive is refused with INVALID_REQUEST, since its
 registration would be back at once; so is one that still has replicas.
@@ -21,7 +21,7 @@ from millstream.wire.messages.unregister_broker import (
 
 
 async def handle(context: Context, request: UnregisterBrokerRequest) -> UnregisterBrokerResponse:
-    """Forget it, or say what keeps it from being forgotten."""
+    """Remove it, or answer with what prevents that."""
     try:
         await administration_of(context.services).unregister_broker(BrokerId(request.broker_id))
     except NotController:
@@ -34,6 +34,6 @@ async def handle(context: Context, request: UnregisterBrokerRequest) -> Unregist
 def failed(
     request: UnregisterBrokerRequest, error: ErrorCode, version: int
 ) -> UnregisterBrokerResponse:
-    """The error alone."""
+    """The error of the whole request."""
     del request, version
     return UnregisterBrokerResponse(error_code=error, error_message=error.text)

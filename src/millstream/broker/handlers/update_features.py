@@ -1,15 +1,15 @@
 """UpdateFeatures (key 57), versions 0-2.
 
-Behaviour: a feature has the one level that is served (see ApiVersions). To ask for that level
-succeeds and changes nothing, as an upgrade, as a downgrade and as a dry run; any other level, a
-feature that is not there and an unknown kind of update are INVALID_UPDATE_VERSION. One that fails
-fails all: the error is that of the request, in every version, and there are no results. Of a
-feature that is named twice the last one counts. A request for none succeeds.
-v1 dry runs and kinds of updates (KIP-778); v0's permission to downgrade means nothing, as in Kafka
-· v2 no results.
+Behaviour: a feature has the one supported level (see ApiVersions). An update to that level succeeds
+and changes nothing, as an upgrade, as a downgrade and as a dry run; any other level, an unknown
+feature and an unknown type of update are INVALID_UPDATE_VERSION. If one fails all fail: the error
+is that of the request, in every version, and there are no results. If a feature is named twice the
+last update is used. A request without updates succeeds.
+v1 dry runs and upgrade types (KIP-778); v0's permission to downgrade is ignored, as in Kafka · v2
+no results.
 
-Where it differs from Kafka: nothing can be downgraded or disabled, where Kafka lets `group.version`
-and others go down to 0.
+Where it differs from Kafka: nothing can be downgraded or disabled; in Kafka `group.version` and
+others can be set to 0.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ _UPGRADE_TYPES: Final = range(1, 4)
 
 
 def handle(context: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """Refuse what cannot be changed."""
+    """Accept updates to the supported level, refuse all others."""
     for update in {one.feature: one for one in request.feature_updates}.values():
         reason = _refusal(update)
         if reason is not None:
@@ -48,7 +48,7 @@ def handle(context: Context, request: UpdateFeaturesRequest) -> UpdateFeaturesRe
 
 
 def _refusal(update: FeatureUpdateKey) -> str | None:
-    """Why the feature cannot get this level; None where it has it."""
+    """Why the feature cannot get this level; None if it has it."""
     feature, wanted = update.feature, update.max_version_level
     level = FEATURES.get(feature)
     if update.upgrade_type not in _UPGRADE_TYPES:

@@ -26,7 +26,7 @@ def identity(disk: SimDisk, seed: int = 1) -> ClusterIdentity:
     return made
 
 
-def alone(disk: SimDisk) -> LocalController:
+def standalone_controller(disk: SimDisk) -> LocalController:
     return LocalController(
         disk=disk,
         background=InlineBackground(),
@@ -58,7 +58,7 @@ def test_logs_that_came_from_elsewhere_are_not_taken() -> None:
 
 def test_metadata_of_a_broker_alone_is_noticed_until_it_is_a_members() -> None:
     disk = SimDisk(directories=DIRECTORIES)
-    controller = alone(disk)
+    controller = standalone_controller(disk)
     controller.start()
     controller.close()
     lone = identity(disk)
@@ -71,7 +71,7 @@ def test_directory_of_a_cluster_is_not_for_a_broker_alone() -> None:
     disk = SimDisk(directories=DIRECTORIES)
     identity(disk).complete("the cluster")
     with pytest.raises(OfACluster, match=r"zookeeper\.connect"):
-        alone(disk).start()
+        standalone_controller(disk).start()
 
 
 def test_directories_of_two_clusters_are_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from millstream.broker.cluster.member import ClusterMember, MemberFault, MemberParts
+from millstream.broker.cluster.member import ClusterMember, MemberDependencies, MemberFault
 from millstream.broker.cluster.settings import cluster_settings
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.requests.tasks import TaskScope
@@ -92,7 +92,7 @@ class World:
             self.scheduler = CooperativeScheduler(node.background, tasks.spawn)
             connections = Connections(node.network, RpcSettings(), node.randomness)
             self.member = ClusterMember(
-                MemberParts(
+                MemberDependencies(
                     broker_id=ME,
                     configs=configs,
                     settings=cluster_settings(configs),
@@ -254,7 +254,7 @@ def test_fault_beside_the_metadata_ends_the_broker() -> None:
         raise ValueError("a bug")
 
     async def story() -> None:
-        await world.member._or_fail(fault())
+        await world.member._run_or_give_up(fault())
         assert world.member.failed.is_set()
         with pytest.raises(MemberFault, match="a bug"):
             await world.member.ready()
@@ -264,7 +264,7 @@ def test_fault_beside_the_metadata_ends_the_broker() -> None:
 
 @pytest.mark.parametrize(
     ("is_there", "told"),
-    [(False, "h:1 could not be reached within 18 s"), (True, "did not take the registration")],
+    [(False, "h:1 could not be reached within 18 s"), (True, "did not accept the registration")],
 )
 def test_a_start_says_whether_the_service_was_reached(is_there: bool, told: str) -> None:
     world = World()
@@ -272,7 +272,7 @@ def test_a_start_says_whether_the_service_was_reached(is_there: bool, told: str)
 
     async def story() -> None:
         with pytest.raises(CannotConnect, match=told):
-            await world.member.registered_once()
+            await world.member.wait_until_registered()
 
     world.play(story)
 

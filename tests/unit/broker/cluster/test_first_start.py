@@ -86,6 +86,6 @@ def test_the_process_ends_before_it_writes_anything(
 
     monkeypatch.setattr(mounts, "unmounted_point", at)
     assert process.run(tmp_path / "server.properties") == process.EXIT_FAILED
-    told = capfd.readouterr().err
-    assert f"nothing is mounted on {tmp_path.resolve()}/disk" in told
+    stderr = capfd.readouterr().err
+    assert f"nothing is mounted on {tmp_path.resolve()}/disk" in stderr
     assert list((tmp_path / "disk").iterdir()) == []

@@ -49,12 +49,12 @@ from millstream.wire.messages.metadata import MetadataRequest
 
 VERSION = 5
 CORRELATION = 4711
-HERE = Route(is_here=True, address=None)
-NOWHERE = Route(is_here=False, address=None)
+HERE = Route(is_local=True, address=None)
+NOWHERE = Route(is_local=False, address=None)
 
 
 def at(host: str) -> Route:
-    return Route(is_here=False, address=Address(host, PORT, "forward"))
+    return Route(is_local=False, address=Address(host, PORT, "forward"))
 
 
 class Noted(CollectingPeer):
@@ -79,26 +79,26 @@ class Controllers:
 
     def __init__(self) -> None:
         self.opened: list[tuple[str, EnvelopeRequest]] = []
-        self.asked = asyncio.Event()
+        self.received = asyncio.Event()
 
     def server(self, name: str, code: ErrorCode = ErrorCode.NONE) -> Server:
-        def on_request(session: Session, asked: Asked) -> None:
-            assert asked.key is ApiKey.ENVELOPE
-            request = EnvelopeRequest.decode(asked.body, asked.version)
+        def on_request(session: Session, received: Asked) -> None:
+            assert received.key is ApiKey.ENVELOPE
+            request = EnvelopeRequest.decode(received.body, received.version)
             self.opened.append((name, request))
-            self.asked.set()
+            self.received.set()
             answer = EnvelopeResponse(response_data=None, error_code=code)
             if code is ErrorCode.NONE:
                 answer = EnvelopeResponse(response_data=_answer_to(request, name))
-            session.transport.write(frame_of(asked, answer.encode(asked.version)))
+            session.transport.write(frame_of(received, answer.encode(received.version)))
 
         return Server(on_request)
 
     def configuring(self, name: str) -> Server:
         """Refuses every second resource."""
 
-        def on_request(session: Session, asked: Asked) -> None:
-            request = EnvelopeRequest.decode(asked.body, asked.version)
+        def on_request(session: Session, received: Asked) -> None:
+            request = EnvelopeRequest.decode(received.body, received.version)
             self.opened.append((name, request))
             header, begin = decode_request_header(request.request_data)
             inner = IncrementalAlterConfigsRequest.decode(
@@ -116,23 +116,25 @@ class Controllers:
             top = encode_response_header(header.api_key, header.api_version, header.correlation_id)
             body = IncrementalAlterConfigsResponse(responses=responses).encode(header.api_version)
             answer = EnvelopeResponse(response_data=top + body)
-            session.transport.write(frame_of(asked, answer.encode(asked.version)))
+            session.transport.write(frame_of(received, answer.encode(received.version)))
 
         return Server(on_request)
 
     def silent(self, name: str) -> Server:
-        def on_request(session: Session, asked: Asked) -> None:
+        def on_request(session: Session, received: Asked) -> None:
             del session
-            self.opened.append((name, EnvelopeRequest.decode(asked.body, asked.version)))
-            self.asked.set()
+            self.opened.append((name, EnvelopeRequest.decode(received.body, received.version)))
+            self.received.set()
 
         return Server(on_request)
 
 
 def _answer_to(request: EnvelopeRequest, name: str) -> bytes:
     header, begin = decode_request_header(request.request_data)
-    asked = CreateTopicsRequest.decode(memoryview(request.request_data)[begin:], header.api_version)
-    topics = [CreatableTopicResult(name=f"{one.name} by {name}") for one in asked.topics]
+    received = CreateTopicsRequest.decode(
+        memoryview(request.request_data)[begin:], header.api_version
+    )
+    topics = [CreatableTopicResult(name=f"{one.name} by {name}") for one in received.topics]
     top = encode_response_header(header.api_key, header.api_version, header.correlation_id)
     return top + CreateTopicsResponse(topics=topics).encode(header.api_version)
 
@@ -197,7 +199,7 @@ def creation(*names: str, timeout_ms: int = 10_000) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=topics, timeout_ms=timeout_ms)
 
 
-async def told(peer: Noted) -> list[tuple[str, int]]:
+async def results_of(peer: Noted) -> list[tuple[str, int]]:
     data = await peer.response
     await asyncio.sleep(0)
     correlation_id, begin = decode_response_header(data, ApiKey.CREATE_TOPICS, VERSION)
@@ -212,7 +214,7 @@ def test_bytes_of_request_and_answer_pass_unchanged() -> None:
     world.route = at("c1")
 
     async def story() -> None:
-        assert await told(world.send(creation("t"))) == [("t by c1", 0)]
+        assert await results_of(world.send(creation("t"))) == [("t by c1", 0)]
         ((_, request),) = world.controllers.opened
         header = encode_request_header(ApiKey.CREATE_TOPICS, VERSION, CORRELATION, "me")
         assert bytes(request.request_data) == header + creation("t").encode(VERSION)
@@ -227,7 +229,7 @@ def test_controller_serves_its_own_clients() -> None:
     world.route = HERE
 
     async def story() -> None:
-        assert await told(world.send(creation("t"))) == [("t", 0)]
+        assert await results_of(world.send(creation("t"))) == [("t", 0)]
         assert world.desk.topics == {"t": 1}
 
     world.play(story)
@@ -241,9 +243,9 @@ def test_deposed_controller_is_followed_by_the_next() -> None:
 
     async def story() -> None:
         peer = world.send(creation("t"))
-        await world.controllers.asked.wait()
+        await world.controllers.received.wait()
         world.route = at("c2")
-        assert await told(peer) == [("t by c2", 0)]
+        assert await results_of(peer) == [("t by c2", 0)]
 
     world.play(story)
 
@@ -259,7 +261,7 @@ def test_own_controller_that_is_deposed_while_it_serves_passes_the_request_on() 
 
     async def story() -> None:
         world.desk.controller.create_topics = deposed  # type: ignore[method-assign]
-        assert await told(world.send(creation("t"))) == [("t by c2", 0)]
+        assert await results_of(world.send(creation("t"))) == [("t by c2", 0)]
 
     world.play(story)
 
@@ -272,10 +274,10 @@ def test_controller_that_hangs_is_left_for_the_next() -> None:
 
     async def story() -> None:
         peer = world.send(creation("t"))
-        await world.controllers.asked.wait()
+        await world.controllers.received.wait()
         world.route = at("c2")
         began_s = asyncio.get_running_loop().time()
-        assert await told(peer) == [("t by c2", 0)]
+        assert await results_of(peer) == [("t by c2", 0)]
         assert asyncio.get_running_loop().time() - began_s < 2
 
     world.play(story)
@@ -290,7 +292,7 @@ def test_without_a_controller_the_client_is_told_when_its_time_is_over(route: Ro
         began_s = asyncio.get_running_loop().time()
         peer = world.send(creation("a", "b", timeout_ms=3000))
         code = int(ErrorCode.NOT_CONTROLLER)
-        assert await told(peer) == [("a", code), ("b", code)]
+        assert await results_of(peer) == [("a", code), ("b", code)]
         assert asyncio.get_running_loop().time() - began_s <= 3.5
 
     world.play(story)
@@ -304,7 +306,7 @@ def test_controller_that_comes_in_time_is_waited_for() -> None:
         peer = world.send(creation("t"))
         await asyncio.sleep(2)
         world.route = at("c1")
-        assert await told(peer) == [("t by c1", 0)]
+        assert await results_of(peer) == [("t by c1", 0)]
 
     world.play(story)
 
@@ -317,7 +319,7 @@ def test_large_request_holds_its_connection_back() -> None:
     async def story() -> None:
         names = [f"topic-{number}" for number in range(500)]
         peer = world.send(creation(*names))
-        assert len(await told(peer)) == 500
+        assert len(await results_of(peer)) == 500
         size = len(creation(*names).encode(VERSION))
         assert size > SMALL_BODY_BYTES
         assert peer.muted == [f"mute {size}", "unmute"]

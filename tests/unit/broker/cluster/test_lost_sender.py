@@ -36,13 +36,13 @@ class Controller:
 
     def __init__(self, *outcomes: OperatingError | None) -> None:
         self.outcomes = list(outcomes)
-        self.asked: list[Sequence[LostReplica]] = []
+        self.reported: list[Sequence[LostReplica]] = []
 
     async def lose_replicas(
         self, lost: Sequence[LostReplica], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
     ) -> list[OperatingError | None]:
         assert (broker_id, broker_epoch) == (ME, EPOCH)
-        self.asked.append(lost)
+        self.reported.append(lost)
         outcome = self.outcomes.pop(0) if self.outcomes else None
         if outcome is not None:
             raise outcome
@@ -112,9 +112,9 @@ class World:
 
         self.sim.run(main)
 
-    async def look(self) -> bool:
+    async def check(self) -> bool:
         """Whether there was anything to do."""
-        work = self.sender.look()
+        work = self.sender.check()
         if work is not None:
             await work
         return work is not None
@@ -129,12 +129,12 @@ def test_what_the_metadata_does_not_know_is_told() -> None:
     world = World(controller, lost=3, known=1)
 
     async def story() -> None:
-        assert await world.look()
+        assert await world.check()
         world.show(known=3, partitions=3)
-        await world.look()
+        await world.check()
 
     world.play(story)
-    assert controller.asked == [replicas(1, 2)]
+    assert controller.reported == [replicas(1, 2)]
 
 
 def test_it_is_told_again_when_the_metadata_has_forgotten_it() -> None:
@@ -143,13 +143,13 @@ def test_it_is_told_again_when_the_metadata_has_forgotten_it() -> None:
     world = World(controller, lost=1, known=1)
 
     async def story() -> None:
-        await world.look()
-        assert controller.asked == []
+        await world.check()
+        assert controller.reported == []
         world.show(known=0, partitions=3)
-        await world.look()
+        await world.check()
 
     world.play(story)
-    assert controller.asked == [replicas(0)]
+    assert controller.reported == [replicas(0)]
 
 
 def test_nothing_is_told_of_what_is_deleted_or_somebody_elses() -> None:
@@ -157,25 +157,25 @@ def test_nothing_is_told_of_what_is_deleted_or_somebody_elses() -> None:
     world = World(controller, lost=5, partitions=3)
 
     async def story() -> None:
-        await world.look()
-        assert controller.asked.pop() == replicas(0, 1, 2)
+        await world.check()
+        assert controller.reported.pop() == replicas(0, 1, 2)
         world.show(known=0, partitions=3, replicas=(OTHER,))
-        await world.look()
+        await world.check()
         world.topics = {}
-        await world.look()
+        await world.check()
 
     world.play(story)
-    assert controller.asked == []
+    assert controller.reported == []
 
 
 def test_without_a_failure_or_a_session_there_is_nothing_to_do() -> None:
     world = World(Controller(), lost=0)
 
     async def story() -> None:
-        assert not await world.look()
+        assert not await world.check()
         world.lost = 1
         world.epoch = NO_BROKER_EPOCH
-        assert not await world.look()
+        assert not await world.check()
 
     world.play(story)
 
@@ -185,33 +185,33 @@ def test_a_deposed_controller_is_followed_by_the_next() -> None:
     world = World(controller)
 
     async def story() -> None:
-        await world.look()
+        await world.check()
 
     world.play(story)
-    assert controller.asked == [replicas(0)] * 3
+    assert controller.reported == [replicas(0)] * 3
 
 
 def test_another_controller_is_asked_in_kafkas_words_until_it_answers() -> None:
-    asked: list[AssignReplicasToDirsRequest] = []
+    reported: list[AssignReplicasToDirsRequest] = []
 
     def on_request(session: Session, request: Asked) -> None:
         assert request.key is ApiKey.ASSIGN_REPLICAS_TO_DIRS
-        asked.append(AssignReplicasToDirsRequest.decode(request.body, request.version))
-        if len(asked) == 1:
+        reported.append(AssignReplicasToDirsRequest.decode(request.body, request.version))
+        if len(reported) == 1:
             session.transport.abort()
             return
         codes = {2: ErrorCode.NOT_CONTROLLER, 3: ErrorCode.STALE_BROKER_EPOCH}
-        response = AssignReplicasToDirsResponse(error_code=codes.get(len(asked), ErrorCode.NONE))
+        response = AssignReplicasToDirsResponse(error_code=codes.get(len(reported), ErrorCode.NONE))
         session.transport.write(frame_of(request, response.encode(request.version)))
 
     world = World(Address("c", PORT), lost=2)
 
     async def story() -> None:
-        await world.look()
+        await world.check()
 
     world.play(story, c=Server(on_request))
-    assert len(asked) == 4
-    for one in asked:
+    assert len(reported) == 4
+    for one in reported:
         assert (one.broker_id, one.broker_epoch) == (ME, EPOCH)
         (directory,) = one.directories
         (topic,) = directory.topics
@@ -224,7 +224,7 @@ def test_a_lost_session_ends_it() -> None:
     world = World(None)
 
     async def story() -> None:
-        work = world.sender.look()
+        work = world.sender.check()
         assert work is not None
         task = asyncio.ensure_future(work)
         await asyncio.sleep(1)
@@ -241,7 +241,7 @@ def test_many_are_told_in_several_requests() -> None:
     world = World(controller, lost=count, partitions=count)
 
     async def story() -> None:
-        await world.look()
+        await world.check()
 
     world.play(story)
-    assert [len(one) for one in controller.asked] == [REPLICAS_MAX, 1]
+    assert [len(one) for one in controller.reported] == [REPLICAS_MAX, 1]

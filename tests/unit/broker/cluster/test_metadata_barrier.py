@@ -56,12 +56,12 @@ def single(kind: int, name: str, *changes: tuple[str, int, str | None], code: in
         for key, operation, value in changes
     ]
     resource = m.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    told = m.AlterConfigsResourceResponse(
+    response = m.AlterConfigsResourceResponse(
         error_code=code, error_message=None, resource_type=kind, resource_name=name
     )
     return (
         m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False),
-        m.IncrementalAlterConfigsResponse(responses=[told]),
+        m.IncrementalAlterConfigsResponse(responses=[response]),
     )
 
 
@@ -90,10 +90,10 @@ def test_all_settings_of_a_resource_are_waited_for() -> None:
     m = alter_configs
     configs = [m.AlterableConfig(name="a", value="1")]
     resource = m.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
-    told = m.AlterConfigsResourceResponse(
+    response = m.AlterConfigsResourceResponse(
         error_code=0, error_message=None, resource_type=TOPIC, resource_name="t"
     )
     request = m.AlterConfigsRequest(resources=[resource], validate_only=False)
-    answer = m.AlterConfigsResponse(responses=[told])
+    answer = m.AlterConfigsResponse(responses=[response])
     assert is_settled(request, answer, image({"a": "1"}, {}))
     assert not is_settled(request, answer, image({"a": "1", "b": "2"}, {}))

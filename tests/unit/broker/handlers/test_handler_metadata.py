@@ -200,7 +200,7 @@ def test_a_topic_that_cannot_be_is_unknown_and_the_others_are_made(
     few = Desk({"default.replication.factor": "2"})
     assert codes(ask(few, named("x", create=True)).topics) == ["UNKNOWN_TOPIC_OR_PARTITION"]
     said = [one.getMessage() for one in caplog.records]
-    assert said == ["a topic that a client asked for was not created"] * 2
+    assert said == ["automatic creation of a topic failed"] * 2
     assert few.topics == {}
 
 

@@ -326,13 +326,13 @@ def start_loses_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waiting_loses_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the coordination service is waited for."""
-    registered_once: Callable[..., Any] = ClusterMember.registered_once
+    wait_until_registered: Callable[..., Any] = ClusterMember.wait_until_registered
 
     async def waiting(member: ClusterMember) -> None:
-        await registered_once(member)
+        await wait_until_registered(member)
         unmount(machine)
 
-    monkeypatch.setattr(ClusterMember, "registered_once", waiting)
+    monkeypatch.setattr(ClusterMember, "wait_until_registered", waiting)
 
 
 @pytest.mark.parametrize(
@@ -364,13 +364,13 @@ def test_a_member_that_has_lost_every_directory_does_not_start(
 ) -> None:
     async def story(world: SimulatedWorld) -> None:
         machine = Machine(world)
-        registered_once: Callable[..., Any] = ClusterMember.registered_once
+        wait_until_registered: Callable[..., Any] = ClusterMember.wait_until_registered
 
         async def waiting(member: ClusterMember) -> None:
-            await registered_once(member)
+            await wait_until_registered(member)
             unmount(machine, *DIRECTORIES)
 
-        monkeypatch.setattr(ClusterMember, "registered_once", waiting)
+        monkeypatch.setattr(ClusterMember, "wait_until_registered", waiting)
         with pytest.raises(AllDirectoriesFailed):
             await machine.member()
         assert [machine.node.disk.list_directory(one) for one in DIRECTORIES] == [[], []]

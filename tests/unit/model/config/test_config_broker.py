@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from millstream.broker.configs.broker_configs import TOLD_MAX, BrokerConfigs
+from millstream.broker.configs.broker_configs import REPORTED_MAX, BrokerConfigs
 from millstream.broker.configs.entries import ConfigEntry, ConfigSource
 from millstream.model.config.broker_keys import BROKER_KEYS, OWN_KEYS
 from millstream.model.config.definition import Mode
@@ -204,9 +204,9 @@ def test_that_a_setting_has_no_effect_is_logged_once(caplog: pytest.LogCaptureFi
 def test_what_clients_can_have_logged_ends(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("WARNING"):
         BrokerConfigs({}).set_dynamic(
-            broker={f"{number:050}": "1" for number in range(TOLD_MAX + 50)}, default={}
+            broker={f"{number:050}": "1" for number in range(REPORTED_MAX + 50)}, default={}
         )
-    assert len(caplog.records) == TOLD_MAX
+    assert len(caplog.records) == REPORTED_MAX
 
 
 @pytest.mark.parametrize(
