@@ -35,7 +35,7 @@ from millstream.coordination.port import (
     WatchEvent,
     WatchKind,
 )
-from millstream.coordination.proofs import create_with_proof, delete_surely, set_surely
+from millstream.coordination.proofs import create_with_proof, delete_with_proof, set_with_proof
 from millstream.testing.peers.runtimes import require_runtime
 from millstream.testing.peers.zookeeper import zookeeper_servers
 
@@ -518,11 +518,11 @@ def test_a_write_whose_answer_was_lost_is_proved_and_not_made_twice(play: Play) 
         mine = create_with_proof(one, path, b"one", kind=NodeKind.EPHEMERAL)
         created = await with_lost_answer(mine, path)
         assert created == (path, await two.exists(path))
-        stat = await with_lost_answer(set_surely(one, path, b"more", version=0), path)
+        stat = await with_lost_answer(set_with_proof(one, path, b"more", version=0), path)
         assert stat == await two.exists(path)
         assert isinstance(stat, NodeStat)
         assert stat.version == 1
-        await with_lost_answer(delete_surely(one, path, version=1), path)
+        await with_lost_answer(delete_with_proof(one, path, version=1), path)
         assert await two.exists(path) is None
 
     play(story)
@@ -538,7 +538,7 @@ def test_a_proof_does_not_take_somebody_elses_write_for_ones_own(play: Play) -> 
         creating = asyncio.ensure_future(
             create_with_proof(one, path, b"two", kind=NodeKind.EPHEMERAL)
         )
-        setting = asyncio.ensure_future(set_surely(one, path, b"one", version=5))
+        setting = asyncio.ensure_future(set_with_proof(one, path, b"one", version=5))
         await world.pause()
         world.mend("one")
         with pytest.raises(errors.NodeExists):
@@ -546,7 +546,7 @@ def test_a_proof_does_not_take_somebody_elses_write_for_ones_own(play: Play) -> 
         with pytest.raises(errors.BadVersion):
             await setting
         with pytest.raises(errors.NoNode):
-            await delete_surely(one, f"{world.root}/none", version=ANY_VERSION)
+            await delete_with_proof(one, f"{world.root}/none", version=ANY_VERSION)
 
     play(story)
 

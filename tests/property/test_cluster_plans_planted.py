@@ -17,7 +17,7 @@ from millstream.controller.cluster import (
     nodes,
     topics_plans,
 )
-from millstream.controller.cluster.brokers import _Looks
+from millstream.controller.cluster.brokers import _BrokerComparison
 from millstream.controller.cluster.drafts import Draft
 from millstream.controller.cluster.elections import ElectionResult, Electorate, Members, TopicRules
 from millstream.controller.cluster.errors import DamagedNode
@@ -41,17 +41,17 @@ def no_checks(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_unproved_broker_stays_in_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Looks, "is_proved", lambda self, broker_id: True)
+    patch.setattr(_BrokerComparison, "is_proved", lambda self, broker_id: True)
 
 
 def a_successor_is_taken_for_its_predecessor(patch: pytest.MonkeyPatch) -> None:
     """Presence is compared, not epochs."""
 
-    def is_new(self: _Looks, broker_id: BrokerId) -> bool:
+    def is_new(self: _BrokerComparison, broker_id: BrokerId) -> bool:
         known = self.before.get(broker_id)
         return known is None or known.is_fenced
 
-    patch.setattr(_Looks, "_is_new", is_new)
+    patch.setattr(_BrokerComparison, "_is_new", is_new)
 
 
 def elected_out_of_the_isr(patch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def epochs_are_remembered_first(patch: pytest.MonkeyPatch) -> None:
         self.groups.sort(key=lambda group: not group[0].path.startswith(KNOWN_BROKERS))
         return (yield from plan_steps(self, result, **named))
 
-    patch.setattr(Draft, "planning", reordered)
+    patch.setattr(Draft, "plan_steps", reordered)
 
 
 def a_lost_replica_is_brought_in_again(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from kits.controller.controller_kit import create, made, new_disk, run, started
 from millstream.controller.image import TopicImage
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.controller.store import MetadataStore
 from millstream.controller.topics import MorePartitions
 from millstream.model.ids import TopicId
@@ -63,7 +63,7 @@ class Story:
     def names(self) -> set[str]:
         return set(self.promise.forms)
 
-    def run(self, work: Callable[[LocalController], Awaitable[Any]], may: "Forms") -> None:
+    def run(self, work: Callable[[StandaloneController], Awaitable[Any]], may: "Forms") -> None:
         """Run the change; while it is under way each topic may be as before or as `may` says."""
         old = self.promise.forms
         under_way = {
@@ -133,7 +133,7 @@ def form_of(topic: TopicImage | None) -> Form | None:
     return topic.topic_id, len(topic.partitions), tuple(sorted(topic.configs.items()))
 
 
-def known(controller: LocalController, name: str) -> Form:
+def known(controller: StandaloneController, name: str) -> Form:
     form = form_of(controller.image.topics[name])
     assert form is not None
     return form

@@ -10,7 +10,7 @@ from millstream.controller.cluster.errors import NotController
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from millstream.replication.errors import ProposalRefused
 from millstream.replication.isr_port import IsrAnswer, IsrState
-from millstream.replication.leader import Fetched, LeaderReplicas, LeaderState, Proposed
+from millstream.replication.leader import FollowerFetch, LeaderReplicas, LeaderState, ProposedIsr
 
 ME = BrokerId(1)
 FOLLOWERS = [BrokerId(2), BrokerId(3), BrokerId(4)]
@@ -35,9 +35,9 @@ class Leading(RuleBasedStateMachine):
         self.has = dict.fromkeys(FOLLOWERS, 0)
         """What each follower holds of this leader's log."""
         self.epochs = {one: BrokerEpoch(10) for one in ALL}
-        self.on_their_way: list[Proposed] = []
+        self.on_their_way: list[ProposedIsr] = []
         """Sent to the controller and not looked at; some will never be answered."""
-        self.unanswered: list[tuple[Proposed, IsrAnswer]] = []
+        self.unanswered: list[tuple[ProposedIsr, IsrAnswer]] = []
         self.machine = LeaderReplicas(
             ME, self.truth(), epoch_start=Offset(0), now_s=0.0, epoch_of=self.epochs.get
         )
@@ -61,23 +61,23 @@ class Leading(RuleBasedStateMachine):
     def fetch(self, follower: BrokerId, part: float) -> None:
         """What it holds is what it asks for; then it gets more."""
         offset = Offset(self.has[follower])
-        fetched = Fetched(follower, self.epochs[follower], EPOCH, offset)
-        self.machine.fetched(fetched, leader_end=self.end, now_s=self.now_s)
+        fetched = FollowerFetch(follower, self.epochs[follower], EPOCH, offset)
+        self.machine.note_fetch(fetched, leader_end=self.end, now_s=self.now_s)
         self.has[follower] += int((self.end - offset) * part)
-        self.machine.look(own_end=self.end, now_s=self.now_s, lag_s=LAG_S)
+        self.machine.update_catching_up(own_end=self.end, now_s=self.now_s, lag_s=LAG_S)
         self.settle()
 
     @rule(follower=followers, back=st.integers(0, 2), offset=st.integers(0, 50))
     def hear_an_older_epoch(self, follower: BrokerId, back: int, offset: int) -> None:
         """Delayed on the way: of another leader epoch, or of an incarnation that is gone."""
-        fetched = Fetched(
+        fetched = FollowerFetch(
             follower,
             BrokerEpoch(self.epochs[follower] - (back == 0)),
             LeaderEpoch(EPOCH - back),
             Offset(min(offset, self.end)),
         )
         if back or self.machine.is_stale(follower, fetched.broker_epoch):
-            noted = back != 0 and self.machine.fetched(
+            noted = back != 0 and self.machine.note_fetch(
                 fetched, leader_end=self.end, now_s=self.now_s
             )
             assert not noted
@@ -89,11 +89,11 @@ class Leading(RuleBasedStateMachine):
 
     @rule()
     def propose(self) -> None:
-        wanted = self.machine.wanted(
+        wanted = self.machine.next_proposal(
             high_watermark=self.high, own_end=self.end, now_s=self.now_s, lag_s=LAG_S
         )
         if wanted is not None:
-            self.machine.asked(wanted)
+            self.machine.note_proposed(wanted)
             self.on_their_way.append(wanted)
 
     @rule(data=st.data())

@@ -39,7 +39,7 @@ from millstream.controller.image import (
     ImageChange,
     TopicImage,
 )
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.coordination.port import Coordination
 from millstream.kernels.slots import SlotTable
 from millstream.model.errors import OperatingError
@@ -182,10 +182,10 @@ class Broker:
             on_move_ended=log_end_of_move,
         )
 
-    def _make_controller(self) -> LocalController:
+    def _make_controller(self) -> StandaloneController:
         """Of a standalone broker."""
         dependencies, configs = self._dependencies, self._configs
-        return LocalController(
+        return StandaloneController(
             disk=dependencies.disk,
             background=self._background,
             randomness=dependencies.randomness,
@@ -254,7 +254,7 @@ class Broker:
             self._table,
             broker_id=self.broker_id,
             cluster=cluster.replication if cluster is not None else None,
-            fetching=cluster.fetchers if cluster is not None else None,
+            fetchers=cluster.fetchers if cluster is not None else None,
             listeners={OFFSETS_TOPIC: self.groups},
             iterations=self.server.exchange,
         )
@@ -278,11 +278,11 @@ class Broker:
         )
 
     @property
-    def controller(self) -> LocalController:
+    def controller(self) -> StandaloneController:
         """Of a standalone broker."""
         controller = self._own_controller
         invariant(controller is not None, "a broker of a cluster has no controller of its own")
-        return cast("LocalController", controller)
+        return cast("StandaloneController", controller)
 
     @property
     def image(self) -> ClusterImage:
@@ -392,7 +392,7 @@ class Broker:
             leader_epochs={one.partition: one.latest_epoch for one in self.logs},
             is_complete=not report.failed_directories and not report.unusable_partitions,
         )
-        for partition in outcome.doomed:
+        for partition in outcome.to_delete:
             self.logs.delete(partition)
         for topic in outcome.adopted:
             log.info("topic adopted", topic=topic.name, partitions=len(topic.partitions))

@@ -19,7 +19,7 @@ from millstream.broker.broker import Broker, BrokerDependencies
 from millstream.broker.cluster.first_start import check_first_start
 from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.net.listeners import UNSPECIFIED_HOSTS, ListenerAddress, parse_listeners
-from millstream.controller.errors import NotOfThisCluster
+from millstream.controller.errors import DirectoryNotOfThisCluster
 from millstream.model.config.errors import InvalidConfig
 from millstream.model.config.properties import load_settings
 from millstream.model.errors import AllDirectoriesFailed, OperatingError
@@ -133,7 +133,11 @@ async def _serve(configs: BrokerConfigs, starter: Starter) -> int:
     except (OperatingError, OSError) as error:
         logs.flush()
         _say_failure(error, starter, f"millstream: the broker cannot start: {error}\n")
-        return EXIT_NOT_OF_THIS_CLUSTER if isinstance(error, NotOfThisCluster) else EXIT_FAILED
+        return (
+            EXIT_NOT_OF_THIS_CLUSTER
+            if isinstance(error, DirectoryNotOfThisCluster)
+            else EXIT_FAILED
+        )
     # Objects from the start stay forever: the collector, off until now, need not scan them.
     gc.freeze()
     gc.enable()

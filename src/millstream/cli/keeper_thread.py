@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from millstream.coordination.keeper.process import system_seams
-from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.coordination.keeper.process import system_dependencies
+from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.runtime import fatal
 from millstream.runtime.loop_thread import LoopThread
@@ -34,7 +34,7 @@ class KeeperThread:
         self._is_guest = is_guest
         self._thread = LoopThread("keeper")
         self._server: KeeperServer | None = None
-        self._seams: KeeperSeams | None = None
+        self._seams: KeeperDependencies | None = None
 
     def start(self, port: int, *, on_failure: Callable[[BaseException], None]) -> int:
         """Serve on the port, or on a free one where somebody has it; which one it is.
@@ -58,7 +58,7 @@ class KeeperThread:
     async def _start(self, port: int, on_failure: Callable[[BaseException], None]) -> int:
         if not self._is_guest:
             fatal.install(asyncio.get_running_loop())
-        seams = system_seams()
+        seams = system_dependencies()
         settings = KeeperSettings(
             directory=str(self._directory), host=HOST, port=port, rules=self._rules
         )

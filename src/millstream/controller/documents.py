@@ -1,8 +1,8 @@
-"""The controller's files: lines of JSON that a person can read, and a checksum in the last line.
+"""The controller's files: human-readable lines of JSON, and a checksum in the last line.
 
-They are written atomically, so a crash leaves none of them torn; what the checksum finds is rot, or
-somebody's editor. A file that does not verify is an error with its path and reason, never a topic
-less.
+They are written atomically, so a crash leaves none of them torn; the checksum detects bit rot and
+manual edits. A file that does not verify is an error with its path and reason, never a silently
+missing topic.
 
 A topic's leader epochs are kept relative to the broker's count of starts: each start is an
 election of the same leader, which may have lost an unflushed tail (KIP-320), and every epoch must
@@ -27,11 +27,11 @@ _CHECKSUM_BYTES: Final = len(_CHECKSUM) + 8 + 1
 
 
 class UnreadableDocument(Exception):
-    """Why a file cannot be believed; the store adds the path and collects them."""
+    """Why a file is not valid; the store adds the path and collects these errors."""
 
 
 class BrokerState(NamedTuple):
-    """What this broker is, and how often it was started."""
+    """This broker's identity, and how often it was started."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -39,15 +39,15 @@ class BrokerState(NamedTuple):
 
 
 class KnownDirectory(NamedTuple):
-    """A log directory that partitions may be in."""
+    """A log directory that may hold partitions."""
 
     directory_id: UUID
     path: str
-    """Where it was when it was last there."""
+    """Its path when it was last seen."""
 
 
 class BrokerConfigs(NamedTuple):
-    """Dynamic settings of one broker, or with the name "" of all."""
+    """Dynamic settings of one broker, or of all brokers with the name ""."""
 
     name: str
     configs: Mapping[str, str]
@@ -57,7 +57,7 @@ class BrokerConfigs(NamedTuple):
 
 
 def encode(kind: str, lines: Sequence[Mapping[str, Any]]) -> bytes:
-    """The bytes of a document; `lines[0]` is its head."""
+    """Encode a document; `lines[0]` is its head."""
     head = {"kind": kind, "version": VERSION, **lines[0]}
     text = "".join(f"{json.dumps(line)}\n" for line in (head, *lines[1:]))
     body = text.encode("ascii")
@@ -74,7 +74,7 @@ def decode(kind: str, raw: bytes) -> list[dict[str, Any]]:
         head = lines[0]
         found_kind, version = head["kind"], head["version"]
     except (ValueError, LookupError, TypeError) as error:
-        raise UnreadableDocument(f"it is not what we write: {error!r}") from error
+        raise UnreadableDocument(f"not a metadata document: {error!r}") from error
     if version != VERSION:
         raise UnreadableDocument(
             f"version {version!r} is of another release; this one is {VERSION}"
@@ -170,7 +170,7 @@ def decode_state(raw: bytes) -> BrokerState:
 
 
 def encode_directory(directory: KnownDirectory) -> bytes:
-    """A directory that is known, or in a log directory the one that has the metadata."""
+    """A known log directory; in a log directory: the one that has the metadata."""
     directory_id = format_topic_id(TopicId(directory.directory_id))
     return encode("log-directory", [{"directory_id": directory_id, "path": directory.path}])
 

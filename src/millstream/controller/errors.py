@@ -1,15 +1,15 @@
-"""Why a change of topics is refused, and why a start on damaged metadata is."""
+"""Why a change of topics is refused, and why a broker does not start on damaged metadata."""
 
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
 
 
 class InvalidTopicName(OperatingError):
-    """A name that Kafka's rules forbid, or that metrics could not tell from an existing one."""
+    """A name that Kafka forbids, or that metrics could not distinguish from an existing one."""
 
 
 class TopicExists(OperatingError):
-    """There is a topic of this name."""
+    """A topic of this name exists."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -25,11 +25,11 @@ class UnknownTopic(OperatingError):
 
 
 class InvalidPartitionCount(OperatingError):
-    """A partition count below one, above the limit, or no increase where one was asked for."""
+    """A partition count below one, above the limit, or not an increase where one is required."""
 
 
 class InvalidReplicationFactor(OperatingError):
-    """Fewer than one replica, or more than there are brokers."""
+    """Fewer than one replica, or more replicas than brokers."""
 
 
 class InvalidReplicaAssignment(OperatingError):
@@ -47,9 +47,9 @@ class NullConfigValue(OperatingError):
 class TooManyPartitions(OperatingError):
     """One request would create more partitions than any request may."""
 
-    def __init__(self, *, asked: int, limit: int) -> None:
-        self.asked, self.limit = asked, limit
-        super().__init__(f"{asked} partitions in one request, the limit is {limit}")
+    def __init__(self, *, requested: int, limit: int) -> None:
+        self.requested, self.limit = requested, limit
+        super().__init__(f"{requested} partitions in one request, the limit is {limit}")
 
 
 class TopicDeletionDisabled(OperatingError):
@@ -60,32 +60,32 @@ class TopicDeletionDisabled(OperatingError):
 
 
 class DamagedMetadata(OperatingError):
-    """Files of the controller that cannot be believed; nothing was changed or dropped."""
+    """Files of the controller that are corrupt; nothing was changed or dropped."""
 
     def __init__(self, problems: dict[str, str]) -> None:
         self.problems = problems
-        told = "; ".join(f"{path}: {reason}" for path, reason in sorted(problems.items()))
+        listed = "; ".join(f"{path}: {reason}" for path, reason in sorted(problems.items()))
         super().__init__(
-            f"damaged metadata: {told}. Restore the files from a copy; a topic's file may also be"
-            " moved away: its logs are then taken in again, without its configuration"
+            f"damaged metadata: {listed}. Restore the files from a copy; a topic's file may also be"
+            " moved away: its logs are then adopted again, without its configuration"
         )
 
 
 class MetadataMissing(OperatingError):
-    """Log directories of ours, without the one that has the metadata."""
+    """Log directories of this broker without the one that has the metadata."""
 
-    def __init__(self, *, mark: str, home: str) -> None:
-        self.mark, self.home = mark, home
+    def __init__(self, *, marker: str, directory: str) -> None:
+        self.marker, self.directory = marker, directory
         super().__init__(
-            f"the metadata of this broker is in the log directory {home}, which is not in log.dirs,"
-            " not mounted or emptied. Without it the topics would be known neither with their"
-            " settings nor in full. Bring it back; or, to begin anew with the logs that are here,"
-            f" remove {mark} from every log directory"
+            f"the metadata of this broker is in the log directory {directory}, which is not in"
+            " log.dirs, not mounted, or was emptied. Without it topics and their settings would be"
+            " incomplete. Bring it back; or, to start over with the logs that are here,"
+            f" remove {marker} from every log directory"
         )
 
 
 class DuplicateDirectoryId(OperatingError):
-    """Two log directories with one id: one is a copy, or a second path to the other."""
+    """Two log directories with the same id: one is a copy, or a second path to the other."""
 
     def __init__(self, *, paths: tuple[str, str]) -> None:
         self.paths = paths
@@ -96,7 +96,7 @@ class DuplicateDirectoryId(OperatingError):
 
 
 class WrongBrokerId(OperatingError):
-    """A data directory of another broker."""
+    """A log directory that belongs to another broker."""
 
     def __init__(self, *, path: str, ours: BrokerId, theirs: int) -> None:
         self.path, self.ours, self.theirs = path, ours, theirs
@@ -106,27 +106,27 @@ class WrongBrokerId(OperatingError):
 
 
 class InconsistentClusterId(OperatingError):
-    """Data directories of different clusters."""
+    """Log directories of different clusters."""
 
     def __init__(self, *, path: str, ours: str, theirs: str) -> None:
         self.path, self.ours, self.theirs = path, ours, theirs
         super().__init__(f"{path} belongs to cluster {theirs}, the others to {ours}")
 
 
-class NotOfThisCluster(OperatingError):
-    """A data directory whose logs the cluster would not know, and so would delete."""
+class DirectoryNotOfThisCluster(OperatingError):
+    """A log directory whose logs the cluster does not know and would therefore delete."""
 
     def __init__(self, directory: str, reason: str) -> None:
         self.directory = directory
         super().__init__(
-            f"{directory} cannot be used in this cluster: {reason}. Without zookeeper.connect its"
-            " broker is alone, as before; a broker of a cluster begins with directories of its own,"
-            " or with those of a broker that was alone if the cluster is a new one"
+            f"{directory} cannot be used in this cluster: {reason}. Without zookeeper.connect"
+            " its broker is standalone, as before; a cluster's broker starts with new directories,"
+            " or with those of a standalone broker if the cluster is a new one"
         )
 
 
-class OfACluster(OperatingError):
-    """A data directory of a broker in a cluster, for a broker that is alone."""
+class DirectoryOfCluster(OperatingError):
+    """A log directory of a broker in a cluster, opened by a standalone broker."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory

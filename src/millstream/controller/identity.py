@@ -1,10 +1,10 @@
 """`meta.properties` in every log directory: which broker of which cluster the directory belongs to.
 
-Kafka's own file, in its versions 0 and 1: a directory of Apache Kafka is accepted and its ids are
-taken over, one of another broker or another cluster is refused, before anything in it is touched.
+Kafka's own file, in its versions 0 and 1: a directory of Apache Kafka is accepted with its ids; one
+of another broker or another cluster is refused before anything in it is touched.
 
-Beside it lies a file of ours that says which log directory has the broker's metadata, in all but
-that one: without it the others would look like a data directory of Apache Kafka.
+In every log directory but the one with the broker's metadata a second file, of our own, names that
+directory: without it the others could be taken for a data directory of Apache Kafka.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +16,10 @@ from millstream.controller import documents
 from millstream.controller.documents import KnownDirectory, UnreadableDocument
 from millstream.controller.errors import (
     DamagedMetadata,
+    DirectoryOfCluster,
     DuplicateDirectoryId,
     InconsistentClusterId,
     MetadataMissing,
-    OfACluster,
     WrongBrokerId,
 )
 from millstream.controller.store import make_directories_durably
@@ -30,19 +30,19 @@ from millstream.runtime.randomness import Randomness
 from millstream.storage.directories.partition_metadata import format_topic_id, parse_topic_id
 
 META_PROPERTIES: Final = "meta.properties"
-METADATA_HOME: Final = "metadata.home"
-"""In log directories without the metadata: where that is."""
+METADATA_LOCATION: Final = "metadata.home"
+"""In log directories without the metadata: which directory has it."""
 CLUSTER_MEMBER: Final = "cluster.member"
-"""In log directories of a broker in a cluster, whose metadata is in no directory."""
+"""In log directories of a broker in a cluster, whose metadata is in the coordination service."""
 EPOCH_FILE: Final = "cluster.epoch"
-"""Beside it: the broker's newest epoch that a controller has written down."""
+"""Beside it: the broker's newest epoch that a controller has recorded."""
 DIRECTORIES_FILE: Final = "cluster.directories"
-"""Beside it, where there are several: all log directories that the broker has had."""
+"""Beside it, where there are several: all log directories that the broker has used."""
 
 _RESERVED_DIRECTORY_IDS: Final = 100
-"""Kafka keeps the first ones for "migrating", "unassigned" and "lost"."""
+"""Kafka reserves the first ones for "migrating", "unassigned" and "lost"."""
 LOST_DIRECTORY: Final = UUID(int=2)
-"""Stands for directories that are offline, whichever."""
+"""Stands for any directory that is offline."""
 
 
 class MetaProperties(NamedTuple):
@@ -53,14 +53,14 @@ class MetaProperties(NamedTuple):
     directory_id: UUID | None
 
 
-NOTHING_SAID: Final = MetaProperties(None, None, None)
+NO_PROPERTIES: Final = MetaProperties(None, None, None)
 
 
 def read_meta_properties(disk: Disk, directories: Sequence[str]) -> dict[str, MetaProperties]:
-    """What every directory says, nothing for one without the file. Changes nothing.
+    """Read the file of every directory; NO_PROPERTIES where it is missing. Changes nothing.
 
-    Raises DamagedMetadata. A directory that cannot be read at all is left out here and to the log
-    manager, which takes it offline.
+    Raises DamagedMetadata. A directory that cannot be read at all is skipped here; the log manager
+    takes it offline.
     """
     found = {}
     problems: dict[str, str] = {}
@@ -69,7 +69,7 @@ def read_meta_properties(disk: Disk, directories: Sequence[str]) -> dict[str, Me
         try:
             found[directory] = decode_meta_properties(read_whole(disk, path))
         except FileNotFoundError:
-            found[directory] = NOTHING_SAID
+            found[directory] = NO_PROPERTIES
         except OSError:
             continue
         except ValueError as error:
@@ -89,7 +89,7 @@ def check_broker_id(found: Mapping[str, MetaProperties], broker_id: BrokerId) ->
 
 
 def check_directory_ids(found: Mapping[str, MetaProperties]) -> None:
-    """Raise DuplicateDirectoryId for two directories that are one, or one the copy of another."""
+    """Raise DuplicateDirectoryId for two paths to one directory, or for a copy of another."""
     paths: dict[UUID, str] = {}
     for directory, properties in found.items():
         if properties.directory_id is not None:
@@ -98,16 +98,16 @@ def check_directory_ids(found: Mapping[str, MetaProperties]) -> None:
                 raise DuplicateDirectoryId(paths=(other, directory))
 
 
-def check_alone(disk: Disk, directories: Iterable[str]) -> None:
-    """Raise OfACluster for a directory of a broker in a cluster: its topics are not in it."""
+def check_standalone(disk: Disk, directories: Iterable[str]) -> None:
+    """Raise DirectoryOfCluster for a directory of a broker in a cluster: it has no metadata."""
     for directory in directories:
         with suppress(OSError):
             if disk.exists(f"{directory}/{CLUSTER_MEMBER}"):
-                raise OfACluster(directory)
+                raise DirectoryOfCluster(directory)
 
 
 def agreed_cluster_id(found: Mapping[str, MetaProperties], known: str | None) -> str | None:
-    """The one cluster id of all; `known` is what our own metadata or the configuration says."""
+    """The cluster id that all directories share; `known`: from our own metadata or settings."""
     for directory, properties in found.items():
         theirs = properties.cluster_id
         if known is None:
@@ -119,7 +119,7 @@ def agreed_cluster_id(found: Mapping[str, MetaProperties], known: str | None) ->
 
 
 def new_cluster_id(randomness: Randomness) -> str:
-    """In Kafka's form."""
+    """A random cluster id in Kafka's form."""
     return format_topic_id(new_topic_id(randomness))
 
 
@@ -131,7 +131,7 @@ def write_meta_properties(
     cluster_id: str,
     directory_ids: Mapping[str, UUID],
 ) -> None:
-    """Complete the files that are missing or lack something."""
+    """Write the files that are missing or incomplete."""
     for directory, properties in found.items():
         whole = MetaProperties(broker_id, cluster_id, directory_ids[directory])
         if whole != properties:
@@ -143,7 +143,7 @@ def write_meta_properties(
 def directory_ids_of(
     found: Mapping[str, MetaProperties], randomness: Randomness
 ) -> dict[str, UUID]:
-    """The ids of all directories, new ones for those that have none."""
+    """The ids of all directories, with new ones for those that have none."""
     return {
         directory: properties.directory_id or _new_directory_id(randomness)
         for directory, properties in found.items()
@@ -160,35 +160,39 @@ def _new_directory_id(randomness: Randomness) -> UUID:
 # -- where the metadata is ---------------------------------------------------------------------
 
 
-def marked_directories(disk: Disk, directories: Iterable[str]) -> dict[str, str]:
-    """Directories of a broker of ours without its metadata, and what they say of its place."""
-    marked = {}
+def read_metadata_locations(disk: Disk, directories: Iterable[str]) -> dict[str, str]:
+    """The directories that name another one as the metadata's location, with its description."""
+    located = {}
     for directory in directories:
         try:
-            raw = read_whole(disk, f"{directory}/{METADATA_HOME}")
-            home = documents.decode_directory(raw)
-            marked[directory] = f"{home.path} with id {format_topic_id(TopicId(home.directory_id))}"
+            raw = read_whole(disk, f"{directory}/{METADATA_LOCATION}")
+            location = documents.decode_directory(raw)
+            located[directory] = (
+                f"{location.path} with id {format_topic_id(TopicId(location.directory_id))}"
+            )
         except FileNotFoundError:
             continue
         except UnreadableDocument as error:
-            marked[directory] = f"that nobody can tell ({METADATA_HOME}: {error})"
+            located[directory] = f"that is not known ({METADATA_LOCATION}: {error})"
         except OSError:
             continue
-    return marked
+    return located
 
 
-def check_metadata_home(marked: Mapping[str, str]) -> None:
-    """Raise MetadataMissing where there is no metadata and a directory says that there is some."""
-    for home in marked.values():
-        raise MetadataMissing(mark=METADATA_HOME, home=home)
+def check_metadata_present(located: Mapping[str, str]) -> None:
+    """Raise MetadataMissing where there is no metadata and a directory says where it should be."""
+    for location in located.values():
+        raise MetadataMissing(marker=METADATA_LOCATION, directory=location)
 
 
-def mark_metadata_home(disk: Disk, directories: Iterable[str], home: KnownDirectory) -> None:
-    """Let all directories but `home` say where the metadata is; raises OSError."""
-    stored = documents.encode_directory(home)
+def write_metadata_location(
+    disk: Disk, directories: Iterable[str], location: KnownDirectory
+) -> None:
+    """Write the metadata's location into all directories but that one; raises OSError."""
+    stored = documents.encode_directory(location)
     for directory in directories:
-        path = f"{directory}/{METADATA_HOME}"
-        if directory == home.path:
+        path = f"{directory}/{METADATA_LOCATION}"
+        if directory == location.path:
             with suppress(FileNotFoundError):
                 disk.remove(path)
         elif not disk.exists(path) or read_whole(disk, path) != stored:
@@ -213,7 +217,7 @@ def encode_meta_properties(properties: MetaProperties) -> bytes:
 
 
 def decode_meta_properties(raw: bytes) -> MetaProperties:
-    """Raises ValueError with the reason for anything that Kafka did not write."""
+    """Raises ValueError with the reason for anything that Kafka would not write."""
     try:
         values = _properties(raw.decode("latin-1"))
         if "version" not in values and "broker.id" not in values:

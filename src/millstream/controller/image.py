@@ -1,6 +1,6 @@
-"""What the cluster looks like at one moment, as values that never change.
+"""The metadata of the cluster at one version, as immutable values.
 
-A change makes a new image; whoever holds the old one keeps a consistent view.
+A change makes a new image; a holder of the old one keeps a consistent view.
 """
 
 from collections.abc import Collection, Mapping
@@ -19,7 +19,7 @@ from millstream.model.invariant import invariant
 
 
 class Endpoint(NamedTuple):
-    """Where clients of one listener reach a broker."""
+    """Where clients reach a broker on one listener."""
 
     listener: str
     host: str
@@ -32,14 +32,14 @@ class BrokerImage(NamedTuple):
 
     broker_id: BrokerId
     endpoints: tuple[Endpoint, ...] = ()
-    """Of one that is fenced, those that it had when it was alive last."""
+    """Of a fenced broker: those that it had when it was last alive."""
     rack: str | None = None
     is_fenced: bool = False
-    """Registered but not to be used: it is not alive, or not ready."""
+    """Known but not to be used: it is not alive, or not ready."""
     epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """Of its registration; a broker that was restarted has a larger one (I-17)."""
+    """Of its registration; a restarted broker has a larger one (I-17)."""
     is_leaving: bool = False
-    """Is shutting down: it serves on what nobody else can, and gets nothing new."""
+    """In controlled shutdown: it keeps serving what no other broker can, and gets nothing new."""
 
     def endpoint(self, listener: str) -> Endpoint | None:
         """Its address on the listener."""
@@ -56,11 +56,11 @@ class BrokerImage(NamedTuple):
 NO_LEADER = BrokerId(-1)
 
 GROUP_CONFIGS = "group:"
-"""Begins the name under which the settings of a group are kept, beside those of brokers."""
+"""Prefix of the names under which the settings of groups are stored, beside those of brokers."""
 
 
 def is_config_name(name: str) -> bool:
-    """Whether dynamic settings can be kept under the name: it becomes a file's, or a node's."""
+    """Whether dynamic settings can be stored under the name: it becomes a file or node name."""
     if name.startswith(GROUP_CONFIGS):
         return len(name) > len(GROUP_CONFIGS)
     return not name or (name.isascii() and name.isdigit())
@@ -75,18 +75,18 @@ class PartitionImage(NamedTuple):
     leader: BrokerId
     leader_epoch: LeaderEpoch
     partition_epoch: int
-    """Counts every change of this partition; a change based on an older one is refused."""
+    """Incremented by every change of this partition; a change based on an older one is refused."""
     elr: tuple[BrokerId, ...] = ()
-    """Not in sync any more, and yet with everything below the high watermark (KIP-966)."""
+    """No longer in sync, but with everything below the high watermark (KIP-966)."""
     last_known_leader: BrokerId = NO_LEADER
-    """Who led last, where nobody leads; elected once neither `isr` nor `elr` has anybody."""
+    """The last leader of a leaderless partition; elected when both `isr` and `elr` are empty."""
     adding: tuple[BrokerId, ...] = ()
     """Of `replicas`, those that a reassignment adds."""
     removing: tuple[BrokerId, ...] = ()
-    """Of `replicas`, those that go when the reassignment is done."""
+    """Of `replicas`, those that are removed when the reassignment is done."""
     lost: tuple[BrokerId, ...] = ()
-    """Of `replicas`, those whose log has failed, as their brokers say. They neither lead nor get in
-    sync before their brokers have registered anew."""
+    """Of `replicas`, those whose log has failed, as their brokers reported. They can neither lead
+    nor join the ISR until their brokers have registered again."""
 
 
 class TopicImage(NamedTuple):
@@ -120,8 +120,8 @@ class MovedPartition(NamedTuple):
 class ImageChange:
     """What differs between two images; `deleted` are the topics as they were.
 
-    A topic that was created or grown is not under `moved` for its new partitions. A topic that was
-    deleted and created anew between two images is both, with different ids.
+    New partitions of a created or grown topic are not listed under `moved`. A topic that was
+    deleted and created again between two images is in both lists, with different ids.
     """
 
     created: list[TopicImage] = field(default_factory=list)
@@ -131,11 +131,11 @@ class ImageChange:
     brokers_reconfigured: bool = False
     moved: list[MovedPartition] = field(default_factory=list)
     brokers_changed: bool = False
-    """Brokers came, went or can be reached elsewhere."""
+    """Brokers joined, left or changed their addresses."""
 
 
 class ClusterImage:
-    """The cluster at one moment. Never modified: see `changed`."""
+    """The cluster at one version. Never modified: see `changed`."""
 
     __slots__ = (
         "broker_configs",

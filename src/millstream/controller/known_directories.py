@@ -1,13 +1,13 @@
-"""The log directories that this broker has had, and what to do when one of them is not there.
+"""The log directories that this broker has used, and what to do when one of them is missing.
 
-A disk that is not mounted, or a typing error in `log.dirs`, must not look like a partition that was
-never written: begun anew elsewhere it would be lost without a word. So every directory is known by
-the id in its `meta.properties`, and while one is absent all partitions that are nowhere else stay
-offline. Which partitions those are is found out, not written down: a partition is where its log
-is, also after a crash in the middle of a move, and a list of its own could only disagree.
+A disk that is not mounted, or a typo in `log.dirs`, must not look like a partition that was never
+written: recreated in another directory, it would be lost silently. So every directory is identified
+by the id in its `meta.properties`, and while one is absent all partitions that are in no other stay
+offline. Which partitions those are is determined by scanning, not stored: a partition is where its
+log is, also after a crash in the middle of a move, and a separate list could only disagree.
 
-An absent directory that nothing is missing from was taken away on purpose; it is forgotten. To
-give up what another one held is the operator's word: he removes its file from the metadata.
+An absent directory from which nothing is missing was removed on purpose; it is forgotten. Giving up
+the partitions of any other is the operator's decision: removing its file from the metadata.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,10 +26,10 @@ from millstream.storage.directories.partition_metadata import format_topic_id
 
 @dataclass(slots=True)
 class DirectoryPlan:
-    """What the start makes of the directories."""
+    """What a start does with absent directories."""
 
     withheld: list[MissingDirectory] = field(default_factory=list)
-    """Absent, and partitions are missing; not all of them are in `log.dirs`."""
+    """Absent, and partitions are missing; they need not be in `log.dirs`."""
     forgotten: list[KnownDirectory] = field(default_factory=list)
     """Absent, and nothing is missing."""
 
@@ -38,56 +38,56 @@ class DirectoryPlan:
         return any(one.name == path for one in self.withheld)
 
 
-class Surroundings(NamedTuple):
-    """What the decision is made from."""
+class DirectoryFacts(NamedTuple):
+    """The input of the decision."""
 
     configured: Sequence[str]
     found: Mapping[str, MetaProperties]
-    """What the directories say that can be read."""
+    """The properties of the directories that can be read."""
     count_missing: Callable[[], int]
-    """How many partitions are in none of them; asked only when a directory is absent."""
+    """How many partitions are in none of them; called only when a directory is absent."""
     file_of: Callable[[KnownDirectory], str]
-    """The file by which the metadata knows a directory."""
+    """The metadata file that records a directory."""
 
 
-def plan_directories(known: Iterable[KnownDirectory], around: Surroundings) -> DirectoryPlan:
+def plan_directories(known: Iterable[KnownDirectory], facts: DirectoryFacts) -> DirectoryPlan:
     """Which directories stay offline, and which are no longer known."""
-    present = {properties.directory_id for properties in around.found.values()}
-    # A path that cannot be read stands for whatever is there: the log manager takes it offline.
-    unreadable = set(around.configured).difference(around.found)
+    present = {properties.directory_id for properties in facts.found.values()}
+    # A path that cannot be read may be any directory: the log manager takes it offline.
+    unreadable = set(facts.configured).difference(facts.found)
     absent = [
         one for one in known if one.directory_id not in present and one.path not in unreadable
     ]
     plan = DirectoryPlan()
-    missing_count = around.count_missing() if absent else 0
+    missing_count = facts.count_missing() if absent else 0
     if not missing_count:
         plan.forgotten = absent
         return plan
     plan.withheld = [
-        MissingDirectory(_told_as(one, around), one.path, _reason(one, missing_count, around))
+        MissingDirectory(_display_name(one, facts), one.path, _reason(one, missing_count, facts))
         for one in absent
     ]
     return plan
 
 
-def _told_as(one: KnownDirectory, around: Surroundings) -> str:
-    """Its path; with its id where another directory has that path now."""
-    there = around.found.get(one.path)
-    is_taken = there is not None and there.directory_id is not None
+def _display_name(one: KnownDirectory, facts: DirectoryFacts) -> str:
+    """The path, with the id where another directory is at that path now."""
+    current = facts.found.get(one.path)
+    is_taken = current is not None and current.directory_id is not None
     return f"{one.path} ({_text(one)})" if is_taken else one.path
 
 
-def _reason(one: KnownDirectory, missing_count: int, around: Surroundings) -> str:
-    if one.path not in around.configured:
+def _reason(one: KnownDirectory, missing_count: int, facts: DirectoryFacts) -> str:
+    if one.path not in facts.configured:
         what = "it is not in log.dirs any more"
-    elif one.path in around.found and around.found[one.path].directory_id is not None:
+    elif one.path in facts.found and facts.found[one.path].directory_id is not None:
         what = "another directory is mounted there"
     else:
         what = "it is not mounted there, or its meta.properties is gone"
     return (
-        f"the log directory with id {_text(one)} is missing: {what}. Partitions that are nowhere"
-        f" else stay offline, {missing_count} of them. Bring it back and start again; or, to give"
-        f" up what it held, stop the broker, remove {around.file_of(one)} and start again"
+        f"the log directory with id {_text(one)} is missing: {what}. Partitions that are in no"
+        f" other directory stay offline, {missing_count} of them. Bring it back and restart; or, to"
+        f" give up what it held, stop the broker, remove {facts.file_of(one)} and start again"
     )
 
 
@@ -95,21 +95,23 @@ def _text(one: KnownDirectory) -> str:
     return format_topic_id(TopicId(one.directory_id))
 
 
-# -- what is there -----------------------------------------------------------------------------
+# -- scanning ----------------------------------------------------------------------------------
 
 
 def missing_partitions(
     disk: Disk, directories: Iterable[str], image: ClusterImage
 ) -> set[TopicPartition]:
-    """Partitions of the metadata of which no directory surely has the log that counts."""
+    """Partitions of the metadata of which no directory has a log that is certainly the current
+    copy.
+    """
     missing = {one for topic in image.topics.values() for one in topic.names_of_partitions()}
     for directory in directories:
-        missing -= _surely_in(disk, directory)
+        missing -= _complete_partitions_in(disk, directory)
     return missing
 
 
-def _surely_in(disk: Disk, directory: str) -> set[TopicPartition]:
-    """A copy that a move was interrupted with may be the one that does not count."""
+def _complete_partitions_in(disk: Disk, directory: str) -> set[TopicPartition]:
+    """Partitions without an interrupted move: with one, the copy may be the obsolete one."""
     try:
         found = set()
         for name in disk.list_directory(directory):
@@ -118,5 +120,5 @@ def _surely_in(disk: Disk, directory: str) -> set[TopicPartition]:
             if partition is not None and not any(disk.exists(one) for one in marks):
                 found.add(partition)
     except OSError:
-        return set()  # it will be told as failed; what is in it is not there for us
+        return set()  # it will be reported as failed; its partitions are not available
     return found

@@ -1,9 +1,9 @@
 """Where the replicas of new partitions go: over racks first, then over brokers, leaders evenly.
 
-The brokers stand in a ring in which neighbours are in different racks as far as possible. Leaders
-go round the ring; a partition's followers come from the places behind its leader, and from a place
-further with every round, so that the followers of one broker's partitions are spread and its load
-falls on many when it dies.
+The brokers form a ring in which neighbours are in different racks as far as possible. Leaders go
+round the ring; a partition's followers are taken from the positions after its leader, shifted by
+one with every round, so that the followers of one broker's partitions are spread and its load falls
+on many brokers when it dies.
 """
 
 from collections import Counter
@@ -24,7 +24,7 @@ def place(
     replication_factor: int,
     randomness: Randomness,
 ) -> list[Replicas]:
-    """Replicas of each new partition, the first of each an unfenced broker that is to lead it.
+    """The replicas of each new partition; the first is an unfenced broker that will lead it.
 
     A fenced broker gets a replica only where a rack, or the cluster, has no other left.
     """
@@ -63,7 +63,7 @@ def _ring(brokers: Sequence[BrokerImage]) -> list[BrokerImage]:
 
 
 def _behind(ring: list[BrokerImage], leader: int, shift: int) -> list[BrokerImage]:
-    """All but the leader, from `shift` places behind it on."""
+    """All but the leader, starting `shift` positions after it."""
     others = ring[leader + 1 :] + ring[:leader]
     if not others:
         return []
@@ -76,7 +76,7 @@ def _replicas(leader: BrokerImage, behind: list[BrokerImage], replication_factor
     used: Counter[str | None] = Counter([leader.rack])
     left = behind
     while len(chosen) < replication_factor:
-        # The first of equals: `min` keeps the order of the ring.
+        # The first among equals: `min` keeps the order of the ring.
         following = min(left, key=lambda one: (used[one.rack], one.is_fenced))
         chosen.append(following.broker_id)
         used[following.rack] += 1

@@ -1,4 +1,4 @@
-"""The controller's files in one directory, changed so that a crash leaves before or after.
+"""The controller's files in one directory; a crash leaves the state before or after a change.
 
     broker                          which broker of which cluster, and how often it was started
     producer-ids                    the first producer id that was never handed out
@@ -8,8 +8,8 @@
     orders.u9Xb...Q.topic           a topic that exists, with its configuration and partitions
     orders.u9Xb...Q.deleted         a topic that was deleted and whose logs may still be somewhere
 
-Deleting a topic is the rename of the last two: in one step it is gone and noted as gone, so that
-logs which a crash left behind are known for what they are and not taken for somebody's data.
+Deleting a topic renames the second last to the last: in one step the topic is gone and recorded as
+deleted, so that logs which a crash left behind are recognized and not adopted as data.
 """
 
 import errno
@@ -55,7 +55,7 @@ _NAME_LENGTH_MAX: Final = 200
 
 @dataclass(slots=True)
 class Stored:
-    """All that the files say."""
+    """The content of all files."""
 
     state: BrokerState | None = None
     """None before the very first start."""
@@ -67,12 +67,12 @@ class Stored:
 
 
 Content = bytes | Callable[[], bytes]
-"""What a file shall have, or how to make it on the thread that writes."""
+"""The content of a file, or a function that makes it on the writing thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """What one decision changes on disk. Each name is atomic by itself."""
+    """What one decision changes on disk. Each file is changed atomically by itself."""
 
     write: Mapping[str, Content] = field(default_factory=dict)
     rename: Sequence[tuple[str, str]] = ()
@@ -87,7 +87,7 @@ NO_CHANGES: Final = FileChanges()
 
 
 def topic_file(topic: TopicImage, suffix: str = TOPIC) -> str:
-    """The name of its file. Another incarnation of the topic has another."""
+    """The name of a topic's file. A topic that is created again has another."""
     return f"{topic.name[:_NAME_LENGTH_MAX]}.{format_topic_id(topic.topic_id)}{suffix}"
 
 
@@ -101,17 +101,19 @@ def broker_configs_file(name: str) -> str:
 
 
 def directory_file(directory: KnownDirectory) -> str:
-    """The file by which a log directory is known; without it nothing is expected of it."""
+    """The file that records a log directory; without it nothing is expected in that directory."""
     return f"{format_topic_id(TopicId(directory.directory_id))}{DIRECTORY}"
 
 
 class MetadataStore:
-    """Blocking; one caller at a time. After a failure in doubt it refuses until the next start."""
+    """Blocking; one caller at a time. After an ambiguous failure it refuses changes until a
+    restart.
+    """
 
     def __init__(
         self, disk: Disk, directory: str, *, on_full: Callable[[str], None] | None = None
     ) -> None:
-        """`on_full` is called with the directory when there was no room for a change."""
+        """`on_full` is called with the directory when there was no space for a change."""
         self._disk = disk
         self.directory = directory
         self._on_full = on_full
@@ -132,7 +134,7 @@ class MetadataStore:
             raise self.failed(error) from error
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -160,7 +162,7 @@ class MetadataStore:
     def load(self, *, starts: int) -> Stored:
         """All files, epochs as they are at start number `starts`; raises DamagedMetadata.
 
-        All that is damaged is told at once, and nothing is touched.
+        All damaged files are reported at once, and nothing is touched.
         """
         stored = Stored()
         problems: dict[str, str] = {}
@@ -260,12 +262,12 @@ class MetadataStore:
                 self._disk.remove(self._path(name))
             self._disk.sync_directory(self.directory)
         except OSError as error:
-            # Some names may be new and some old, and none of them surely durable: what the next
+            # Some files may be new and some old, and none is known to be durable: what the next
             # start will find is not known, so nothing more may be built on it.
             raise self.failed(error) from error
 
     def _stage(self, contents: Mapping[str, Content]) -> None:
-        """Write the new files beside the old ones, in groups: each holds a descriptor."""
+        """Write the new files beside the old ones, in groups: each holds a file descriptor."""
         names = list(contents)
         for first in range(0, len(names), LOGS_PER_SYNC_MAX):
             with ExitStack() as opened:
@@ -294,7 +296,7 @@ class MetadataStore:
         return self.failed(error)
 
     def failed(self, error: OSError) -> StorageFailed:
-        """Note the failure and say it as the error to raise; the first cause is kept."""
+        """Record the failure and return the error to raise; the first cause is kept."""
         if self.failure is None:
             self.failure = f"{error.strerror or error} ({error.filename or self.directory})"
         return StorageFailed(self.directory, self.failure)
@@ -304,7 +306,7 @@ class MetadataStore:
 
 
 def _find_doubles(stored: Stored, path_of: Callable[[str], str], problems: dict[str, str]) -> None:
-    """One name, or one id, of two topics: no order of ours leads there."""
+    """Report two topics with the same name or id: no sequence of our changes leads there."""
     names: dict[str, TopicImage] = {}
     for topic in stored.topics:
         other = names.setdefault(topic.name, topic)

@@ -1,4 +1,4 @@
-"""Who hears of a change of metadata, before it shows and after."""
+"""Subscribers to changes of the metadata, before and after a change is visible."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,18 +6,18 @@ from millstream.controller.image import ImageChange
 from millstream.runtime.scheduler import StepGenerator
 
 Subscriber = Callable[[ImageChange], StepGenerator[None] | None]
-"""Does what the change asks of it at once, or in steps."""
+"""Handles the change at once, or in steps."""
 
 
 class Subscribers:
-    """All of them hear of every change, also after one failed."""
+    """All of them are notified of every change, also after one failed."""
 
     def __init__(self) -> None:
         self._preparers: list[Subscriber] = []
         self._subscribers: list[Subscriber] = []
 
     def add(self, callback: Subscriber, *, prepare: Subscriber | None = None) -> None:
-        """`prepare` is called before the change shows in the image, `callback` after."""
+        """`prepare` is called before the change is visible in the image, `callback` after."""
         self._subscribers.append(callback)
         if prepare is not None:
             self._preparers.append(prepare)
@@ -32,13 +32,13 @@ class Subscribers:
 def _notify_steps(
     callbacks: Sequence[Subscriber], change: ImageChange
 ) -> StepGenerator[Exception | None]:
-    """The first error, once all have heard."""
+    """Returns the first error, once all are notified."""
     failure: Exception | None = None
     for callback in list(callbacks):
         try:
             steps = callback(change)
             if steps is not None:
                 yield from steps
-        except Exception as error:  # noqa: BLE001 - the others must hear of it; told later
+        except Exception as error:  # noqa: BLE001 - notify the others; reported later
             failure = failure or error
     return failure

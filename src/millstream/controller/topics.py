@@ -1,7 +1,7 @@
-"""Whether topics may be created, grown or reconfigured, and what becomes of them. No I/O.
+"""Checks and plans for creating, growing and configuring topics. No I/O.
 
 Rules and their order are Kafka's, so that a client gets the same error code where several apply.
-One differs: names that collide are also refused within one request.
+One difference: colliding names are also refused within one request.
 """
 
 import re
@@ -39,10 +39,10 @@ from millstream.runtime.randomness import Randomness
 from millstream.runtime.scheduler import StepGenerator, chunked, run_blocking
 
 TOPICS_PER_TURN: Final = 50
-"""Topics checked and placed between two turns of others: a few milliseconds."""
+"""Topics checked and placed per step: a few milliseconds."""
 
 USE_DEFAULT: Final = -1
-"""As a partition count or replication factor: what the broker's configuration says."""
+"""As a partition count or replication factor: use the broker's default."""
 
 INTERNAL_TOPICS: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state"}
@@ -69,9 +69,9 @@ class NewTopic:
     partition_count: int = USE_DEFAULT
     replication_factor: int = USE_DEFAULT
     assignments: Sequence[tuple[int, Sequence[BrokerId]]] = ()
-    """Replicas by partition, given by hand; then both counts above must be -1."""
+    """Manually assigned replicas by partition; then both counts above must be -1."""
     configs: Mapping[str, str | None] = field(default_factory=dict)
-    """A setting without a value is what the wire allows and Kafka refuses."""
+    """A setting without a value is allowed on the wire and refused by Kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class MorePartitions:
     name: str
     total_count: int
     assignments: Sequence[Sequence[BrokerId]] | None = None
-    """Replicas of the new partitions, given by hand."""
+    """Manually assigned replicas of the new partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def check_topic_name(name: str) -> None:
 
 
 def colliding_name(name: str) -> str:
-    """Equal for names that differ only in '.' and '_', which metric names cannot tell apart."""
+    """Equal for names that differ only in '.' and '_', which metric names cannot distinguish."""
     return name.replace(".", "_")
 
 
@@ -130,9 +130,9 @@ def colliding_name(name: str) -> str:
 def plan_creation(
     image: ClusterImage, wanted: Sequence[NewTopic], rules: Rules
 ) -> list[TopicImage | OperatingError]:
-    """The topics as they would be, or why not, in the order asked for.
+    """The planned topics, or why each was refused, in the order of the request.
 
-    Raises TooManyPartitions when the request as a whole asks for too much.
+    Raises TooManyPartitions when the request as a whole is too large.
     """
     return run_blocking(plan_creation_steps(image, wanted, rules))
 
@@ -166,7 +166,7 @@ def _check_request_size(wanted: Sequence[NewTopic], defaults: TopicDefaults) -> 
         count = len(topic.assignments) or topic.partition_count
         total += defaults.partition_count if count == USE_DEFAULT else max(0, count)
     if total > PARTITIONS_PER_REQUEST_MAX:
-        raise TooManyPartitions(asked=total, limit=PARTITIONS_PER_REQUEST_MAX)
+        raise TooManyPartitions(requested=total, limit=PARTITIONS_PER_REQUEST_MAX)
 
 
 def _check_new_name(image: ClusterImage, name: str, taken: Mapping[str, str]) -> None:
@@ -279,7 +279,7 @@ def new_topic_id(randomness: Randomness) -> TopicId:
 def plan_growth(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules
 ) -> list[GrownTopic | OperatingError]:
-    """The topics with their new partitions, or why not; raises TooManyPartitions."""
+    """The topics with their new partitions, or why each was refused; raises TooManyPartitions."""
     return run_blocking(plan_growth_steps(image, wanted, rules))
 
 
@@ -310,7 +310,7 @@ def _check_growth_size(image: ClusterImage, wanted: Sequence[MorePartitions]) ->
         if topic is not None and more.total_count <= PARTITIONS_PER_TOPIC_MAX:
             total += max(0, more.total_count - len(topic.partitions))
     if total > PARTITIONS_PER_REQUEST_MAX:
-        raise TooManyPartitions(asked=total, limit=PARTITIONS_PER_REQUEST_MAX)
+        raise TooManyPartitions(requested=total, limit=PARTITIONS_PER_REQUEST_MAX)
 
 
 def _grown(image: ClusterImage, more: MorePartitions, rules: Rules) -> GrownTopic:

@@ -1,4 +1,4 @@
-"""What a client on one listener is told of brokers and partitions. No I/O, no wire messages."""
+"""How clients on one listener see brokers and partitions. No I/O, no wire messages."""
 
 from collections.abc import Collection
 from typing import Final, NamedTuple
@@ -11,12 +11,12 @@ from millstream.controller.image import (
 from millstream.model.ids import BrokerId
 from millstream.wire.errors import ErrorCode
 
-OPERATIONS_NOT_ASKED: Final = -(2**31)
-"""In place of the authorized operations where the client did not ask for them."""
+OPERATIONS_NOT_REQUESTED: Final = -(2**31)
+"""In place of the authorized operations where the client did not request them."""
 
 TOPIC_OPERATIONS_ALL: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe and alter configs: what everybody may do
-while there is no authorizer."""
+"""Read, write, create, delete, alter, describe, describe and alter configs: what every client may
+do while there is no authorizer."""
 
 CLUSTER_OPERATIONS_ALL: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
@@ -55,10 +55,10 @@ def nodes_on(
 ) -> list[Node]:
     """The brokers that can be reached on the listener, by id.
 
-    A broker that listens on all addresses and advertises none is told as `arrived_at`, the
-    address that the client has just reached it by. In a cluster such a broker (`is_unnamed`) has
-    its machine's name for the others, which may mean nothing to clients: while it is the only
-    broker there is nobody else to tell it, and it too is told as `arrived_at`.
+    A broker that listens on all addresses and advertises none is reported as `arrived_at`, the
+    address that the client has just reached it by. In a cluster such a broker (`is_unnamed`)
+    registers its host name for the others, which clients may not be able to resolve: while it is
+    the only broker, it too is reported as `arrived_at`.
     """
     by_arrival = is_unnamed and len(image.brokers) == 1
     nodes = []
@@ -81,8 +81,8 @@ def controller_on(image: ClusterImage, nodes: Collection[Node]) -> BrokerId:
 class PartitionViews:
     """Makes the views for one request.
 
-    `version` is Metadata's: 0 names only replicas that can be reached and says so with an error,
-    1 to 5 know no error for a missing listener. DescribeTopicPartitions is as the newest.
+    `version` is Metadata's: 0 lists only reachable replicas and reports that with an error, 1 to 5
+    have no error for a missing listener. DescribeTopicPartitions is like the newest.
     """
 
     __slots__ = ("_brokers", "_is_oldest", "_listener_error", "_reachable")
@@ -101,7 +101,7 @@ class PartitionViews:
         )
 
     def of(self, partition: PartitionImage, *, is_log_offline: bool = False) -> PartitionView:
-        """With `is_log_offline` the disk of the leader's log failed: nobody leads."""
+        """With `is_log_offline` the disk of the leader's log failed: there is no leader."""
         reachable = self._reachable
         leader = NO_LEADER if is_log_offline else partition.leader
         offline: list[int] = [

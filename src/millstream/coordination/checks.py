@@ -1,7 +1,7 @@
-"""What is refused before it is sent, alike for every service.
+"""Checks of requests before they are sent, the same for every service.
 
-A server says NoNode to some bad paths, kazoo mends others, and a multi of more than a megabyte
-closes the connection instead of failing.
+A server answers some invalid paths with NoNode, kazoo normalizes others, and a multi of more than a
+megabyte closes the connection instead of failing.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from millstream.coordination.port import (
 
 
 def check_path(path: str, kind: NodeKind = NodeKind.PERSISTENT) -> None:
-    """Raise BadArguments for what is no path; to a sequential one digits are added."""
+    """Raise BadArguments for an invalid path; to a sequential one digits are added."""
     if problem_of(path + "0" if kind.is_sequential else path) is not None:
         raise BadArguments(path)
 

@@ -1,20 +1,20 @@
-"""What can go wrong with the coordination service, as types.
+"""The errors of the coordination service.
 
-The most important one is `ConnectionLost`: it says that nobody knows whether the change was made.
+The most important one is `ConnectionLost`: after it, it is unknown whether the change was made.
 """
 
 from millstream.model.errors import OperatingError
 
 
 class CoordinationError(OperatingError):
-    """Base of everything the coordination service, or the way to it, is the cause of."""
+    """Base of all errors caused by the coordination service or the connection to it."""
 
 
 class ConnectionLost(CoordinationError):
-    """The connection went away before the answer came; the session may still be alive.
+    """The connection was lost before the answer came; the session may still be alive.
 
-    With `is_in_doubt` the request may have been carried out all the same: go on only on proof
-    (owner and version of the node), never by trying again and taking NodeExists for a failure.
+    With `is_in_doubt` the request may still have been carried out: continue only on proof (owner
+    and version of the node), never by retrying and taking NodeExists for a failure.
     """
 
     def __init__(self, reason: str = "connection lost", *, is_in_doubt: bool = True) -> None:
@@ -29,43 +29,43 @@ class SessionLost(CoordinationError):
     """
 
 
-class AnswerRefused(CoordinationError):
-    """Base of what the service itself says no with; nothing was changed."""
+class RequestRefused(CoordinationError):
+    """Base of the service's own refusals; nothing was changed."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         super().__init__(f"{type(self).__name__}: {path}" if path else type(self).__name__)
 
 
-class NoNode(AnswerRefused):
+class NoNode(RequestRefused):
     """The node, or the parent of the one to create, does not exist."""
 
 
-class NodeExists(AnswerRefused):
-    """Somebody was first."""
+class NodeExists(RequestRefused):
+    """The node exists already."""
 
 
-class BadVersion(AnswerRefused):
+class BadVersion(RequestRefused):
     """The node was changed since the version that was given."""
 
 
-class NotEmpty(AnswerRefused):
+class NotEmpty(RequestRefused):
     """The node has children and cannot be deleted."""
 
 
-class NoChildrenForEphemerals(AnswerRefused):
+class NoChildrenForEphemerals(RequestRefused):
     """The parent is ephemeral."""
 
 
-class BadArguments(AnswerRefused):
-    """A path or a flag that the service does not take."""
+class BadArguments(RequestRefused):
+    """A path or a flag that the service does not accept."""
 
 
-class NotAllowed(AnswerRefused):
-    """The node's access list does not let us."""
+class NotAllowed(RequestRefused):
+    """The node's access list denies the request."""
 
 
-class Unexpected(AnswerRefused):
+class Unexpected(RequestRefused):
     """An error code that we have no type for."""
 
     def __init__(self, path: str, reason: str) -> None:
@@ -77,15 +77,15 @@ class Unexpected(AnswerRefused):
 class MultiFailed(CoordinationError):
     """One operation of a multi was refused, so none was carried out."""
 
-    def __init__(self, *, index: int, cause: AnswerRefused) -> None:
+    def __init__(self, *, index: int, cause: RequestRefused) -> None:
         self.index, self.cause = index, cause
         super().__init__(f"operation {index} of a multi: {cause}")
 
 
 class MultiUnproved(CoordinationError):
-    """The answer to a multi was lost, and what is there does not tell whether it was carried out.
+    """The answer to a multi was lost, and the nodes do not show whether it was carried out.
 
-    Only where others change the same nodes without a common fence: read, and decide anew.
+    Only where other clients change the same nodes without a common fence: read, and decide again.
     """
 
 

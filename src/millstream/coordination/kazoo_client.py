@@ -1,9 +1,9 @@
-"""kazoo's client, bent to the port's rules.
+"""kazoo's client, adapted to the port's rules.
 
-kazoo gives answers, watches and states to three threads, which loses their order, keeps requests
-made while it is not connected for later, opens a new session when the old one expired, and
-believes any length that the other side sends. Here everything goes to the event loop in the order
-of the wire, requests without a connection fail, one client is one session, and lengths are bounded.
+kazoo hands answers, watches and states to three threads, which loses their order, queues requests
+made while it is not connected, opens a new session when the old one expired, and accepts any length
+that the server sends. Here everything goes to the event loop in the order of the wire, requests
+without a connection fail, one client is one session, and lengths are bounded.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
-from millstream.coordination.kazoo_logs import FewLines
+from millstream.coordination.kazoo_logs import RateLimitFilter
 from millstream.model.limits import MIB
 
 ANSWER_BYTES_MAX: Final = 64 * MIB
@@ -30,30 +30,30 @@ RETRY_MAX_S: Final = 1.0
 """Between two rounds through the servers: a session of six seconds must get several chances."""
 
 CONNECT_SHARE: Final = 3
-"""A server that does not answer gets this part of the session's time, shared by all servers:
-the others must still have their turn before the session expires."""
+"""The fraction of the session timeout for connecting, shared by all servers: when one does not
+answer, the others must still be tried before the session expires."""
 
 log = logging.getLogger("millstream.coordination.kazoo")
-log.addFilter(FewLines(log))
+log.addFilter(RateLimitFilter(log))
 
 
 class NotSent(ConnectionLoss):  # type: ignore[misc] # kazoo has no types
-    """There was no connection, so the request never left."""
+    """There was no connection, so the request was never sent."""
 
 
 class _LoopQueue:
-    """Where kazoo puts what is to be called."""
+    """The queue for kazoo's callbacks: calls them on the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def put(self, work: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+        with suppress(RuntimeError):  # the loop was closed, and no caller waits any more
             self._loop.call_soon_threadsafe(work)
 
 
 class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
-    """Everything that kazoo's thread has to say is said on the loop, in the same order."""
+    """Runs all callbacks of kazoo's thread on the loop, in the same order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, connect_timeout_s: float) -> None:
         super().__init__()
@@ -65,19 +65,19 @@ class LoopHandler(SequentialThreadingHandler):  # type: ignore[misc]
         return True  # otherwise kazoo's thread would make the calls itself
 
     def start(self) -> None:
-        """No threads of its own."""
+        """It has no threads of its own."""
 
     def stop(self) -> None:
         """Nothing to wait for."""
 
     def create_connection(self, *arguments: Any, **options: Any) -> Any:
-        asked_s = options.get("timeout") or self._connect_timeout_s
-        options["timeout"] = min(self._connect_timeout_s, asked_s)
+        requested_s = options.get("timeout") or self._connect_timeout_s
+        options["timeout"] = min(self._connect_timeout_s, requested_s)
         return super().create_connection(*arguments, **options)
 
 
 class _BoundedConnection(ConnectionHandler):  # type: ignore[misc]
-    """Refuses lengths that no server sends, and remembers the time-out that was granted."""
+    """Refuses lengths that no server sends, and records the granted timeout."""
 
     granted_ms = 0
 
@@ -144,14 +144,15 @@ class SessionClient(KazooClient):  # type: ignore[misc]
         self._connection._write_sock.send(b"\0")  # noqa: SLF001 - as kazoo's own `stop` does
 
     def _call(self, request: Any, async_object: Any) -> Any:
-        """Queue a request only for the connection there is.
+        """Queue a request only for the current connection.
 
-        kazoo would send it whenever there is one again, long after its caller has been told that
-        nobody knows what became of it.
+        kazoo would send it whenever it is connected again, long after its caller was told that the
+        outcome is unknown.
         """
         result = super()._call(request, async_object)
         if self._state == KeeperState.CONNECTING:
-            # Gone since, or before: either the drop has failed it, or it is still in the queue.
+            # The connection is gone: either its loss has failed the request, or it is still in the
+            # queue.
             try:
                 self._queue.remove((request, async_object))
             except ValueError:

@@ -1,19 +1,19 @@
-"""kazoo's own log lines, made few.
+"""Rate-limits kazoo's own log lines.
 
-kazoo tells every step of every attempt to connect: several lines a second from each broker for as
-long as no server answers. Whether the service is away or back is told by who holds the session;
-of kazoo's lines a warning now and then is left, for the reason in it.
+kazoo logs every step of every attempt to connect: several lines a second from each broker for as
+long as no server answers. The holder of the session logs whether the service is reachable; of
+kazoo's lines an occasional warning is kept, for the reason in it.
 """
 
 import logging
 from typing import Final
 
 WARNING_INTERVAL_S: Final = 10.0
-"""Between two warnings of kazoo."""
+"""The time between two warnings of kazoo."""
 
 
-class FewLines(logging.Filter):
-    """Everything below an error is for debugging, but for one warning in each interval."""
+class RateLimitFilter(logging.Filter):
+    """Lowers everything below ERROR to DEBUG, except one warning in each interval."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class FewLines(logging.Filter):
         self._warned_s = float("-inf")
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written; it may become one for debugging."""
+        """Whether the line is written; its level may be lowered to DEBUG."""
         if record.levelno >= logging.ERROR or self._is_due(record):
             return True
         record.levelno = min(record.levelno, logging.DEBUG)

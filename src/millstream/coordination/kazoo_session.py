@@ -3,11 +3,11 @@
 The rules, and where they come from:
 - kazoo's thread pings whatever the event loop does, so a thread of ours closes the session when
   the loop hangs (see `watchdog.py`).
-- Suspended is not lost: only the service says that a session is gone. `state` shows the loss at
-  once, from whichever thread it was noticed.
+- Suspended is not lost: only the service decides that a session is gone. `state` shows the loss at
+  once, whichever thread noticed it.
 - Everything that blocks in kazoo is done by that thread of ours, never on the loop and never in
   one of kazoo's callbacks.
-- A connection that goes away takes all watches with it: each is called with DROPPED.
+- A lost connection drops all watches: each is called with DROPPED.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ from millstream.runtime.fatal import guard_thread
 T = TypeVar("T")
 
 HANG_SHARE: Final = 3
-"""The loop may be silent for this part of the session's time-out."""
+"""The loop may be silent for this fraction of the session timeout."""
 
 CLOSE_TIMEOUT_S: Final = 5.0
 """How long `close` waits; a thread that takes longer ends by itself."""
 
-_ERRORS: Final[dict[type, type[errors.AnswerRefused]]] = {
+_ERRORS: Final[dict[type, type[errors.RequestRefused]]] = {
     kazoo_errors.NoNodeError: errors.NoNode,
     kazoo_errors.NodeExistsError: errors.NodeExists,
     kazoo_errors.BadVersionError: errors.BadVersion,
@@ -82,7 +82,7 @@ class KazooCoordination:
         return await self._connect(self._servers, timeout_ms, wait_s)
 
     async def _make_root(self, timeout_ms: int, wait_s: float) -> None:
-        """The node under which everything is to be, as Kafka makes it."""
+        """Create the chroot node, as Kafka does."""
         servers, _, root = self._servers.partition("/")
         session = await self._connect(servers, timeout_ms, wait_s)
         try:
@@ -110,7 +110,7 @@ class KazooCoordination:
 
 
 class KazooSession:
-    """One session. All methods are called on the loop that made it."""
+    """One session. All methods are called on the loop that created it."""
 
     def __init__(self, servers: str, clock: Clock, *, timeout_ms: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class KazooSession:
         self.timeout_ms = timeout_ms
         self._state = SessionState.SUSPENDED
         self._loss: str | None = None
-        """Why the session is gone; set by whichever thread learns it first."""
+        """Why the session is gone; set by whichever thread notices it first."""
         self._listeners: list[port.StateListener] = []
         self._changed = asyncio.Event()
         self._wants_end = threading.Event()
@@ -131,7 +131,7 @@ class KazooSession:
         self._client = SessionClient(servers, handler, timeout_ms=timeout_ms)
         self._client.add_listener(self._on_kazoo_state)
         self._renew_stamp()
-        work = guard_thread(self._watch_over)
+        work = guard_thread(self._run_thread)
         self._thread = threading.Thread(target=work, name="coordination session", daemon=True)
         self._thread.start()
 
@@ -168,7 +168,7 @@ class KazooSession:
         self, path: str, data: bytes = b"", *, kind: NodeKind = NodeKind.PERSISTENT
     ) -> Created:
         check_path(path, kind)
-        made, stat = await self._ask(
+        made, stat = await self._request(
             path,
             lambda: self._client.create_async(
                 path,
@@ -183,19 +183,19 @@ class KazooSession:
     async def exists(self, path: str, *, watch: Watcher | None = None) -> NodeStat | None:
         check_path(path)
         watcher = _kazoo_watcher(path, watch)
-        stat = await self._ask(path, lambda: self._client.exists_async(path, watch=watcher))
+        stat = await self._request(path, lambda: self._client.exists_async(path, watch=watcher))
         return None if stat is None else NodeStat(*stat)
 
     async def get(self, path: str, *, watch: Watcher | None = None) -> NodeData:
         check_path(path)
         watcher = _kazoo_watcher(path, watch)
-        data, stat = await self._ask(path, lambda: self._client.get_async(path, watch=watcher))
+        data, stat = await self._request(path, lambda: self._client.get_async(path, watch=watcher))
         return NodeData(data or b"", NodeStat(*stat))
 
     async def children(self, path: str, *, watch: Watcher | None = None) -> NodeChildren:
         check_path(path)
         watcher = _kazoo_watcher(path, watch)
-        names, stat = await self._ask(
+        names, stat = await self._request(
             path,
             lambda: self._client.get_children_async(path, watch=watcher, include_data=True),
         )
@@ -203,19 +203,21 @@ class KazooSession:
 
     async def set(self, path: str, data: bytes, *, version: int) -> NodeStat:
         check_path(path)
-        stat = await self._ask(path, lambda: self._client.set_async(path, data, version=version))
+        stat = await self._request(
+            path, lambda: self._client.set_async(path, data, version=version)
+        )
         return NodeStat(*stat)
 
     async def delete(self, path: str, *, version: int) -> None:
         check_path(path)
-        await self._ask(path, lambda: self._client.delete_async(path, version=version))
+        await self._request(path, lambda: self._client.delete_async(path, version=version))
 
     async def multi(self, operations: Sequence[port.Operation]) -> list[port.MultiResult]:
         check_multi(operations)
         transaction = self._client.transaction()
         for operation in operations:
             _add_operation(transaction, operation)
-        results = await self._ask("", transaction.commit_async)
+        results = await self._request("", transaction.commit_async)
         for index, result in enumerate(results):
             if isinstance(result, Exception) and not isinstance(result, _HARMLESS_IN_MULTI):
                 cause = _refusal(result, operations[index].path)
@@ -224,10 +226,10 @@ class KazooSession:
 
     async def sync(self, path: str) -> None:
         check_path(path)
-        await self._ask(path, lambda: self._client.sync_async(path))
+        await self._request(path, lambda: self._client.sync_async(path))
 
-    async def _ask(self, path: str, start: Callable[[], Any]) -> Any:
-        """What kazoo's asynchronous call gives. Its callback comes on the loop."""
+    async def _request(self, path: str, start: Callable[[], Any]) -> Any:
+        """Await the result of kazoo's asynchronous call. Its callback runs on the loop."""
         if self._loss is not None:
             raise errors.SessionLost(self._loss)
         if self._state is not SessionState.CONNECTED:
@@ -236,7 +238,7 @@ class KazooSession:
 
         def done(result: Any) -> None:
             if answer.done():
-                return  # nobody waits any more
+                return  # the caller no longer waits
             if result.exception is None:
                 answer.set_result(result.value)
             else:
@@ -259,7 +261,7 @@ class KazooSession:
     # -- states -----------------------------------------------------------------------------
 
     def _on_kazoo_state(self, state: str) -> None:
-        """In kazoo's thread, which must not wait for anything."""
+        """Runs in kazoo's thread, which must not be blocked."""
         if state == KazooState.CONNECTED:
             session_id = SessionId(self._client.current_session_id)
             self._post(self._connected, session_id, self._client.granted_ms)
@@ -280,7 +282,7 @@ class KazooSession:
             self._change(SessionState.SUSPENDED)
 
     def _note_loss(self, reason: str) -> None:
-        """From any thread: the state is LOST from here on, whoever asks."""
+        """Callable from any thread: the state is LOST from here on."""
         if self._loss is None:
             self._loss = reason
         self._client.abandon()
@@ -299,7 +301,7 @@ class KazooSession:
         for listener in list(self._listeners):
             try:
                 listener(state)
-            except Exception as error:  # noqa: BLE001 - told, and the others hear of it all the same
+            except Exception as error:  # noqa: BLE001 - reported; the others are notified
                 message = "a listener for session states failed"
                 self._loop.call_exception_handler({"message": message, "exception": error})
 
@@ -319,8 +321,8 @@ class KazooSession:
     def _hang_limit_s(self) -> float:
         return self.timeout_ms / 1000 / HANG_SHARE
 
-    def _watch_over(self) -> None:
-        """The session's own thread: all that blocks in kazoo, and the watchdog."""
+    def _run_thread(self) -> None:
+        """The session's own thread: everything that blocks in kazoo, and the watchdog."""
         self._client.start_async()
         watchdog = LoopWatchdog(now_s=self._clock.monotonic_s())
         while not self._wants_end.wait(interval_s(self._hang_limit_s)):
@@ -336,10 +338,10 @@ class KazooSession:
 
 
 def _kazoo_watcher(path: str, watch: Watcher | None) -> Callable[[Any], None] | None:
-    return None if watch is None else partial(_tell, path, watch)
+    return None if watch is None else partial(_notify, path, watch)
 
 
-def _tell(path: str, watch: Watcher, event: Any) -> None:
+def _notify(path: str, watch: Watcher, event: Any) -> None:
     watch(WatchEvent(_KINDS.get(event.type, WatchKind.DROPPED), path))
 
 
@@ -361,6 +363,6 @@ def _multi_result(result: Any) -> port.MultiResult:
     return NodeStat(*result) if isinstance(result, tuple) else None
 
 
-def _refusal(error: Exception, path: str) -> errors.AnswerRefused:
+def _refusal(error: Exception, path: str) -> errors.RequestRefused:
     kind = _ERRORS.get(type(error))
     return kind(path) if kind is not None else errors.Unexpected(path, type(error).__name__)

@@ -6,7 +6,7 @@ ROOT: Final = "/"
 
 
 def problem_of(path: str) -> str | None:
-    """Why this is no path of a node; None when it is one."""
+    """Why this is not a valid path of a node; None if it is."""
     if not path.startswith("/"):
         return "does not start with /"
     if path == ROOT:
@@ -18,8 +18,8 @@ def problem_of(path: str) -> str | None:
             return "has an empty name"
         if name in (".", ".."):
             return "is relative"
-        is_plain = name.isascii() and name.isprintable()
-        if not is_plain and any(map(_is_forbidden, name)):
+        is_printable_ascii = name.isascii() and name.isprintable()
+        if not is_printable_ascii and any(map(_is_forbidden, name)):
             return "has a character that is not allowed"
     return None
 
@@ -37,7 +37,7 @@ def _is_forbidden(character: str) -> bool:
 
 
 def parent_of(path: str) -> str:
-    """The parent's path; of the root the root."""
+    """The parent's path; the root is its own parent."""
     return path.rpartition("/")[0] or ROOT
 
 

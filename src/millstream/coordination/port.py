@@ -1,10 +1,10 @@
-"""The port: what a broker may ask of the coordination service, whichever it is.
+"""The port: what a broker uses of the coordination service, the keeper or ZooKeeper.
 
-One `Session` is one session of the service. It does not come back after it was lost, as kazoo's
-client does: code that acts for a session can never act for its successor by mistake.
+One `Session` is one session of the service. Unlike kazoo's client it does not reopen after it was
+lost: code that acts for a session can never act for its successor by mistake.
 
-Everything happens on the event loop that opened the session, in the order in which the service
-said it: a watch is called before the answer to a read that saw the change.
+Everything happens on the event loop that opened the session, in the order in which the service sent
+it: a watch is called before the answer to a read that saw the change.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,18 +23,18 @@ MULTI_BYTES_MAX: Final = 512 * 1024
 
 
 class SessionState(Enum):
-    """What is known of the session; LOST is final."""
+    """The state of a session; LOST is final."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
-    """No connection. The session may be alive or gone, only the service knows: keep serving what
-    is led, change nothing (I-18)."""
+    """No connection. The session may be alive or expired, only the service knows: keep serving led
+    partitions, change nothing (I-18)."""
     LOST = "lost"
-    """The session is gone, and with it everything that hangs on its ephemeral nodes."""
+    """The session is gone, and with it its ephemeral nodes and what depends on them."""
 
 
 class NodeKind(Enum):
-    """What becomes of a node, and of its name."""
+    """The lifetime of a node, and whether its name gets a number."""
 
     PERSISTENT = 0
     EPHEMERAL = 1
@@ -53,7 +53,7 @@ class NodeKind(Enum):
 
 
 class NodeStat(NamedTuple):
-    """What the service knows of a node beside its data, in the order of the wire."""
+    """A node's metadata, in the order of the wire."""
 
     czxid: Zxid
     mzxid: Zxid
@@ -101,7 +101,7 @@ class WatchKind(Enum):
     CHANGED = 3
     CHILDREN = 4
     DROPPED = -1
-    """The connection went away and the watch with it: read again and watch again."""
+    """The connection was lost and the watch with it: read again and watch again."""
 
 
 class WatchEvent(NamedTuple):
@@ -171,7 +171,7 @@ class Session(Protocol):
 
     @property
     def state(self) -> SessionState:
-        """LOST shows here before any listener was called: ask right before acting."""
+        """Becomes LOST before any listener is called: check it right before acting."""
 
     def add_listener(self, listener: StateListener) -> None:
         """Call it with every state from now on."""
@@ -185,7 +185,7 @@ class Session(Protocol):
         """Raises NodeExists, NoNode without the parent, NoChildrenForEphemerals."""
 
     async def exists(self, path: str, *, watch: Watcher | None = None) -> NodeStat | None:
-        """The stat, or None; the watch also waits for a node that is not there."""
+        """The stat, or None; the watch also waits for a node that does not exist yet."""
 
     async def get(self, path: str, *, watch: Watcher | None = None) -> NodeData:
         """Raises NoNode, and then nothing is watched."""
@@ -213,4 +213,4 @@ class Coordination(Protocol):
     """Opens sessions."""
 
     async def connect(self, *, timeout_ms: int, wait_s: float) -> Session:
-        """A new session, asked to live `timeout_ms` without a word; raises CannotConnect."""
+        """Open a session that expires after `timeout_ms` without a ping; raises CannotConnect."""

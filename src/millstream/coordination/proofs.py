@@ -1,8 +1,8 @@
-"""Writes that are tried again after a lost connection, and end on proof only.
+"""Writes that are retried after a lost connection, and end only on proof of their outcome.
 
-A request whose answer was lost may have been carried out. Trying again blindly would take one's
-own success for somebody else's; giving up would leave a node nobody knows of. What is there
-afterwards tells: whose session owns the node, or which version and data it has.
+A request whose answer was lost may have been carried out. A blind retry would take our own success
+for another client's; giving up would leave an unknown node behind. The node's state afterwards is
+the proof: the session that owns it, or its version and data.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ from millstream.model.invariant import invariant
 async def create_with_proof(
     session: Session, path: str, data: bytes = b"", *, kind: NodeKind = NodeKind.PERSISTENT
 ) -> Created:
-    """Create the node, or raise NodeExists when somebody else has; raises SessionLost.
+    """Create the node, or raise NodeExists when another client has; raises SessionLost.
 
-    An ephemeral node of our session is ours. A persistent one counts as ours when the answer to
+    An ephemeral node of our session is ours. A persistent one is treated as ours when the answer to
     our own attempt was lost and it has our data, unchanged: then it makes no difference.
     """
-    invariant(not kind.is_sequential, "a sequential node has no name to look for", path=path)
+    invariant(not kind.is_sequential, "a sequential node has no known name", path=path)
     is_in_doubt = False
     while True:
         try:
@@ -57,7 +57,7 @@ async def create_with_proof(
 
 
 async def _ours(session: Session, path: str, data: bytes, kind: NodeKind) -> Created | None:
-    found = await read_surely(session, path)
+    found = await read_latest(session, path)
     if found is None:
         return None
     if kind.is_ephemeral:
@@ -67,13 +67,13 @@ async def _ours(session: Session, path: str, data: bytes, kind: NodeKind) -> Cre
     return Created(path, found.stat) if is_ours else None
 
 
-async def set_surely(session: Session, path: str, data: bytes, *, version: int) -> NodeStat:
-    """Change the node from `version` to the next, or raise BadVersion when somebody else has.
+async def set_with_proof(session: Session, path: str, data: bytes, *, version: int) -> NodeStat:
+    """Change the node from `version` to the next, or raise BadVersion when another client has.
 
-    The version makes a second attempt harmless. If the node is one version further and has our
-    data after a lost answer, that was us (or somebody who wrote the same, which is as good).
+    The version makes a second attempt harmless. If the node is one version further and has our data
+    after a lost answer, that was our write (or an equal one, which is as good).
     """
-    invariant(version != ANY_VERSION, "without a version nothing can be proved", path=path)
+    invariant(version != ANY_VERSION, "a set without a version cannot be proved", path=path)
     is_in_doubt = False
     while True:
         try:
@@ -84,14 +84,14 @@ async def set_surely(session: Session, path: str, data: bytes, *, version: int) 
         except BadVersion:
             if not is_in_doubt:
                 raise
-            found = await read_surely(session, path)
+            found = await read_latest(session, path)
             if found is None or found.data != data or found.stat.version != version + 1:
                 raise
             return found.stat
 
 
-async def delete_surely(session: Session, path: str, *, version: int) -> None:
-    """Delete the node; that it is gone after a lost answer is the proof."""
+async def delete_with_proof(session: Session, path: str, *, version: int) -> None:
+    """Delete the node; after a lost answer its absence is the proof."""
     is_in_doubt = False
     while True:
         try:
@@ -107,8 +107,8 @@ async def delete_surely(session: Session, path: str, *, version: int) -> None:
             return
 
 
-async def read_surely(session: Session, path: str) -> NodeData | None:
-    """As new as everything committed before, asked until there is an answer; None if absent."""
+async def read_latest(session: Session, path: str) -> NodeData | None:
+    """Read the node after a `sync`, retried until there is an answer; None if it does not exist."""
     while True:
         try:
             await session.sync(path)
@@ -123,18 +123,19 @@ async def read_surely(session: Session, path: str) -> NodeData | None:
 
 
 async def multi_with_proof(session: Session, operations: Sequence[Operation]) -> list[MultiResult]:
-    """All of them or none, tried again after a lost connection; raises MultiFailed, SessionLost.
+    """All of them or none, retried after a lost connection; raises MultiFailed, SessionLost.
 
     A second attempt is harmless: a change names the version it is based on, so a multi that was
-    carried out is refused when it comes again. Then what is there decides. Nodes that all
-    look as the multi leaves them, changed by one and the same transaction, are our own half of
-    the race: the answer is made up from them.
+    carried out is refused when it is sent again. Then the nodes decide. If all are as the multi
+    leaves them, changed by one and the same transaction, it was carried out: the results are
+    derived from the nodes.
 
-    A multi that begins with a `Check` is fenced, and who fails the check is told MultiFailed with
-    index 0 whatever became of an attempt before: somebody else is in charge, and knows. While the
-    check holds nobody else has changed what the multi changes, so there is always proof. Without
-    one there may be none, because somebody went on from what we did or did not do: MultiUnproved.
-    Only behind such a check may a `Set` do without a version: to make it twice is to make it once.
+    A multi that begins with a `Check` is fenced, and a failed check raises MultiFailed with index 0
+    whatever the outcome of an earlier attempt: another client is in charge and finds what was
+    written. While the check holds no other client has changed what the multi changes, so there is
+    always proof. Without one there may be none, because another client went on from what we did or
+    did not do: MultiUnproved. Only behind such a check may a `Set` omit the version: it is
+    idempotent.
     """
     effects = _effects(operations)
     is_in_doubt = False
@@ -152,7 +153,7 @@ async def multi_with_proof(session: Session, operations: Sequence[Operation]) ->
 
 
 def _effects(operations: Sequence[Operation]) -> dict[str, Operation]:
-    """What each node comes to: of several operations on one node the last one shows."""
+    """The last operation on each node, which determines its final state."""
     effects: dict[str, Operation] = {}
     is_fenced = bool(operations) and isinstance(operations[0], Check)
     for one in operations:
@@ -161,7 +162,7 @@ def _effects(operations: Sequence[Operation]) -> dict[str, Operation]:
         is_repeatable = isinstance(one, Set) and one.version == ANY_VERSION and not is_fenced
         is_nameless = isinstance(one, Create) and one.kind.is_sequential
         is_provable = not is_repeatable and not is_nameless
-        invariant(is_provable, "nothing could be proved of this operation", path=one.path)
+        invariant(is_provable, "this operation cannot be proved", path=one.path)
         effects[one.path] = one
     return effects
 
@@ -174,15 +175,15 @@ async def _prove(
 ) -> list[MultiResult]:
     """The results, if the multi was carried out when its answer was lost."""
     paths = list(effects)
-    found = await asyncio.gather(*(read_surely(session, path) for path in paths))
+    found = await asyncio.gather(*(read_latest(session, path) for path in paths))
     nodes = dict(zip(paths, found, strict=True))
     changed_at = {_changed_at(one, nodes[path]) for path, one in effects.items()} - {None}
     is_ours = all(_is_done(one, nodes[path], session) for path, one in effects.items())
     if is_ours and len(changed_at) <= 1:
         return [_result(one, nodes) for one in operations]
     if isinstance(operations[0], Check):
-        raise refused  # nobody else can have gone on from it: it was not carried out
-    raise MultiUnproved(f"somebody else may have gone on: {refused}")
+        raise refused  # no other client can have changed it: it was not carried out
+    raise MultiUnproved(f"another client may have changed the nodes since: {refused}")
 
 
 def _is_done(effect: Operation, found: NodeData | None, session: Session) -> bool:

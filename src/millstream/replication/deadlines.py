@@ -1,8 +1,8 @@
 """One timer for everything that waits with a time limit.
 
-A timer per delayed fetch would cost more than the fetch, and most end early because data comes.
+A timer per delayed fetch would cost more than the fetch, and most end early because data arrives.
 Operations stay in a heap until their time; those that ended meanwhile are skipped, and swept out
-when they are the most of it.
+when they are most of the heap.
 """
 
 from heapq import heapify, heappop, heappush
@@ -13,32 +13,33 @@ from millstream.runtime.timers import Timers
 SWEEP_COUNT_MIN: Final = 256
 """Ended operations that may lie in the heap before a sweep is worth its time."""
 
-LOOK_AGAIN_S: Final = 5.0
-"""How long an operation of a connection that is gone may stay: a client may ask to wait for days,
-disconnect, and come again with the same, and each would be kept until its time (I-37)."""
+RECHECK_INTERVAL_S: Final = 5.0
+"""How long an operation of a closed connection may stay: a client may ask to wait for days,
+disconnect, and reconnect with the same request, and each would be kept until its deadline
+(I-37)."""
 
 
 EARLY_S: Final = 0.0005
-"""What is due so soon counts as due: clocks are rounded, and a timer that fires a hair early would
-be set again for no time at all, for ever where time stands still meanwhile."""
+"""What is due this soon is treated as due: clocks are rounded, and a timer that fires slightly
+early would be set again with no delay, forever on a clock that stands still meanwhile."""
 
 
 class Operation(Protocol):
-    """Something that waits."""
+    """Something that waits with a deadline."""
 
     def is_over(self) -> bool:
-        """Nothing more to do: it was answered, or whoever asked is gone (then it lets go)."""
+        """Whether it has been answered, or its client is gone (then it releases what it holds)."""
 
     def expire(self) -> None:
-        """Its time is up."""
+        """The deadline has passed."""
 
 
 _Entry = tuple[float, int, float, Operation]
-"""When to look, a number that keeps entries comparable, the deadline, the operation."""
+"""When to check it, a number that keeps entries comparable, the deadline, the operation."""
 
 
 class Deadlines:
-    """All waiting operations of a broker, by the time they end."""
+    """All waiting operations of a broker, ordered by their deadlines."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
@@ -67,7 +68,7 @@ class Deadlines:
             self._over_count = 0
 
     def close(self) -> None:
-        """Let go of everything without a word."""
+        """Drop everything silently."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -75,8 +76,8 @@ class Deadlines:
 
     def _push(self, operation: Operation, now_s: float, deadline_s: float) -> None:
         self._number += 1
-        look_s = min(deadline_s, now_s + LOOK_AGAIN_S)
-        heappush(self._heap, (look_s, self._number, deadline_s, operation))
+        check_s = min(deadline_s, now_s + RECHECK_INTERVAL_S)
+        heappush(self._heap, (check_s, self._number, deadline_s, operation))
 
     def _arm(self, now_s: float) -> None:
         if self._timer is not None:
@@ -98,7 +99,8 @@ class Deadlines:
             else:
                 self._push(operation, now_s, deadline_s)
         for operation in due:
-            # One may end another: a follower's answer moves the high watermark (I-36).
+            # Expiring one may complete another: a follower's answer moves the high watermark
+            # (I-36).
             if not operation.is_over():
                 operation.expire()
         if self._heap and self._timer is None:

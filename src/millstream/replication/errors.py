@@ -5,7 +5,7 @@ from millstream.model.ids import BrokerId, LeaderEpoch, TopicPartition
 
 
 class UnknownLeaderEpoch(OperatingError):
-    """A request of a newer leader epoch than ours: this broker has not heard of it yet (I-15)."""
+    """The request names a newer leader epoch than ours: this broker does not have it yet (I-15)."""
 
     def __init__(self, *, ours: LeaderEpoch, theirs: LeaderEpoch) -> None:
         self.ours, self.theirs = ours, theirs
@@ -13,7 +13,7 @@ class UnknownLeaderEpoch(OperatingError):
 
 
 class NotLeader(OperatingError):
-    """The partition exists and another broker leads it."""
+    """The partition exists but another broker leads it."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -21,7 +21,7 @@ class NotLeader(OperatingError):
 
 
 class UnknownReplica(OperatingError):
-    """A follower's fetch from a broker that is no replica of the partition."""
+    """A follower fetch from a broker that is not a replica of the partition."""
 
     def __init__(self, partition: TopicPartition, replica_id: BrokerId) -> None:
         self.partition, self.replica_id = partition, replica_id
@@ -29,15 +29,15 @@ class UnknownReplica(OperatingError):
 
 
 class NotEnoughReplicas(OperatingError):
-    """Fewer replicas are in sync than `min.insync.replicas` asks for; nothing was written."""
+    """Fewer replicas are in sync than `min.insync.replicas` requires; nothing was written."""
 
-    def __init__(self, partition: TopicPartition, *, in_sync: int, wanted: int) -> None:
-        self.partition, self.in_sync, self.wanted = partition, in_sync, wanted
-        super().__init__(f"{partition} has {in_sync} replicas in sync and needs {wanted}")
+    def __init__(self, partition: TopicPartition, *, in_sync: int, required: int) -> None:
+        self.partition, self.in_sync, self.required = partition, in_sync, required
+        super().__init__(f"{partition} has {in_sync} replicas in sync and needs {required}")
 
 
 class ReplicationTimedOut(OperatingError):
-    """The records are in the leader's log, and its time ran out before the rest was done."""
+    """The records are in the leader's log, but were not replicated before the request timed out."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -45,11 +45,11 @@ class ReplicationTimedOut(OperatingError):
 
 
 class NotEnoughReplicasAfterAppend(NotEnoughReplicas):
-    """The same, found out when the records were in the leader's log: they may yet count."""
+    """The same, found when the records were in the leader's log: they may still be committed."""
 
 
 class ProposalRefused(OperatingError):
-    """The controller has looked at a change of the in-sync replicas, and surely not made it."""
+    """The controller rejected a change of the in-sync replicas; it was definitely not made."""
 
 
 class OffsetNotAvailable(OperatingError):

@@ -1,8 +1,8 @@
-"""What one leader is asked for, request by request. Pure: no clock, nothing waits.
+"""What to fetch from one leader, request by request. Pure: no clock, nothing waits.
 
-One fetch session with it (KIP-227): a request names only partitions whose place changed, and those
-that are left out for a while. So one partition in trouble does not disturb the others, and a
-thousand quiet ones cost nothing.
+One fetch session with it (KIP-227): a request names only partitions whose fetch position changed,
+and those that are left out for a while. So one failing partition does not disturb the others, and a
+thousand idle ones cost nothing.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from millstream.model.invariant import invariant
 from millstream.replication.fetch_wire import FetchAnswer, FollowedKey
-from millstream.replication.follower import Asked, Follower, Next
+from millstream.replication.follower import FetchPosition, Follower, Next
 from millstream.replication.throttle import ReplicaThrottle
 from millstream.wire.errors import ErrorCode
 
@@ -19,7 +19,7 @@ FIRST_REQUEST: Final = 0
 _EPOCH_MAX: Final = 2**31 - 1
 
 BACK_OFF_FIRST_S: Final = 0.02
-"""Most trouble is metadata that reached one broker before the other."""
+"""Most failures are metadata that reached one broker before the other."""
 FOREVER_S: Final = float("inf")
 
 _SESSION_ERRORS: Final = frozenset(
@@ -36,29 +36,29 @@ class FetchNeed(NamedTuple):
 
     session: tuple[int, int]
     """Id and epoch."""
-    asked: list[tuple[FollowedKey, Asked]]
+    positions: list[tuple[FollowedKey, FetchPosition]]
     forgotten: list[FollowedKey]
 
 
 def key_of(follower: Follower) -> FollowedKey:
-    """As requests and answers name it."""
+    """The key of the partition in requests and responses."""
     return follower.topic_id.bytes, follower.partition.partition
 
 
 class FetchPlan:
-    """The partitions that are followed from one leader. `request`, then `answered`, in turns."""
+    """The partitions that are followed from one leader. `request` and `answered` alternate."""
 
     def __init__(self, throttle: ReplicaThrottle | None = None) -> None:
         self._throttle = throttle or ReplicaThrottle()
         self._followers: dict[FollowedKey, Follower] = {}
         self._session_id = NO_SESSION
         self._session_epoch = FIRST_REQUEST
-        self._known: dict[FollowedKey, Asked] = {}
-        """What the leader believes to be asked for: of the request under way, if there is one."""
+        self._known: dict[FollowedKey, FetchPosition] = {}
+        """The positions that the leader has in its session, including the request under way."""
         self._changed: dict[FollowedKey, None] = {}
-        """Partitions to look at for the next request."""
+        """Partitions to check for the next request."""
         self._resting: dict[FollowedKey, float] = {}
-        """Partitions that are left out, and until when."""
+        """Partitions that are left out of requests, and until when."""
         self._flushing: dict[FollowedKey, None] = {}
         self._failures: dict[FollowedKey, int] = {}
 
@@ -71,7 +71,7 @@ class FetchPlan:
     # -- partitions ------------------------------------------------------------------------
 
     def add(self, follower: Follower) -> None:
-        """Follow it from now on; also after its state changed."""
+        """Follow the partition from now on; call it also after its state changed."""
         key = key_of(follower)
         self._followers[key] = follower
         self._failures.pop(key, None)
@@ -79,8 +79,8 @@ class FetchPlan:
         self._changed[key] = None
 
     def remove(self, follower: Follower) -> bool:
-        """Follow it no more. Whether the others had to wait for its flush: nobody else says that
-        they need not any more.
+        """Stop following it. Returns whether the others were waiting for its flush: nothing else
+        reports that they no longer have to.
         """
         key = key_of(follower)
         if self._followers.get(key) is not follower:
@@ -105,7 +105,7 @@ class FetchPlan:
             self._changed[key] = None
 
     def rest(self, follower: Follower, *, now_s: float, delay_max_s: float) -> None:
-        """Leave it out for a while, longer each time until something comes of it."""
+        """Leave it out of requests for a while, longer each time until a fetch succeeds."""
         key = key_of(follower)
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
@@ -117,13 +117,15 @@ class FetchPlan:
         self._changed[key] = None
 
     def due_s(self) -> float:
-        """When the first of those that rest may be asked for again."""
+        """When the first partition that is left out may be fetched again."""
         return min(self._resting.values(), default=FOREVER_S)
 
     # -- requests --------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """The leader knows nothing of what was asked before: the connection is a new one."""
+        """Start a new session: the connection is a new one and the leader knows nothing of the old
+        session.
+        """
         self._session_id, self._session_epoch = NO_SESSION, FIRST_REQUEST
         self._known.clear()
         self._changed = dict.fromkeys(self._followers)
@@ -131,8 +133,8 @@ class FetchPlan:
     def request(self, now_s: float) -> FetchNeed | None:
         """What to send next; None while there is nothing to ask for.
 
-        Nor while something is flushed: the next request acknowledges that, and a leader may hold
-        it for long if it names nothing new.
+        Also None during a flush: the next request acknowledges what is flushed, and the leader may
+        hold a request for long that names nothing new.
         """
         for key in [key for key, until_s in self._resting.items() if until_s <= now_s]:
             del self._resting[key]
@@ -140,17 +142,17 @@ class FetchPlan:
         if self._flushing:
             return None
         self._hold_back(now_s)
-        asked, forgotten = self._differences()
+        positions, forgotten = self._differences()
         if not self._known:
             self._session_id, self._session_epoch = NO_SESSION, FIRST_REQUEST
             return None
         session = self._session_id, self._session_epoch
         if self._session_epoch == FIRST_REQUEST:
             return FetchNeed(session, sorted(self._known.items()), [])
-        return FetchNeed(session, sorted(asked), sorted(forgotten))
+        return FetchNeed(session, sorted(positions), sorted(forgotten))
 
     def _hold_back(self, now_s: float) -> None:
-        """Leave those out that catch up, while they have had as much as they may (KIP-73)."""
+        """Leave out catching-up partitions while the throttle is exceeded (KIP-73)."""
         if not self._throttle.is_exceeded(now_s):
             return
         until_s = now_s + self._throttle.wait_s(now_s)
@@ -159,15 +161,15 @@ class FetchPlan:
             if follower is not None and follower.is_limited:
                 self._resting[key] = max(until_s, self._resting.get(key, until_s))
 
-    def _differences(self) -> tuple[list[tuple[FollowedKey, Asked]], list[FollowedKey]]:
-        """Let `_known` be what is wanted now."""
-        asked: list[tuple[FollowedKey, Asked]] = []
+    def _differences(self) -> tuple[list[tuple[FollowedKey, FetchPosition]], list[FollowedKey]]:
+        """Bring `_known` up to date and return what changed."""
+        positions: list[tuple[FollowedKey, FetchPosition]] = []
         forgotten: list[FollowedKey] = []
         for key in self._changed:
             follower = self._followers.get(key)
             wanted = None
             if follower is not None and key not in self._resting:
-                wanted = follower.ask()
+                wanted = follower.fetch_position()
             known = self._known.get(key)
             if wanted is None:
                 if known is not None:
@@ -175,32 +177,33 @@ class FetchPlan:
                     forgotten.append(key)
             elif wanted != known:
                 self._known[key] = wanted
-                asked.append((key, wanted))
+                positions.append((key, wanted))
         self._changed = {}
-        return asked, forgotten
+        return positions, forgotten
 
     # -- answers ---------------------------------------------------------------------------
 
     def answered(
         self, answer: FetchAnswer, *, now_s: float, delay_max_s: float
     ) -> tuple[bool, list[Follower]]:
-        """Let every partition take its part. Whether the answer was of use; and the partitions
-        whose place in the leader's log is to be found out (`Next.OUT_OF_RANGE`), which rest.
+        """Hand every partition its part of the response. Returns whether the response was usable,
+        and the partitions whose range in the leader's log must be found (`Next.OUT_OF_RANGE`); they
+        are left out until then.
 
-        MalformedFrame comes through, with what was before it taken.
+        Raises MalformedFrame; the parts before the malformed one are applied.
         """
         if answer.error:
-            # The leader lost the session, or never had it: ask for everything again.
+            # The leader lost the session, or never had it: fetch everything in a new one.
             self.reset()
             return answer.error in _SESSION_ERRORS, []
         self._follow_session(answer.session_id)
         lost: list[Follower] = []
         is_void = False
         for key, part in answer.parts:
-            follower, asked = self._followers.get(key), self._known.get(key)
-            if follower is None or asked is None:
+            follower, position = self._followers.get(key), self._known.get(key)
+            if follower is None or position is None:
                 continue
-            following = follower.take(asked, part)
+            following = follower.take(position, part)
             if follower.is_limited:
                 self._throttle.record(len(part.records), now_s)
             is_void = is_void or following is Next.VOID
@@ -208,7 +211,8 @@ class FetchPlan:
                 lost.append(follower)
             self.do(follower, following, now_s=now_s, delay_max_s=delay_max_s)
         if is_void:
-            # To the session a high watermark that was sent is known; in a new one nothing is.
+            # The leader takes a high watermark that it sent in this session as known; a new session
+            # resends it.
             self.reset()
         return True, lost
 
@@ -216,11 +220,11 @@ class FetchPlan:
         if self._session_epoch == FIRST_REQUEST:
             self._session_id = session_id
             if session_id == NO_SESSION:
-                return  # it has no room for one: everything is asked for each time
+                return  # the leader's session cache is full: every request is a full one
         self._session_epoch = 1 if self._session_epoch == _EPOCH_MAX else self._session_epoch + 1
 
     def do(self, follower: Follower, following: Next, *, now_s: float, delay_max_s: float) -> None:
-        """What an answer, or an attempt to set a partition right, came to."""
+        """Act on the outcome of a response, or of an attempt to find the leader's log range."""
         key = key_of(follower)
         invariant(self._followers.get(key) is follower, "I-12 an answer for nobody", key=key)
         if following is Next.BACK_OFF:

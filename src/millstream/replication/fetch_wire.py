@@ -1,6 +1,6 @@
-"""A follower's Fetch requests and their answers as bytes, versions 15-18.
+"""A follower's Fetch requests and responses as bytes, versions 15-18.
 
-One `struct` per partition; records stay views of the answer.
+One `struct` per partition; records stay views of the response.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,7 +9,7 @@ from struct import error as struct_error
 from typing import Final, NamedTuple, TypeVar
 
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
-from millstream.replication.follower import Asked, FetchedPart
+from millstream.replication.follower import FetchedPart, FetchPosition
 from millstream.storage.epochs import EpochEnd
 from millstream.wire.primitives import (
     MalformedFrame,
@@ -18,7 +18,7 @@ from millstream.wire.primitives import (
 )
 
 VERSIONS: Final = range(15, 19)
-"""From here on a follower tells its broker epoch (KIP-903)."""
+"""From version 15 on a follower sends its broker epoch (KIP-903)."""
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ FollowedKey = tuple[bytes, int]
 _HEAD: Final = Struct(">iiibii")
 _PARTITION: Final = Struct(">iiqiqiB")
 _REPLICA: Final = Struct(">BBBiqB")
-"""One tagged field, number 1, its size; id and epoch, and no tags in it."""
+"""One tagged field (number 1) with its size, replica id and epoch, and no tags inside."""
 _INT32: Final = Struct(">i")
 _ANSWER: Final = Struct(">ihi")
 _FACTS: Final = Struct(">ihqqq")
@@ -40,17 +40,17 @@ _DIVERGING_TAG: Final = 0
 
 
 class FetchLimits(NamedTuple):
-    """How much, and how long a leader may wait for it."""
+    """How much to fetch, and how long the leader may wait for it."""
 
     wait_max_ms: int = 500
     bytes_min: int = 1
     bytes_max: int = 10 * 1024 * 1024
-    """Of an answer."""
+    """Of a whole response."""
     partition_bytes_max: int = 1024 * 1024
 
 
 class FetchAnswer(NamedTuple):
-    """What is the same for all partitions of an answer; and the partitions, which are read once."""
+    """The head of a response, and an iterator over its partitions that can be consumed once."""
 
     error: int
     session_id: int
@@ -62,12 +62,12 @@ def encode(
     replica: tuple[BrokerId, BrokerEpoch],
     session: tuple[int, int],
     *,
-    asked: Sequence[tuple[FollowedKey, Asked]],
+    positions: Sequence[tuple[FollowedKey, FetchPosition]],
     forgotten: Sequence[FollowedKey],
 ) -> bytes:
-    """The body. Partitions of one topic should be neighbours."""
+    """Encode the request body. Partitions of one topic should be adjacent."""
     out = bytearray(_HEAD.pack(limits.wait_max_ms, limits.bytes_min, limits.bytes_max, 0, *session))
-    groups = _by_topic((key[0], (key[1], one)) for key, one in asked)
+    groups = _by_topic((key[0], (key[1], one)) for key, one in positions)
     write_compact_length(out, len(groups))
     for topic, ones in groups:
         out += topic
@@ -106,30 +106,30 @@ def _by_topic(pairs: Iterable[tuple[bytes, T]]) -> list[tuple[bytes, list[T]]]:
 
 
 def decode(body: memoryview) -> FetchAnswer:
-    """Raises MalformedFrame; so may reading the parts."""
+    """Decode a response; raises MalformedFrame, as does iterating over the parts."""
     try:
         _, error, session_id = _ANSWER.unpack_from(body, 0)
     except struct_error as problem:
-        raise MalformedFrame(f"a fetch answer of {len(body)} bytes") from problem
+        raise MalformedFrame(f"a fetch response of {len(body)} bytes") from problem
     return FetchAnswer(error, session_id, _parts(body))
 
 
 def _parts(body: memoryview) -> Iterator[tuple[FollowedKey, FetchedPart]]:
-    walk = _Walk(body, _ANSWER.size)
+    cursor = _Cursor(body, _ANSWER.size)
     try:
-        for _ in range(walk.count()):
-            topic = bytes(walk.take(_ID_BYTES))
-            for _ in range(walk.count()):
-                index, part = walk.part()
+        for _ in range(cursor.count()):
+            topic = bytes(cursor.take(_ID_BYTES))
+            for _ in range(cursor.count()):
+                index, part = cursor.part()
                 yield (topic, index), part
-            walk.tags()
-        walk.tags()
+            cursor.tags()
+        cursor.tags()
     except (struct_error, IndexError) as problem:
-        raise MalformedFrame(f"a fetch answer ends too early at byte {walk.at}") from problem
+        raise MalformedFrame(f"a fetch response ends too early at byte {cursor.at}") from problem
 
 
-class _Walk:
-    """A place in an answer."""
+class _Cursor:
+    """A read position in a response."""
 
     __slots__ = ("at", "view")
 
@@ -142,7 +142,7 @@ class _Walk:
         return value
 
     def count(self) -> int:
-        """Of an array; null counts as empty."""
+        """The length of an array; null is read as empty."""
         count = max(0, self.varint() - 1)
         if count > len(self.view) - self.at:
             raise MalformedFrame(f"an array of {count} items at byte {self.at}")
@@ -151,7 +151,7 @@ class _Walk:
     def take(self, size: int) -> memoryview:
         end = self.at + size
         if end > len(self.view):
-            raise MalformedFrame(f"{size} bytes wanted at byte {self.at} of {len(self.view)}")
+            raise MalformedFrame(f"{size} bytes needed at byte {self.at} of {len(self.view)}")
         found = self.view[self.at : end]
         self.at = end
         return found

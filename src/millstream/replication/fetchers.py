@@ -1,7 +1,7 @@
-"""Fetching from leaders: one connection, one session and one request at a time for each of them.
+"""Fetching from leaders: one connection, one session and one request at a time per leader.
 
-The shell around `FetchPlan`. A request is sent from within the handling of the answer before it: no
-task and no future for it. Only connecting, and finding out where a leader's log begins, are tasks.
+The shell around `FetchPlan`. A request is sent from the callback of the previous response, without
+a task or a future. Only connecting, and finding out where a leader's log begins, are tasks.
 """
 
 import asyncio
@@ -34,60 +34,60 @@ LATEST: Final = -1
 EARLIEST: Final = -2
 
 NO_ADDRESS_WAIT_S: Final = 0.1
-"""Until the metadata is asked again for the address of a leader that it does not have."""
+"""How long to wait before checking the metadata again for a leader's missing address."""
 
 
 LOST_WAIT_S: Final = 0.02
-"""Before a connection is made again that just failed: a leader may close every one of them."""
+"""How long to wait before reconnecting after a failure: a leader may close every connection."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FetcherDependencies:
-    """What fetchers borrow from the broker."""
+    """What fetchers need from the broker."""
 
     connections: Connections
     address_of: Callable[[BrokerId], Address | None]
-    """On the listener between brokers, by the metadata of the moment."""
+    """The leader's address on the inter-broker listener, from the current metadata."""
     replica: Callable[[], tuple[BrokerId, BrokerEpoch]]
-    """This broker and its present incarnation."""
+    """This broker's id and its current broker epoch."""
     spawn: Callable[[Coroutine[Any, Any, None], str], None]
     limits: Callable[[], FetchLimits] = FetchLimits
     back_off_max_s: Callable[[], float] = lambda: 1.0
     """`replica.fetch.backoff.ms`."""
     flush_ready: Callable[[], None] = lambda: None
-    """Lets answers leave that became ready here."""
+    """Sends responses that became ready while an answer was handled."""
     throttle: ReplicaThrottle = field(default_factory=ReplicaThrottle)
-    """For all that is fetched of partitions in which this broker is not in sync."""
+    """Limits what is fetched for partitions in which this broker is not in sync."""
 
 
 class ReplicaFetchers:
-    """Follows every partition from its leader. Implements `partitions.FollowedPartitions`."""
+    """Follows every partition from its leader. Implements `roles.FetcherManager`."""
 
     def __init__(self, dependencies: FetcherDependencies) -> None:
         self._dependencies = dependencies
         self._fetchers: dict[BrokerId, LeaderFetcher] = {}
-        self._places: dict[Follower, LeaderFetcher] = {}
+        self._fetcher_of: dict[Follower, LeaderFetcher] = {}
         self._is_closed = False
 
     def __len__(self) -> int:
-        """Leaders that are fetched from."""
+        """The number of leaders fetched from."""
         return len(self._fetchers)
 
     def follow(self, follower: Follower) -> None:
         leader = follower.state.leader
-        place = self._places.get(follower)
-        if place is not None and place.leader != leader:
+        current = self._fetcher_of.get(follower)
+        if current is not None and current.leader != leader:
             self.unfollow(follower)
         if self._is_closed or leader == NO_LEADER:
             return
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
             fetcher = self._fetchers[leader] = LeaderFetcher(self._dependencies, leader)
-        self._places[follower] = fetcher
+        self._fetcher_of[follower] = fetcher
         fetcher.follow(follower)
 
     def unfollow(self, follower: Follower) -> None:
-        fetcher = self._places.pop(follower, None)
+        fetcher = self._fetcher_of.pop(follower, None)
         if fetcher is None:
             return
         fetcher.unfollow(follower)
@@ -96,7 +96,7 @@ class ReplicaFetchers:
             del self._fetchers[fetcher.leader]
 
     def ready(self, follower: Follower) -> None:
-        fetcher = self._places.get(follower)
+        fetcher = self._fetcher_of.get(follower)
         if fetcher is not None:
             fetcher.ready(follower)
 
@@ -106,7 +106,7 @@ class ReplicaFetchers:
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
-        self._places.clear()
+        self._fetcher_of.clear()
 
 
 class LeaderFetcher:
@@ -119,10 +119,10 @@ class LeaderFetcher:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._replica: tuple[BrokerId, BrokerEpoch] | None = None
-        """As whom the present fetch session was begun."""
+        """The replica id and epoch that the current fetch session was started with."""
         self._is_connecting = False
-        self._is_asking = False
-        """A request is under way, or its answer is being taken."""
+        self._is_fetching = False
+        """A request is in flight, or its response is being handled."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -133,7 +133,7 @@ class LeaderFetcher:
     def follow(self, follower: Follower) -> None:
         self._plan.add(follower)
         following = follower.prepare()
-        if following is not Next.ASK:
+        if following is not Next.FETCH:
             self._do(follower, following)
         self._go_on()
 
@@ -153,18 +153,18 @@ class LeaderFetcher:
     # -- connecting ------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Send the next request if there is one to send and none under way."""
-        if self._is_closed or self._is_asking:
+        """Send the next request if there is one to send and none is in flight."""
+        if self._is_closed or self._is_fetching:
             return
         connection = self._connection
         if connection is not None and connection.is_open:
-            self._ask(connection)
+            self._send_request(connection)
         elif not self._is_connecting and not self.is_idle:
             self._is_connecting = True
             self._dependencies.spawn(self._connect(), f"fetch from broker {self.leader}")
 
     async def _connect(self) -> None:
-        """Until there is a connection; `Connections` waits longer after each failure."""
+        """Retry until there is a connection; `Connections` backs off after each failure."""
         try:
             while not self._is_closed and not self.is_idle:
                 address = self._dependencies.address_of(self.leader)
@@ -184,14 +184,14 @@ class LeaderFetcher:
             self._is_connecting = False
         self._go_on()
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------
 
-    def _ask(self, connection: Connection) -> None:
+    def _send_request(self, connection: Connection) -> None:
         dependencies, now_s = self._dependencies, self._loop.time()
         replica = dependencies.replica()
         if replica != self._replica:
-            # Of partitions in which nothing moves a leader knows the epoch that asked for them
-            # first, and takes nobody into the ISR by an older one than the controller knows.
+            # For idle partitions the leader remembers the broker epoch of the first request in the
+            # session, and adds no replica to the ISR with an older epoch than the controller knows.
             self._replica = replica
             self._plan.reset()
         need = self._plan.request(now_s)
@@ -202,7 +202,7 @@ class LeaderFetcher:
             dependencies.limits(),
             replica,
             need.session,
-            asked=need.asked,
+            positions=need.positions,
             forgotten=need.forgotten,
         )
         try:
@@ -211,10 +211,10 @@ class LeaderFetcher:
         except RpcError as error:
             self._lost(connection, error)
             return
-        self._is_asking = True
+        self._is_fetching = True
 
     def _set_timer(self, now_s: float) -> None:
-        """For those that rest, where no request is under way after which they are looked at."""
+        """Wake up for partitions that are left out, in case no response triggers a request."""
         due_s = self._plan.due_s()
         if self._timer is not None:
             self._timer.cancel()
@@ -232,7 +232,7 @@ class LeaderFetcher:
                 return
             self._take(connection, answer)
         finally:
-            self._is_asking = False
+            self._is_fetching = False
         self._go_on()
         self._dependencies.flush_ready()
 
@@ -246,7 +246,7 @@ class LeaderFetcher:
             self._lost(connection, error)
             return
         for follower in lost:
-            work = self._find_place(connection, follower)
+            work = self._find_log_range(connection, follower)
             dependencies.spawn(work, f"find the log of {follower.partition}")
         if not is_good:
             for follower in self._plan:
@@ -257,7 +257,7 @@ class LeaderFetcher:
         self._plan.do(follower, following, now_s=self._loop.time(), delay_max_s=delay_max_s)
 
     def _lost(self, connection: Connection, error: OperatingError) -> None:
-        """Nothing can be believed of this connection any more."""
+        """The connection is unusable: close it and reconnect after a moment."""
         log.debug("replica fetch failed", leader=self.leader, error=error)
         connection.close(f"fetching failed: {error}")
         self._connection = None
@@ -267,8 +267,10 @@ class LeaderFetcher:
 
     # -- out of range ----------------------------------------------------------------------
 
-    async def _find_place(self, connection: Connection, follower: Follower) -> None:
-        """Where the leader's log begins and ends, and what comes of it (KIP-320's fences too)."""
+    async def _find_log_range(self, connection: Connection, follower: Follower) -> None:
+        """Find where the leader's log begins and ends, and resume from there (fenced as in
+        KIP-320).
+        """
         state = follower.state
         try:
             end = await self._offset(connection, follower, LATEST)
@@ -279,11 +281,11 @@ class LeaderFetcher:
             )
             start = end = None
         if self._is_closed or not self._plan.holds(follower) or follower.state != state:
-            return  # what was asked is void: another leader, or none
+            return  # the answer is obsolete: another leader, or none
         if start is None or end is None:
             self._do(follower, Next.BACK_OFF)
         else:
-            self._do(follower, follower.begin_anew(leader_start=start, leader_end=end))
+            self._do(follower, follower.resume_out_of_range(leader_start=start, leader_end=end))
         self._go_on()
 
     async def _offset(
@@ -297,6 +299,6 @@ class LeaderFetcher:
         topic = ListOffsetsTopic(name=follower.partition.topic, partitions=[one])
         request = ListOffsetsRequest(replica_id=self._dependencies.replica()[0], topics=[topic])
         answer = await connection.send(request)
-        for told in (part for topic in answer.topics for part in topic.partitions):
-            return Offset(told.offset) if not told.error_code and told.offset >= 0 else None
+        for part in (part for topic in answer.topics for part in topic.partitions):
+            return Offset(part.offset) if not part.error_code and part.offset >= 0 else None
         return None

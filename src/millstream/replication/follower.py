@@ -1,8 +1,8 @@
-"""A partition that this broker follows: what to ask its leader for, and what an answer means.
+"""A partition that this broker follows: what to fetch from its leader, and what a response means.
 
-Nothing here waits. A fetch names the leader epoch that the follower believes in and the epoch of
-its last record; the leader answers with records only where the two logs agree so far. So every
-answer with records of the current epoch is also the reconciliation in that epoch (I-12).
+Nothing here waits. A fetch names the follower's current leader epoch and the epoch of its last
+record; the leader sends records only where the two logs agree up to there. So every response with
+records in the current epoch is also the reconciliation for that epoch (I-12).
 """
 
 from collections.abc import Callable
@@ -29,58 +29,59 @@ NO_LEADER: Final = BrokerId(-1)
 
 
 class FollowerState(NamedTuple):
-    """What the metadata says of a partition that another broker leads."""
+    """What the metadata says about a partition that another broker leads."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: int
     leader: BrokerId
-    """NO_LEADER where nobody can lead it."""
+    """NO_LEADER where no replica can lead it."""
     is_in_sync: bool = True
-    """Whether this broker is."""
+    """Whether this broker is in sync."""
 
 
-class Asked(NamedTuple):
-    """What the leader is asked for; an answer counts only while this is still so."""
+class FetchPosition(NamedTuple):
+    """What is fetched from the leader; a response is valid only while this is unchanged."""
 
     leader_epoch: LeaderEpoch
     offset: Offset
-    """Everything below it is here: asking is acknowledging."""
+    """Everything below it is in this log: a fetch is also an acknowledgement."""
     last_epoch: LeaderEpoch
     log_start: Offset
 
 
 class FetchedPart(NamedTuple):
-    """What a leader answered of one partition."""
+    """A leader's response for one partition."""
 
     error: int
     high_watermark: int
     log_start: int
     diverging: EpochEnd | None
-    """The leader's largest epoch not above our last, and where that ends in its log."""
+    """The leader's largest epoch not above our last one, and where that epoch ends in its log."""
     records: memoryview | bytes
 
 
 class Next(Enum):
-    """What to do with the partition after an answer."""
+    """What to do with the partition after a response."""
 
-    ASK = auto()
-    """Go on."""
+    FETCH = auto()
+    """Fetch more."""
     WAIT = auto()
-    """Until a flush is done: then `FollowerContext.ready` is called."""
+    """Wait until a flush is done: then `FollowerContext.ready` is called."""
     VOID = auto()
-    """The answer was to something else, and what it told is lost: the leader must tell it again."""
+    """The response was to an obsolete position and is dropped: the leader must send its content
+    again."""
     BACK_OFF = auto()
-    """Later, for the same may happen again."""
+    """Fetch later: the same error may happen again."""
     METADATA = auto()
-    """Not before the metadata names another leader epoch."""
+    """Fetch only once the metadata names another leader epoch."""
     OUT_OF_RANGE = auto()
-    """Find out where the leader's log begins and ends, then `begin_anew`."""
+    """Find out where the leader's log begins and ends, then call `resume_out_of_range`."""
     FAILED = auto()
-    """Its log cannot be used before a restart."""
+    """The log cannot be used before a restart."""
 
 
 class FollowerCounts:
-    """Of all followed partitions of a broker."""
+    """Counters over all followed partitions of a broker."""
 
     __slots__ = ("bytes_in", "truncations", "unclean_truncations")
 
@@ -88,7 +89,8 @@ class FollowerCounts:
         self.bytes_in = 0
         self.truncations = 0
         self.unclean_truncations = 0
-        """Below the high watermark: after an unclean election records that counted are gone."""
+        """Truncations below the high watermark: after an unclean election committed records are
+        gone."""
 
 
 class FollowerContext(NamedTuple):
@@ -96,15 +98,15 @@ class FollowerContext(NamedTuple):
 
     flush: Callable[[Log, FlushDone], None]
     wake: Callable[["Follower"], None]
-    """Let the readers of the partition look again, soon."""
+    """Let the waiting fetches of the partition check again, soon."""
     counts: FollowerCounts
     cluster: ReplicationDependencies
     ready: Callable[["Follower"], None]
-    """A flush is done that was waited for: more may be fetched."""
+    """Called when a flush is done that was waited for: more may be fetched."""
 
 
 class Follower(ReadableReplica):
-    """See the module's docstring. Consumers may read it as far as it knows to be replicated."""
+    """See the module's docstring. Consumers may read it up to the high watermark that it knows."""
 
     __slots__ = (
         "_context",
@@ -122,14 +124,14 @@ class Follower(ReadableReplica):
         self._context = context
         self._flushes = 0
         self.last_error: OperatingError | int | None = None
-        """Why it is not followed right now; a number is the leader's."""
+        """Why fetching it fails right now; a number is the leader's error code."""
 
     def __repr__(self) -> str:
         return f"Follower({self.partition}, {self.state})"
 
     @property
     def is_limited(self) -> bool:
-        """Whether what it gets counts for the throttle, and waits for it."""
+        """Whether its fetches are subject to the replication throttle."""
         return self.is_throttled and not self.state.is_in_sync
 
     @property
@@ -137,7 +139,7 @@ class Follower(ReadableReplica):
         return not self._is_closed
 
     def follow(self, state: FollowerState) -> None:
-        """Another leader, or another epoch of it; what was asked before is void."""
+        """Follow another leader, or another epoch of it; fetches sent before are obsolete."""
         invariant(
             state[:2] >= self.state[:2],
             "I-15 a partition's state went back",
@@ -147,94 +149,98 @@ class Follower(ReadableReplica):
         )
         self.state = state
         self.leader_epoch = state.leader_epoch
-        self._tell_readers()
+        self._notify_readers()
 
     def close(self) -> None:
-        """This broker follows it no longer: answers that come later are not for it."""
+        """This broker no longer follows it: responses that arrive later are dropped."""
         self._is_closed = True
-        self._tell_readers()
+        self._notify_readers()
 
-    def _tell_readers(self) -> None:
+    def _notify_readers(self) -> None:
         if self.readers:
-            self.has_news = True
+            self.has_updates = True
             self._context.wake(self)
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- fetching --------------------------------------------------------------------------
 
-    def ask(self) -> Asked | None:
-        """What to ask for now; None while a flush is under way, or nobody leads."""
+    def fetch_position(self) -> FetchPosition | None:
+        """What to fetch next; None while a flush is under way, or the partition has no leader."""
         if self._is_closed or self._flushes or self.state.leader == NO_LEADER:
             return None
         log = self.log
-        return Asked(self.state.leader_epoch, log.log_end, log.latest_epoch, log.log_start)
+        return FetchPosition(self.state.leader_epoch, log.log_end, log.latest_epoch, log.log_start)
 
     def prepare(self) -> Next:
-        """Before the first request in an epoch. A log of records without epochs cannot be
-        compared: only what is below the high watermark is known to agree (KIP-101).
+        """Prepare the log for the first fetch in an epoch. A log of records without epochs cannot
+        be compared with the leader's: only what is below the high watermark is known to agree
+        (KIP-101).
         """
         log = self.log
         if log.latest_epoch != NO_LEADER_EPOCH or log.log_end == log.high_watermark:
-            return Next.ASK
+            return Next.FETCH
         try:
             self._cut(log.high_watermark)
         except OperatingError as error:
             return self._after(error)
-        return Next.ASK
+        return Next.FETCH
 
     # -- answers ---------------------------------------------------------------------------
 
-    def take(self, asked: Asked, part: FetchedPart) -> Next:
-        """Do what the answer says. Of a request that is not what would be asked now: nothing."""
-        if asked != self.ask():
+    def take(self, position: FetchPosition, part: FetchedPart) -> Next:
+        """Apply a response; one to an obsolete position changes nothing."""
+        if position != self.fetch_position():
             return Next.VOID
         try:
             if part.error:
                 return self._refused(part.error)
             if part.diverging is not None:
                 self._truncate(part.diverging)
-                return Next.ASK
+                return Next.FETCH
             if len(part.records):
-                self._append(asked, part.records)
+                self._append(position, part.records)
             self._follow_marks(part)
         except OperatingError as error:
             return self._after(error)
         self.last_error = None
         return self._flush_if_due()
 
-    def _append(self, asked: Asked, records: memoryview | bytes) -> None:
+    def _append(self, position: FetchPosition, records: memoryview | bytes) -> None:
         log = self.log
         invariant(
-            asked.leader_epoch == self.state.leader_epoch and asked.offset == log.log_end,
+            position.leader_epoch == self.state.leader_epoch and position.offset == log.log_end,
             "I-12 records of a leader whose log was not compared with ours",
             partition=self.partition,
-            asked=asked,
+            position=position,
             log_end=log.log_end,
         )
-        # Ranges leave from the file. Who was deposed, truncates its log and follows another while
-        # our answer is under way may send us its own batches and then that leader's, and with
-        # those nobody would see later that the logs differ before them.
-        log.append_as_follower(records, is_cut=True, epoch_max=asked.leader_epoch)
+        # Leaders send ranges straight from the file. A leader that is deposed, truncates its log
+        # and follows another one while our response is under way may send its own batches followed
+        # by the new leader's, and then no later comparison would show that the logs differ before
+        # them.
+        log.append_as_follower(records, is_cut=True, epoch_max=position.leader_epoch)
         self._context.counts.bytes_in += len(records)
 
     def _follow_marks(self, part: FetchedPart) -> None:
-        """What counted stays counted: a new leader may know less of it for a while (I-06)."""
+        """The high watermark never goes back: a new leader may know less for a while (I-06)."""
         log = self.log
         high = Offset(min(part.high_watermark, log.log_end))
         if high > log.high_watermark:
             log.set_high_watermark(high)
-            self._tell_readers()
+            self._notify_readers()
         start = Offset(min(part.log_start, log.high_watermark))
         if start > log.log_start:
             log.advance_log_start(start)
 
     def _flush_if_due(self) -> Next:
-        """Asking for more acknowledges what came: not before it is as durable as asked for."""
+        """The next fetch acknowledges what arrived: not before it is as durable as the topic
+        requires.
+        """
         log = self.log
         if log.unflushed_records < log.config.flush_messages:
-            return Next.ASK
+            return Next.FETCH
         self._flushes += 1
         self._context.flush(log, self._flushed)
-        return Next.WAIT if self._flushes else Next.ASK
+        return Next.WAIT if self._flushes else Next.FETCH
 
     def _flushed(self, error: OperatingError | None) -> None:
         self._flushes -= 1
@@ -245,7 +251,7 @@ class Follower(ReadableReplica):
     # -- truncation ------------------------------------------------------------------------
 
     def _truncate(self, theirs: EpochEnd) -> None:
-        """Cut back to where the logs may agree; the next answer tells whether they do.
+        """Truncate to where the logs may agree; the next response shows whether they do.
 
         KIP-279: where we do not have the leader's epoch at all our largest one below it is the
         next candidate, and so on back.
@@ -253,7 +259,7 @@ class Follower(ReadableReplica):
         log = self.log
         ours = log.end_offset_for_epoch(theirs.epoch)
         if theirs.end_offset < 0:
-            target = log.high_watermark  # it knows nothing of such epochs: an old log of Kafka's
+            target = log.high_watermark  # the leader has no such epochs: an old log of Kafka's
         elif ours.epoch < 0 or ours.epoch == theirs.epoch:
             target = Offset(min(theirs.end_offset, log.log_end))
             if ours.epoch == theirs.epoch:
@@ -261,8 +267,11 @@ class Follower(ReadableReplica):
         else:
             target = min(ours.end_offset, log.log_end)
         if target >= log.log_end:
-            # No leader of ours says so: with nothing to cut the same answer would come for ever.
-            raise OperatingError(f"{self.partition} parts at {theirs}, and ends at {log.log_end}")
+            # Our leaders never send this: with nothing to truncate the same response would repeat
+            # forever.
+            raise OperatingError(
+                f"{self.partition} diverges at {theirs}, but ends at {log.log_end}"
+            )
         self._cut(target)
 
     def _cut(self, target: Offset) -> None:
@@ -272,16 +281,17 @@ class Follower(ReadableReplica):
         if target < log.log_start:
             log.truncate_fully(target)
         else:
-            # Only the leader's word brings us here with less than what counted (I-08).
+            # Only the leader's response can require truncation below the high watermark (I-08).
             log.truncate_to(target, is_unclean=target < high)
         if log.log_end < high:
             counts.unclean_truncations += 1
             self._context.cluster.on_unclean(self.partition, high, log.log_end)
 
-    def begin_anew(self, *, leader_start: Offset, leader_end: Offset) -> Next:
-        """After OUT_OF_RANGE: as Kafka, keep what the leader may have too, or begin at its start.
+    def resume_out_of_range(self, *, leader_start: Offset, leader_end: Offset) -> Next:
+        """After OUT_OF_RANGE: as Kafka, keep what the leader may also have, or begin at its log
+        start.
 
-        The caller has asked in the epoch of `state`, and that has not changed since.
+        The caller found the offsets in the epoch of `state`, which has not changed since.
         """
         log = self.log
         try:
@@ -293,8 +303,8 @@ class Follower(ReadableReplica):
                 log.set_high_watermark(leader_start)
         except OperatingError as error:
             return self._after(error)
-        # Where neither holds, the leader has our end by now, or tells in its next answer.
-        return Next.ASK
+        # Where neither holds, the leader has our end by now, or its next response shows otherwise.
+        return Next.FETCH
 
     # -- errors ----------------------------------------------------------------------------
 

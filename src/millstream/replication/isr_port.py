@@ -1,4 +1,4 @@
-"""How a leader asks for another set of in-sync replicas; the broker brings it to the controller."""
+"""How a leader proposes another set of in-sync replicas; the broker sends it to the controller."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -8,14 +8,16 @@ from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, To
 
 
 class IsrMember(NamedTuple):
-    """A replica, and its incarnation that has fetched: a restarted one lost its right (KIP-903)."""
+    """A replica, and the broker epoch that it fetched with: a restarted one is not eligible
+    (KIP-903).
+    """
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
 
 
 class IsrProposal(NamedTuple):
-    """What the leader wants, and the state it is based on."""
+    """The ISR that the leader proposes, and the state it is based on."""
 
     partition: TopicPartition
     topic_id: TopicId
@@ -34,12 +36,12 @@ class IsrState(NamedTuple):
 
 
 IsrAnswer = IsrState | OperatingError
-"""The new state, or why there is none: ProposalRefused where the change was surely not made. After
-any other error it may have been, and the metadata tells what is so."""
+"""The new state, or why there is none: ProposalRefused where the change was definitely not made.
+After any other error it may have been made, and the metadata decides."""
 
 
 class IsrProposals(Protocol):
-    """The way to the controller. Nothing here waits."""
+    """Sends proposals to the controller. Nothing here waits."""
 
     def propose(self, proposal: IsrProposal, done: Callable[[IsrAnswer], None]) -> None:
         """`done` is called once, later; never while this runs."""

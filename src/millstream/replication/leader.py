@@ -1,8 +1,8 @@
 """What a leader knows of its followers, and what follows from it. Pure: no clock, nothing waits.
 
-The high watermark is the smallest end over the *maximal* set of in-sync replicas: those that the
-controller has committed, and those that it may have committed because they were asked for. Whoever
-may be elected by now has then everything below it.
+The high watermark is the smallest end over the *maximal* ISR: the replicas that the controller has
+committed as in sync, and those that it may have committed because they were proposed. So every
+replica that may have been elected meanwhile has everything below it.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,73 +23,75 @@ from millstream.replication.isr_port import IsrAnswer, IsrMember
 
 NEVER_S: Final = float("-inf")
 
-ASK_AGAIN_S: Final = 1.0
-"""After the controller refused, or could not be asked: by then the metadata may have come."""
+PROPOSAL_RETRY_S: Final = 1.0
+"""After the controller refused, or was unreachable: by then new metadata may have arrived."""
 
 
 class LeaderState(NamedTuple):
-    """What the metadata, or the controller's answer, says of a partition that is led here."""
+    """A partition that this broker leads, by the metadata or the controller's answer."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: int
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
-    in_sync_wanted: int
+    effective_min_isr: int
     """`min.insync.replicas`, at most the number of replicas."""
 
 
-class Fetched(NamedTuple):
-    """A follower's fetch: it has everything below the offset, and says in which epoch."""
+class FollowerFetch(NamedTuple):
+    """A follower's fetch: it has everything below the offset in the epoch that it names."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
     leader_epoch: LeaderEpoch
-    """The one that the follower named, or the leader's where it named none."""
+    """The epoch that the follower named, or the leader's where it named none."""
     offset: Offset
     log_start: Offset = NO_OFFSET
-    """Where the follower's log begins, where it tells."""
+    """Where the follower's log begins, if it says so."""
 
 
 class Progress:
-    """One follower, as its fetches of this leader epoch show it."""
+    """One follower's progress, as its fetches in this leader epoch show it."""
 
     __slots__ = (
-        "asked_s",
         "broker_epoch",
         "caught_up_s",
         "end",
-        "leader_end_then",
+        "last_fetch_s",
+        "leader_end_at_last_fetch",
         "log_start",
     )
 
     def __init__(self, caught_up_s: float) -> None:
         self.broker_epoch = NO_BROKER_EPOCH
         self.end: Offset = NO_OFFSET
-        """Unknown until it fetches: what it had in another epoch may have been cut since."""
+        """Unknown until it fetches: what it had in another epoch may have been truncated since."""
         self.log_start: Offset = NO_OFFSET
         self.caught_up_s = caught_up_s
-        """When it last had all that the leader had."""
-        self.asked_s = NEVER_S
-        self.leader_end_then: Offset = NO_OFFSET
-        """The leader's end when it last asked."""
+        """When it last had everything that the leader had."""
+        self.last_fetch_s = NEVER_S
+        self.leader_end_at_last_fetch: Offset = NO_OFFSET
+        """The leader's log end at its last fetch."""
 
-    def note(self, fetched: Fetched, leader_end: Offset, now_s: float) -> None:
-        """Kafka's rule: whoever asks for what was the end the last time had caught up with that."""
-        if fetched.offset >= leader_end:
+    def note(self, fetch: FollowerFetch, leader_end: Offset, now_s: float) -> None:
+        """Kafka's rule: a fetch at or above the log end of the previous fetch had caught up at that
+        time.
+        """
+        if fetch.offset >= leader_end:
             self.caught_up_s = now_s
-        elif fetched.offset >= self.leader_end_then >= 0:
-            self.caught_up_s = max(self.caught_up_s, self.asked_s)
-        self.broker_epoch = fetched.broker_epoch
-        self.end = fetched.offset
-        self.log_start = fetched.log_start
-        self.leader_end_then, self.asked_s = leader_end, now_s
+        elif fetch.offset >= self.leader_end_at_last_fetch >= 0:
+            self.caught_up_s = max(self.caught_up_s, self.last_fetch_s)
+        self.broker_epoch = fetch.broker_epoch
+        self.end = fetch.offset
+        self.log_start = fetch.log_start
+        self.leader_end_at_last_fetch, self.last_fetch_s = leader_end, now_s
 
     def is_caught_up(self, leader_end: Offset, now_s: float, lag_max_s: float) -> bool:
         return self.end == leader_end or now_s - self.caught_up_s <= lag_max_s
 
 
-class Proposed(NamedTuple):
-    """A change that the controller was asked for, and the state it is based on."""
+class ProposedIsr(NamedTuple):
+    """A proposed ISR, and the state it is based on."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: int
@@ -104,15 +106,15 @@ class LeaderReplicas:
     """The followers of one partition and its sets of in-sync replicas. See the module."""
 
     __slots__ = (
-        "_ask_after_s",
-        "_asked",
         "_broker_id",
-        "_doubtful",
+        "_catching_up",
         "_epoch_of",
         "_epoch_start",
         "_followers",
         "_maximal",
-        "_waits",
+        "_pending",
+        "_propose_after_s",
+        "_uncertain",
         "state",
     )
 
@@ -125,7 +127,7 @@ class LeaderReplicas:
         now_s: float,
         epoch_of: Callable[[BrokerId], BrokerEpoch | None] = lambda _: NO_BROKER_EPOCH,
     ) -> None:
-        """`epoch_of`: of a broker that is alive, NO_BROKER_EPOCH where that is not known."""
+        """`epoch_of`: the epoch of a live broker, NO_BROKER_EPOCH where it is not known."""
         self._broker_id = broker_id
         self._epoch_of = epoch_of
         self._lead(state, epoch_start, now_s)
@@ -133,42 +135,42 @@ class LeaderReplicas:
     def _lead(self, state: LeaderState, epoch_start: Offset, now_s: float) -> None:
         self.state = state
         self._epoch_start = epoch_start
-        """Where this leader's epoch begins: a follower below it may have something else there."""
-        # Those in sync have the whole time to show themselves; the others have shown nothing.
+        """Where this leader's epoch begins: a follower below it may have diverged there."""
+        # In-sync followers get the full lag time to fetch; the others have shown nothing yet.
         self._followers = {
             one: Progress(now_s if one in state.isr else NEVER_S)
             for one in state.replicas
             if one != self._broker_id
         }
-        self._asked: Proposed | None = None
-        """The change that is under way."""
-        self._doubtful: frozenset[BrokerId] = frozenset()
-        """Whom changes named of which nobody knows whether they were, or will be, made."""
-        self._ask_after_s = NEVER_S
-        self._waits: tuple[BrokerId, ...] = ()
-        """Not in sync yet and close to it: the high watermark waits for them."""
-        self._settle_sets()
+        self._pending: ProposedIsr | None = None
+        """The proposal that is in flight."""
+        self._uncertain: frozenset[BrokerId] = frozenset()
+        """Brokers named in proposals whose outcome is unknown: they may be, or become, in sync."""
+        self._propose_after_s = NEVER_S
+        self._catching_up: tuple[BrokerId, ...] = ()
+        """Not in sync yet but close to it: the high watermark waits for them."""
+        self._update_sets()
 
-    def _settle_sets(self) -> None:
-        asked = self._asked.broker_ids if self._asked is not None else frozenset()
-        self._maximal = frozenset(self.state.isr) | asked | self._doubtful
-        self._waits = tuple(one for one in self._waits if one not in self._maximal)
+    def _update_sets(self) -> None:
+        proposed = self._pending.broker_ids if self._pending is not None else frozenset()
+        self._maximal = frozenset(self.state.isr) | proposed | self._uncertain
+        self._catching_up = tuple(one for one in self._catching_up if one not in self._maximal)
 
     # -- facts -----------------------------------------------------------------------------
 
     @property
     def maximal_isr(self) -> frozenset[BrokerId]:
-        """Everybody who may be in sync by what the controller was told."""
+        """All brokers that may be in sync, given every proposal that was sent."""
         return self._maximal
 
     @property
     def is_enough(self) -> bool:
-        """Whether as many are in sync as the topic asks for (I-09)."""
-        return len(self.state.isr) >= self.state.in_sync_wanted
+        """Whether as many are in sync as the topic requires (I-09)."""
+        return len(self.state.isr) >= self.state.effective_min_isr
 
     @property
     def is_proposing(self) -> bool:
-        return self._asked is not None
+        return self._pending is not None
 
     @property
     def epoch_start(self) -> Offset:
@@ -187,7 +189,7 @@ class LeaderReplicas:
     # -- the metadata ----------------------------------------------------------------------
 
     def configure(self, state: LeaderState, *, epoch_start: Offset, now_s: float) -> None:
-        """Take over what is newer; a new leader epoch begins with nothing known."""
+        """Apply newer metadata; a new leader epoch begins with nothing known of the followers."""
         ours = self.state
         if state.leader_epoch > ours.leader_epoch:
             self._lead(state, epoch_start, now_s)
@@ -199,8 +201,8 @@ class LeaderReplicas:
             theirs=state.leader_epoch,
         )
         if state.partition_epoch < ours.partition_epoch:
-            # Only what the settings say can be news in it.
-            self.state = ours._replace(in_sync_wanted=state.in_sync_wanted)
+            # Only the topic's settings can be newer in it.
+            self.state = ours._replace(effective_min_isr=state.effective_min_isr)
             return
         self._take(state)
         for one in state.replicas:
@@ -208,39 +210,43 @@ class LeaderReplicas:
                 self._followers[one] = Progress(now_s if one in state.isr else NEVER_S)
         for one in [one for one in self._followers if one not in state.replicas]:
             del self._followers[one]
-        self._waits = tuple(one for one in self._waits if one in self._followers)
+        self._catching_up = tuple(one for one in self._catching_up if one in self._followers)
 
     def _take(self, state: LeaderState) -> None:
         if state.partition_epoch > self.state.partition_epoch:
-            # What was asked for on the base of an older one is this, or will be refused.
-            self._asked, self._doubtful = None, frozenset()
+            # A proposal based on an older epoch is this one, or will be refused.
+            self._pending, self._uncertain = None, frozenset()
         self.state = state
-        self._settle_sets()
+        self._update_sets()
 
     # -- fetches ---------------------------------------------------------------------------
 
-    def fetched(self, fetched: Fetched, *, leader_end: Offset, now_s: float) -> bool:
-        """Note a follower's progress; False, and nothing noted, for one of another epoch (I-09)."""
-        progress = self._followers.get(fetched.broker_id)
-        if progress is None or fetched.leader_epoch != self.state.leader_epoch:
+    def note_fetch(self, fetch: FollowerFetch, *, leader_end: Offset, now_s: float) -> bool:
+        """Record a follower's progress; False, with nothing recorded, for another leader epoch
+        (I-09).
+        """
+        progress = self._followers.get(fetch.broker_id)
+        if progress is None or fetch.leader_epoch != self.state.leader_epoch:
             return False
-        if fetched.broker_epoch < progress.broker_epoch:
+        if fetch.broker_epoch < progress.broker_epoch:
             return False
-        if fetched.broker_epoch > progress.broker_epoch and progress.end != NO_OFFSET:
-            # What the last incarnation had says nothing about this one (KIP-903).
-            progress = self._followers[fetched.broker_id] = Progress(progress.caught_up_s)
-        progress.note(fetched, leader_end, now_s)
+        if fetch.broker_epoch > progress.broker_epoch and progress.end != NO_OFFSET:
+            # What its previous incarnation had says nothing about this one (KIP-903).
+            progress = self._followers[fetch.broker_id] = Progress(progress.caught_up_s)
+        progress.note(fetch, leader_end, now_s)
         return True
 
     def note_caught_up(self, leader_end: Offset, now_s: float) -> None:
-        """By the clock: who has everything has it now, though nothing makes it ask again."""
+        """Periodically: a follower that has everything is caught up now, even if it has no reason
+        to fetch.
+        """
         for progress in self._followers.values():
             if progress.end == leader_end:
                 progress.caught_up_s = now_s
 
     def high_watermark(self, own_end: Offset) -> Offset:
-        """How far everything is replicated, for all that is known; NO_OFFSET where it must not
-        move: too few are in sync, or one has not been heard of in this epoch (I-09).
+        """How far everything is known to be replicated; NO_OFFSET where the high watermark must not
+        move: too few are in sync, or one of them has not fetched in this epoch (I-09).
         """
         if not self.is_enough:
             return NO_OFFSET
@@ -248,16 +254,16 @@ class LeaderReplicas:
         for one in self._maximal:
             if one != self._broker_id:
                 progress = self._followers.get(one)
-                # One that is in sync and no replica any more: the metadata will tell.
+                # In sync but no longer a replica: newer metadata will resolve it.
                 lowest = min(lowest, progress.end if progress is not None else NO_OFFSET)
-        for one in self._waits:
+        for one in self._catching_up:
             lowest = min(lowest, self._followers[one].end)
         return lowest
 
     def low_watermark(self, own_start: Offset) -> Offset:
-        """Where the log of everybody who is alive begins at the latest, as Kafka counts it.
+        """The smallest log start of the live replicas, as in Kafka.
 
-        Nobody can read below it any more. NO_OFFSET while one of them has not been heard of.
+        No client can read below it any more. NO_OFFSET while one of them has not fetched yet.
         """
         return min(
             (
@@ -269,7 +275,7 @@ class LeaderReplicas:
         )
 
     def holders(self, offset: Offset) -> list[tuple[Offset, BrokerId]]:
-        """Followers in sync that have the record at the offset, by their ends (KIP-392)."""
+        """In-sync followers that have the record at the offset, with their log ends (KIP-392)."""
         return [
             (progress.end, one)
             for one, progress in self._followers.items()
@@ -278,12 +284,13 @@ class LeaderReplicas:
 
     # -- proposals -------------------------------------------------------------------------
 
-    def look(self, *, own_end: Offset, now_s: float, lag_s: float) -> None:
-        """Whom the high watermark waits for: those that could be in sync, but for its running away.
+    def update_catching_up(self, *, own_end: Offset, now_s: float, lag_s: float) -> None:
+        """Update which followers the high watermark waits for: those that are close to being in
+        sync.
 
-        Without that a follower that is always a few records behind would never be.
+        Without that a follower that is always a few records behind would never join the ISR.
         """
-        self._waits = tuple(
+        self._catching_up = tuple(
             one
             for one, progress in self._followers.items()
             if one not in self._maximal
@@ -292,16 +299,16 @@ class LeaderReplicas:
             and self._is_eligible(one, progress)
         )
 
-    def wanted(
+    def next_proposal(
         self, *, high_watermark: Offset, own_end: Offset, now_s: float, lag_s: float
-    ) -> Proposed | None:
-        """What to ask the controller for now, if anything; then call `asked`.
+    ) -> ProposedIsr | None:
+        """The ISR to propose to the controller now, if any; then call `note_proposed`.
 
-        One change at a time. While it is unknown what became of an earlier one the controller is
-        asked in any case, if need be for what is so: that makes a new partition epoch, and whatever
-        was asked on the base of the old one is refused from then on.
+        One change at a time. While the outcome of an earlier proposal is unknown, another is sent
+        in any case, if need be with the current ISR: that makes a new partition epoch, and every
+        proposal based on the old one is refused from then on.
         """
-        if self._asked is not None or now_s < self._ask_after_s:
+        if self._pending is not None or now_s < self._propose_after_s:
             return None
         isr = set(self.state.isr)
         late = {one for one in isr if self._is_late(one, own_end, now_s, lag_s)}
@@ -310,13 +317,15 @@ class LeaderReplicas:
             for one, progress in self._followers.items()
             if one not in isr
             and self._may_join(one, progress, high_watermark)
-            and not self._is_late(one, own_end, now_s, lag_s)  # it would be put out at once
+            and not self._is_late(one, own_end, now_s, lag_s)  # it would be removed at once
         }
-        # Out first: it lets writes go on, and whoever comes in is asked for right after it.
+        # Removals first: they let writes continue, and additions are proposed right after.
         members = isr - late if late else isr | new
-        if members == isr and not self._doubtful:
+        if members == isr and not self._uncertain:
             return None
-        return Proposed(self.state.leader_epoch, self.state.partition_epoch, self._members(members))
+        return ProposedIsr(
+            self.state.leader_epoch, self.state.partition_epoch, self._members(members)
+        )
 
     def _is_late(self, one: BrokerId, own_end: Offset, now_s: float, lag_s: float) -> bool:
         if one == self._broker_id:
@@ -325,7 +334,7 @@ class LeaderReplicas:
         return progress is None or not progress.is_caught_up(own_end, now_s, lag_s)
 
     def _may_join(self, one: BrokerId, progress: Progress, high_watermark: Offset) -> bool:
-        """KIP-320 rule 4: it has everything that counts, and is in this leader's epoch."""
+        """KIP-320 rule 4: it has every committed record, and has reached this leader's epoch."""
         needed = max(high_watermark, self._epoch_start)
         return progress.end >= needed and self._is_eligible(one, progress)
 
@@ -338,50 +347,52 @@ class LeaderReplicas:
         )
 
     def _members(self, ids: Iterable[BrokerId]) -> tuple[IsrMember, ...]:
-        """In the order of the assignment; each with the incarnation that was heard."""
+        """In the order of the assignment, each with the broker epoch that it fetched with."""
         places = {one: place for place, one in enumerate(self.state.replicas)}
         ordered = sorted(ids, key=lambda one: (places.get(one, len(places)), one))
-        return tuple(IsrMember(one, self._heard_epoch(one)) for one in ordered)
+        return tuple(IsrMember(one, self._broker_epoch_of(one)) for one in ordered)
 
-    def _heard_epoch(self, one: BrokerId) -> BrokerEpoch:
+    def _broker_epoch_of(self, one: BrokerId) -> BrokerEpoch:
         if one == self._broker_id:
             return self._epoch_of(one) or NO_BROKER_EPOCH
         progress = self._followers.get(one)
         if progress is not None and progress.end != NO_OFFSET:
             return progress.broker_epoch
-        # In sync already, and not heard of in this leader epoch: had it been restarted since, the
-        # controller would have taken it out, and would refuse what is based on that state.
+        # In sync already, with no fetch in this leader epoch: had it been restarted since, the
+        # controller would have removed it, and would refuse a proposal based on that state.
         return self._epoch_of(one) or NO_BROKER_EPOCH
 
-    def asked(self, proposed: Proposed) -> None:
-        """The change is on its way: from now on its members count."""
+    def note_proposed(self, proposed: ProposedIsr) -> None:
+        """The proposal is sent: from now on its members are part of the maximal ISR."""
         invariant(
-            self._asked is None and proposed.partition_epoch == self.state.partition_epoch,
+            self._pending is None and proposed.partition_epoch == self.state.partition_epoch,
             "I-13 a second change of the in-sync replicas while one is under way",
             proposed=proposed,
         )
-        self._asked = proposed
-        self._settle_sets()
+        self._pending = proposed
+        self._update_sets()
 
-    def answered(self, proposed: Proposed, answer: IsrAnswer, now_s: float) -> bool:
-        """What became of it; whether the in-sync replicas may be others now.
+    def answered(self, proposed: ProposedIsr, answer: IsrAnswer, now_s: float) -> bool:
+        """Handle the controller's answer; whether the in-sync replicas may have changed.
 
-        A change that was made is taken from the metadata, where settings that came before it come
-        first: with an older `min.insync.replicas` the high watermark could run away from those that
-        the controller holds eligible. Until then its members count, and nothing else is asked.
+        A change that was made is applied from the metadata, where earlier changes of settings come
+        first: with an older `min.insync.replicas` the high watermark could pass replicas that the
+        controller holds eligible. Until then its members stay in the maximal ISR, and nothing else
+        is proposed.
 
-        After an error the change may have been made all the same, or may be yet, unless it was
-        surely refused: whom it named counts until a newer state of the partition is known.
+        After an error the change may still have been made, or may be later, unless it was
+        definitely refused: its members stay in the maximal ISR until a newer state of the partition
+        is known.
         """
-        if proposed is not self._asked:
+        if proposed is not self._pending:
             return False  # the metadata was faster
         ours = self.state.partition_epoch
         if not isinstance(answer, OperatingError) and answer.partition_epoch > ours:
             return False
-        self._asked = None
-        self._ask_after_s = now_s + ASK_AGAIN_S
+        self._pending = None
+        self._propose_after_s = now_s + PROPOSAL_RETRY_S
         is_refused = isinstance(answer, ProposalRefused)
         if not is_refused:
-            self._doubtful |= proposed.broker_ids - set(self.state.isr)
-        self._settle_sets()
+            self._uncertain |= proposed.broker_ids - set(self.state.isr)
+        self._update_sets()
         return is_refused

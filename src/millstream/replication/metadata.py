@@ -1,6 +1,6 @@
-"""The cluster's metadata as far as a leader needs it.
+"""The parts of the cluster's metadata that replication needs.
 
-The controller's image has these shapes; it is a sibling of this package and not imported.
+The controller's image has these shapes; that package is a sibling and must not be imported here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ class MoveFacts(Protocol):
 
 
 class ChangeFacts(Protocol):
-    """What differs between two moments."""
+    """What differs between two images."""
 
     @property
     def created(self) -> Sequence[TopicFacts]: ...
@@ -98,7 +98,7 @@ class ImageFacts(Protocol):
 
 
 class TopicSettings(Protocol):
-    """What a topic's own settings and the broker's defaults come to."""
+    """The effective settings of topics: their own, over the broker's defaults."""
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig: ...
 

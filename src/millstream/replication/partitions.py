@@ -1,6 +1,6 @@
 """All partitions of which this broker has a replica, kept in step with the cluster's metadata.
 
-Logs are made and deleted here; who leads what is in `roles.py`.
+Logs are created and deleted here; leading and following are in `roles.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from millstream.replication.metadata import (
     TopicFacts,
     TopicSettings,
 )
-from millstream.replication.roles import FollowedPartitions, Planned, Roles
+from millstream.replication.roles import FetcherManager, Planned, Roles
 from millstream.replication.throttle import (
     FOLLOWER_REPLICAS,
     LEADER_REPLICAS,
@@ -45,19 +45,19 @@ class Partitions(Roles):
         *,
         broker_id: BrokerId | None = None,
         cluster: ReplicationDependencies | None = None,
-        fetching: FollowedPartitions | None = None,
+        fetchers: FetcherManager | None = None,
         listeners: Mapping[str, LeadershipListener] | None = None,
         iterations: NetworkIterations | None = None,
     ) -> None:
-        """`cluster` and `fetching`: of a broker in a cluster. `listeners`: by topic, who keeps a
-        state of its own in the partitions of it that are led here.
+        """`cluster` and `fetchers`: for a broker in a cluster. `listeners`: by topic, the
+        coordinators that keep their state in the topic's partitions that this broker leads.
         """
         super().__init__(
             logs,
             table,
             broker_id=broker_id,
             cluster=cluster,
-            fetching=fetching,
+            fetchers=fetchers,
             listeners=listeners,
             iterations=iterations,
         )
@@ -66,13 +66,11 @@ class Partitions(Roles):
     # -- metadata --------------------------------------------------------------------------
 
     def attach(self, image: ImageFacts) -> None:
-        """Lead and follow what the metadata says, with the logs that are there; make those that
-        are not.
-        """
+        """Lead and follow what the metadata says, with existing logs; create missing ones."""
         run_blocking(self.apply_image_steps(image))
 
     def apply_image_steps(self, image: ImageFacts) -> StepGenerator[None]:
-        """`attach` in steps, and whenever the whole image comes instead of what changed."""
+        """`attach` in steps; also used whenever a whole image arrives instead of a change."""
         gone = [
             topic
             for topic in self._topics.values()
@@ -85,14 +83,14 @@ class Partitions(Roles):
         self._changes += 1
 
     def apply(self, change: ChangeFacts) -> None:
-        """Create and delete logs and leaders; take over changed settings."""
+        """Create and delete logs and leaders; apply changed settings."""
         run_blocking(self.prepare_steps(change))
         run_blocking(self.follow_up_steps(change))
 
     def prepare_steps(self, change: ChangeFacts) -> StepGenerator[None]:
         """The part of `apply` that must be done before others see the change, in steps."""
         names = {topic.name for topic in change.created}
-        # A topic that was deleted and made anew: the old logs stand where the new ones shall be.
+        # A topic that was deleted and created again: the old logs are where the new ones must be.
         yield from self._drop_topics_steps(
             [topic for topic in change.deleted if topic.name in names]
         )
@@ -115,10 +113,10 @@ class Partitions(Roles):
         self._changes += 1
 
     def delete_strays_steps(self, image: ImageFacts) -> StepGenerator[list[TopicPartition]]:
-        """Delete the logs of partitions that have no replica here any more, in steps; which.
+        """Delete the logs of partitions that have no replica here any more, in steps; returns them.
 
-        For a broker that was away, with its first whole image and before it attaches: a log of an
-        older topic of the same name would stand in the way of the new one.
+        For a broker that was down, with its first image and before it attaches: a log of an older
+        topic of the same name would block the new one.
         """
         strays = [
             log.partition for log in self._logs if not self._has_replica_here(log, image.topics)
@@ -135,15 +133,15 @@ class Partitions(Roles):
 
     @property
     def has_missing(self) -> bool:
-        """Whether there are partitions whose logs could not be made for want of room."""
+        """Whether there are partitions whose logs could not be created for lack of space."""
         return bool(self._without_room)
 
-    def try_again(self) -> None:
-        """Make the logs that could not be made before: there may be room by now."""
+    def retry_missing(self) -> None:
+        """Create the logs that could not be created before: there may be space by now."""
         run_blocking(self.retry_missing_steps())
 
     def retry_missing_steps(self) -> StepGenerator[None]:
-        """`try_again` in steps; not while a change goes on."""
+        """`retry_missing` in steps; must not run during a change."""
         for name, is_new in list(self._without_room.items()):
             topic = self._topics[name[0]]
             facts = [one for one in topic.partitions if one.index == name[1]]
@@ -176,7 +174,7 @@ class Partitions(Roles):
     def _hold_steps(
         self, topics: Sequence[tuple[TopicFacts, Sequence[PartitionFacts]]], *, is_new: bool
     ) -> StepGenerator[None]:
-        """Many topics together: the logs of all of them share their syncs."""
+        """Take many topics together: their logs share their syncs."""
         planned: list[Planned] = []
         noted = 0
         for topic, partitions in topics:
@@ -192,13 +190,13 @@ class Partitions(Roles):
                     [one.wanted for one in group], is_new=is_new
                 )
             except OperatingError:
-                # One that cannot be must not keep the others from being.
+                # One log that cannot be created must not block the others.
                 for one in group:
                     yield from self._hold_one_steps(one, is_new=is_new)
                 continue
             for part in chunked(list(zip(group, logs, strict=True)), LOGS_PER_TURN):
                 for one, log in part:
-                    self._take(one, log)
+                    self._assume_role(one, log)
                     self._throttle(one)
                 if len(planned) > LOGS_PER_TURN:
                     yield None
@@ -207,9 +205,9 @@ class Partitions(Roles):
         try:
             logs = yield from self._logs.create_steps([planned.wanted], is_new=is_new)
         except OperatingError as error:
-            self._cannot_hold(planned, error, is_new=is_new)
+            self._mark_offline(planned, error, is_new=is_new)
             return
-        self._take(planned, logs[0])
+        self._assume_role(planned, logs[0])
         self._throttle(planned)
 
     def _in_sync_min(self, topic: TopicFacts) -> int:
@@ -226,7 +224,7 @@ class Partitions(Roles):
                 names += [name for one in part if (name := self._dropped(topic.name, one.index))]
                 if len(names) > LOGS_PER_TURN:
                     yield None
-        # Of a directory that failed they stay, which it noted itself.
+        # In a failed directory they stay; the directory has recorded that itself.
         yield from self._logs.delete_steps(names)
 
     def _leave_steps(
@@ -247,7 +245,7 @@ class Partitions(Roles):
         yield from self._logs.delete_steps(names)
 
     def _dropped(self, topic: str, index: int) -> TopicPartition | None:
-        """The partition, if it was held: nobody reads or writes it any more."""
+        """Stop serving the partition; returns its name if this broker held it."""
         name = TopicPartition(topic, index)
         self._offline.pop(name, None)
         self._without_room.pop(name, None)
@@ -269,7 +267,7 @@ class Partitions(Roles):
                 name = planned.wanted.partition
                 held = self._leaders.get(name) or self._followers.get(name)
                 if held is not None:
-                    self._take(planned, held.log)
+                    self._assume_role(planned, held.log)
                     self._throttle(planned)
                 done += 1
                 if not done % LOGS_PER_TURN:

@@ -1,4 +1,4 @@
-"""A replica of a partition that can be read, led here or elsewhere."""
+"""A replica of a partition that can be read, whether this broker leads or follows it."""
 
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ class Reader(Protocol):
     """A fetch that waits for more to read."""
 
     def progressed(self, mark: Any) -> None:
-        """The high watermark moved, or there is an error to be told; `mark` as it was left."""
+        """The high watermark moved, or there is an error to report; `mark` as it was stored."""
 
 
 class ReadableReplica:
@@ -26,7 +26,7 @@ class ReadableReplica:
         "bytes_out",
         "bytes_to_followers",
         "follower_readers",
-        "has_news",
+        "has_updates",
         "is_throttled",
         "leader_epoch",
         "log",
@@ -44,11 +44,12 @@ class ReadableReplica:
         self.topic_id: TopicId = topic_id
         self.leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
         self.readers: dict[Reader, Any] = {}
-        """Fetches that wait, with a mark of theirs; a dictionary as they leave in any order."""
+        """Fetches that wait, each with a mark of its own; a dictionary because they leave in any
+        order."""
         self.follower_readers: dict[Reader, Any] = {}
-        """Those of followers, who wait for the log's end and not for the high watermark."""
-        self.has_news = False
-        """Whether `readers` have something to look at; followers look whenever they are woken."""
+        """Fetches of followers, which wait for the log's end and not for the high watermark."""
+        self.has_updates = False
+        """Whether `readers` must check again; follower fetches check whenever they are woken."""
         self.bytes_out = 0
         """Record bytes handed to consumers."""
         self.bytes_to_followers = 0
@@ -82,7 +83,7 @@ class ReadableReplica:
         return self.log.last_stable_offset
 
     def check_leader_epoch(self, current: int) -> None:
-        """Compare what the client believes with what is so; -1 makes no claim (KIP-320)."""
+        """Check the leader epoch that the client names against ours; -1 names none (KIP-320)."""
         if current in (-1, self.leader_epoch):
             return
         ours, theirs = self.leader_epoch, LeaderEpoch(current)
@@ -109,7 +110,7 @@ class ReadableReplica:
     def tail(self, offset: int, size_max: int) -> ReadSlice | None:
         """Everything from `offset` on, if that is known to begin a batch and may be seen.
 
-        Ask only while the log's slot `is_decided` and this is usable.
+        Call it only while the log's slot `is_decided` and this replica is usable.
         """
         slot = self.slot
         position = slot.tail(offset, size_max)
@@ -126,7 +127,7 @@ class ReadableReplica:
         return EMPTY_SLICE if position == NOTHING_NEW else None
 
     def visible_end(self, isolation: Isolation) -> Offset:
-        """Where such a reader's view ends (I-07)."""
+        """Where the view of a reader with this isolation ends (I-07)."""
         slot = self.slot
         if isolation is Isolation.LOG_END:
             return Offset(slot.log_end)
@@ -136,11 +137,11 @@ class ReadableReplica:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it still is what it was made for, and has not failed."""
+        """Whether it is still led or followed as it was created, and its log has not failed."""
         return not self._is_closed and self.log.failure is None
 
     def end_of_epoch(self, epoch: LeaderEpoch) -> EpochEnd:
-        """Where an epoch ended, for those who compare logs (KIP-101, KIP-279, KIP-320).
+        """Where an epoch ended, for comparing logs (KIP-101, KIP-279, KIP-320).
 
         Kafka's leader notes its epoch when it is elected, ours with the first batch: in between
         the log's end is where the leader's epoch begins.

@@ -1,7 +1,7 @@
-"""Which partitions this broker leads and which it follows, and how each is found.
+"""Which partitions this broker leads and which it follows, and how to look them up.
 
-A partition's state is taken only when it is newer than what is known, by leader epoch and then by
-partition epoch: metadata that comes late is harmless.
+A partition's state is applied only when it is newer than the known one, by leader epoch and then by
+partition epoch: late metadata is harmless.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -29,7 +29,7 @@ from millstream.replication.follower import (
 from millstream.replication.metadata import PartitionFacts, TopicFacts
 from millstream.replication.partition import LeaderContext, LeaderFacts, Partition
 from millstream.replication.readable import ReadableReplica
-from millstream.replication.waiters import NetworkIterations, Waking
+from millstream.replication.waiters import NetworkIterations, ReaderWaker
 from millstream.runtime.scheduler import StepGenerator, chunked
 from millstream.storage.log.log import Log
 from millstream.storage.log_steps import LOGS_PER_TURN
@@ -50,21 +50,21 @@ StateNumber = tuple[int, int]
 NOTHING_KNOWN: Final[StateNumber] = (-1, -1)
 
 
-class FollowedPartitions(Protocol):
-    """Told what to fetch, and from whom."""
+class FetcherManager(Protocol):
+    """Fetches the partitions that this broker follows from their leaders."""
 
     def follow(self, follower: Follower) -> None:
-        """A partition is followed from now on, or its `state` is another one."""
+        """Fetch the partition from now on; also called when its `state` changed."""
 
     def unfollow(self, follower: Follower) -> None:
-        """It is not any more; what is under way for it does not count."""
+        """Stop fetching it; responses under way for it are dropped."""
 
     def ready(self, follower: Follower) -> None:
-        """A flush is done that it waited for: more may be fetched for it."""
+        """A flush that it waited for is done: more may be fetched for it."""
 
 
-class NothingFetched:
-    """For a broker that fetches from no other: it leads everything it has."""
+class NoFetchers:
+    """For a broker that fetches from no other broker: it leads everything it has."""
 
     def follow(self, follower: Follower) -> None: ...
 
@@ -74,16 +74,16 @@ class NothingFetched:
 
 
 class Planned(NamedTuple):
-    """A partition to be led or followed, and what its log has to be."""
+    """A partition to be led or followed, and the log that it needs."""
 
     wanted: NewPartition
     partition: PartitionFacts
     in_sync_min: int
     throttled: tuple[bool, bool] = (False, False)
-    """Whether it is while it is led here, and while it is followed."""
+    """Whether it is throttled while this broker leads it, and while it follows."""
 
 
-def _number(partition: PartitionFacts) -> StateNumber:
+def _state_number(partition: PartitionFacts) -> StateNumber:
     return partition.leader_epoch, partition.partition_epoch
 
 
@@ -111,7 +111,7 @@ def _slot_names(leader: Partition) -> _SlotNames:
     return {"topic": topic.encode(), "topic_id": leader.topic_id.bytes, "partition": index}
 
 
-class Roles(Waking):
+class Roles(ReaderWaker):
     """The partitions of which this broker has a replica."""
 
     def __init__(
@@ -121,7 +121,7 @@ class Roles(Waking):
         *,
         broker_id: BrokerId | None,
         cluster: ReplicationDependencies | None,
-        fetching: FollowedPartitions | None,
+        fetchers: FetcherManager | None,
         listeners: Mapping[str, LeadershipListener] | None,
         iterations: NetworkIterations | None,
     ) -> None:
@@ -129,10 +129,10 @@ class Roles(Waking):
         self._logs = logs
         self._table = table
         self._broker_id = broker_id
-        """None: this broker leads everything there is."""
+        """None: a standalone broker, which leads everything."""
         self.cluster = cluster or ReplicationDependencies(monotonic_s=logs.clock.monotonic_s)
         self.counts = FollowerCounts()
-        self._fetching = fetching if fetching is not None else NothingFetched()
+        self._fetchers = fetchers if fetchers is not None else NoFetchers()
         self._listeners = listeners or {}
         self._topics: dict[str, TopicFacts] = {}
         self._names: dict[bytes, str] = {}
@@ -140,29 +140,29 @@ class Roles(Waking):
         self._leaders_by_id: dict[IdKey, Partition] = {}
         self._followers: dict[Name, Follower] = {}
         self._given_up: dict[Name, StateNumber] = {}
-        """Partitions that were led until the session was lost, and the state they were led in."""
+        """Partitions that were led until the session was lost, and their state at that time."""
         self._offline: dict[Name, OperatingError] = {}
-        """Partitions that should be here and whose log cannot be used, and why."""
+        """Partitions that this broker should have but whose log cannot be used, and why."""
         self._without_room: dict[Name, bool] = {}
-        """Those of them whose log could not be made for want of room, and whether it is new."""
+        """Those of them whose log could not be created for lack of space, and whether it is new."""
         self._context = LeaderContext(logs.flush, self._wake, self.cluster)
         self._follower_context = FollowerContext(
-            logs.flush, self._wake, self.counts, self.cluster, self._fetching.ready
+            logs.flush, self._wake, self.counts, self.cluster, self._fetchers.ready
         )
         self._changes = 0
 
-    # -- looking up ------------------------------------------------------------------------
+    # -- lookup ----------------------------------------------------------------------------
 
     def get(self, partition: Name) -> Partition:
-        """The leader; NotLeader where another broker is it, UnknownPartition where there is no
-        such partition, StorageFailed when its log is offline.
+        """The partition's leader; raises NotLeader where another broker leads it, UnknownPartition
+        where there is no such partition, StorageFailed when its log is offline.
         """
         leader = self._leaders.get(partition)
         if leader is None:
-            raise self._why_not(partition)
+            raise self._lookup_error(partition)
         return leader
 
-    def _why_not(self, partition: Name) -> OperatingError:
+    def _lookup_error(self, partition: Name) -> OperatingError:
         offline = self._offline.get(partition)
         if offline is not None:
             return offline
@@ -173,13 +173,13 @@ class Roles(Waking):
         return NotLeader(name)
 
     def find(self, key: tuple[str | bytes, int]) -> Partition | None:
-        """The leader by the topic's name or the bytes of its id; None: ask `get` for the reason."""
+        """The leader by the topic's name or the bytes of its id; if None, `get` raises why."""
         if isinstance(key[0], bytes):
             return self._leaders_by_id.get(key)  # type: ignore[arg-type]
         return self._leaders.get(key)  # type: ignore[arg-type]
 
     def get_by_id(self, topic_id: TopicId, index: int) -> Partition:
-        """The same by the topic's id; UnknownTopicId when no topic has it."""
+        """The same by the topic's id; raises UnknownTopicId when no topic has it."""
         return self.get_by_id_bytes(topic_id.bytes, index)
 
     def get_by_id_bytes(self, topic_id: bytes, index: int) -> Partition:
@@ -201,7 +201,7 @@ class Roles(Waking):
         return self._leaders.get(partition) or self._followers.get(partition) or self.get(partition)
 
     def high_watermark_of(self, partition: Name) -> Offset | None:
-        """As far as this broker knows, which leads or follows it; None where it does neither."""
+        """As far as this broker knows; None where it neither leads nor follows the partition."""
         replica = self._leaders.get(partition) or self._followers.get(partition)
         return None if replica is None else replica.log.high_watermark
 
@@ -228,7 +228,7 @@ class Roles(Waking):
 
     def _is_newer(self, topic: TopicFacts, partition: PartitionFacts) -> bool:
         known = self._known(TopicPartition(topic.name, partition.index))
-        return known is None or _number(partition) > known
+        return known is None or _state_number(partition) > known
 
     def _known(self, name: Name) -> StateNumber | None:
         leader, follower = self._leaders.get(name), self._followers.get(name)
@@ -236,10 +236,10 @@ class Roles(Waking):
             return leader.state[:2]
         return follower.state[:2] if follower is not None else self._given_up.get(name)
 
-    def _take(self, planned: Planned, log: Log) -> None:
-        """Lead or follow the partition, unless that is older than what is known of it."""
+    def _assume_role(self, planned: Planned, log: Log) -> None:
+        """Lead or follow the partition, unless the planned state is older than the known one."""
         if log.config is not planned.wanted.config:
-            log.config = planned.wanted.config  # of a log that was there: the start may know less
+            log.config = planned.wanted.config  # an existing log may have started with older ones
         name, partition = planned.wanted.partition, planned.partition
         self._offline.pop(name, None)
         self._without_room.pop(name, None)
@@ -247,22 +247,23 @@ class Roles(Waking):
         if self._broker_id in (None, partition.leader):
             leader = self._leaders.get(name)
             if leader is not None:
-                # Also what is not newer: `min.insync.replicas` may be another.
-                if _number(partition)[0] >= leader.leader_epoch:
-                    self._changes += _number(partition)[0] > leader.leader_epoch
+                # Also with the same epoch: `min.insync.replicas` may have changed.
+                if _state_number(partition)[0] >= leader.leader_epoch:
+                    self._changes += _state_number(partition)[0] > leader.leader_epoch
                     leader.configure(_facts(planned))
                 return
-            if known is None or _number(partition) > known:
+            if known is None or _state_number(partition) > known:
                 if self.cluster.may_lead():
                     self._lead(planned, log)
                 elif known is None:
-                    self._given_up[name] = NOTHING_KNOWN  # held, and any metadata is newer
-        elif known is None or _number(partition) > known:
+                    self._given_up[name] = NOTHING_KNOWN  # held, and any later metadata is newer
+        elif known is None or _state_number(partition) > known:
             self._follow(planned, log)
 
-    def _cannot_hold(self, planned: Planned, error: OperatingError, *, is_new: bool) -> None:
-        """Its log cannot be made or used. What is told of it now is not for what was held before:
-        whoever waits there hears so, and the next leader of an internal topic begins there alone.
+    def _mark_offline(self, planned: Planned, error: OperatingError, *, is_new: bool) -> None:
+        """The log cannot be created or used. A newer state does not apply to what was held before:
+        requests that wait there are failed, and the next leader of an internal topic starts from
+        its own log only.
         """
         name = planned.wanted.partition
         self._without_room.pop(name, None)
@@ -274,7 +275,7 @@ class Roles(Waking):
         )
         self._offline[name] = failure
         known = self._known(name)
-        if known is not None and _number(planned.partition) > known:
+        if known is not None and _state_number(planned.partition) > known:
             leader, follower = self._leaders.get(name), self._followers.get(name)
             if leader is not None:
                 self._stop_leading(leader, failure)
@@ -322,11 +323,11 @@ class Roles(Waking):
         if follower is None:
             follower = Follower(log, planned.wanted.topic_id, state, self._follower_context)
             self._followers[log.partition] = follower
-            self._throttle(planned)  # before it is asked for
+            self._throttle(planned)  # before its first fetch
         else:
             follower.follow(state)
         self._changes += 1
-        self._fetching.follow(follower)
+        self._fetchers.follow(follower)
 
     def _stop_leading(self, leader: Partition, error: OperatingError | None) -> None:
         name = leader.partition
@@ -339,10 +340,10 @@ class Roles(Waking):
     def _stop_following(self, follower: Follower) -> None:
         del self._followers[follower.partition]
         follower.close()
-        self._fetching.unfollow(follower)
+        self._fetchers.unfollow(follower)
 
     def close_all_leaderships(self) -> None:
-        """The session is gone: nothing is led any more, from now on (I-18)."""
+        """The session is lost: resign every leadership now (I-18)."""
         for name, leader in list(self._leaders.items()):
             self._given_up[name] = leader.state[:2]
             self._stop_leading(leader, NotLeader(leader.partition))
@@ -352,15 +353,15 @@ class Roles(Waking):
 
     @property
     def has_lost(self) -> bool:
-        """Whether some log here has failed, or may have."""
+        """Whether some log of this broker has failed, or may have."""
         return any(
             one.failure is not None or one.failed_partitions for one in self._logs.directories
         ) or any(name not in self._without_room for name in self._offline)
 
     def find_lost_steps(self) -> StepGenerator[list[tuple[TopicId, int]]]:
-        """Partitions that should be here and whose log has failed, in steps.
+        """Partitions of this broker whose log has failed, in steps.
 
-        Not those that there was no room for: they are tried again.
+        Not those that could not be created for lack of space: they are retried.
         """
         found: list[tuple[TopicId, int]] = []
         held = [*self._leaders.values(), *self._followers.values()]
@@ -377,12 +378,13 @@ class Roles(Waking):
                 found.append((topic.topic_id, name[1]))
         return found
 
-    # -- by the clock ----------------------------------------------------------------------
+    # -- periodic --------------------------------------------------------------------------
 
     def check_lag_steps(self) -> StepGenerator[None]:
-        """Every leader looks whether its followers keep up, in steps.
+        """Let every leader check whether its followers keep up, in steps.
 
-        At least twice in `replica.lag.time.max.ms`: what was caught up then counts until the next.
+        At least twice per `replica.lag.time.max.ms`: a follower that was caught up at one check is
+        considered so until the next.
         """
         for part in chunked(list(self._leaders.values()), LOGS_PER_TURN):
             for leader in part:
@@ -390,8 +392,8 @@ class Roles(Waking):
             yield None
 
     def store_high_watermarks_steps(self) -> StepGenerator[None]:
-        """Of partitions with more than one replica, in steps: a restarted leader of one knows no
-        more than the file says until its followers have been heard.
+        """Store the high watermarks of replicated partitions, in steps: a restarted leader knows
+        only what the file says until its followers have fetched.
         """
         logs = [one.log for one in self._leaders.values() if one.others is not None]
         logs += [one.log for one in self._followers.values()]
@@ -400,12 +402,12 @@ class Roles(Waking):
 
     @property
     def under_replicated_count(self) -> int:
-        """Partitions led here of which some replica is not in sync."""
+        """Partitions led by this broker of which some replica is not in sync."""
         states = [leader.state for leader in self._leaders.values()]
         return sum(len(one.isr) < len(one.replicas) for one in states)
 
     @property
     def under_min_isr_count(self) -> int:
-        """Partitions led here that take no acks=all."""
+        """Partitions led by this broker that refuse acks=all."""
         states = [leader.state for leader in self._leaders.values()]
-        return sum(len(one.isr) < one.in_sync_wanted for one in states)
+        return sum(len(one.isr) < one.effective_min_isr for one in states)

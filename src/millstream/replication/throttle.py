@@ -1,11 +1,11 @@
-"""How much may be copied in a second to replicas that catch up. Pure: no clock, nothing waits.
+"""Limits the bytes per second copied to replicas that catch up. Pure: no clock, nothing waits.
 
-Moving partitions to another broker must not take the network and the disks from everybody else
-(KIP-73). Only copies to replicas that are not in sync count and wait: one that is in sync and had
-to wait would fall out of sync, and acks=all would wait with it.
+Moving partitions to another broker must not take the network and the disks from other clients
+(KIP-73). Only copies to replicas that are not in sync are counted and delayed: an in-sync replica
+that had to wait would fall out of sync, and acks=all would wait with it.
 
-A bucket that leaks: what was copied flows off at the rate, and nothing more is copied while there
-is some left. An answer is as large as it is; the next one waits the longer for it.
+A leaky bucket: what was copied drains at the configured rate, and nothing more is copied while some
+is left. A response is never cut short; the next one just waits longer.
 """
 
 import re
@@ -19,13 +19,13 @@ FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 
 UNLIMITED: Final = float("inf")
 CREDIT_S: Final = 1.0
-"""Of a time in which little was copied this much is made up for: a fetch may wait for longer than
-it should, and the rate would never be reached."""
-LOOK_AGAIN_S: Final = 1.0
-"""At the latest: the rate may be another by then."""
+"""Unused rate can be made up for this long: a fetch may wait longer than it should, and the rate
+would otherwise never be reached."""
+RATE_CHECK_INTERVAL_S: Final = 1.0
+"""The longest wait: the configured rate may have changed by then."""
 
 WAIT_S_MIN: Final = 0.001
-"""A part of a byte that is left would be waited for by no time at all, for ever."""
+"""A remaining fraction of a byte would otherwise be waited for with no delay, forever."""
 
 _ALL: Final = "*"
 _EVERY_PARTITION: Final = range(2**31)
@@ -33,7 +33,7 @@ _REPLICA: Final = re.compile(r"([0-9]{1,10}):([0-9]{1,10})")
 
 
 def listed_partitions(text: str | None, broker_id: BrokerId | None) -> Container[int]:
-    """The partitions of a topic whose replica on this broker a setting names."""
+    """The partitions of a topic whose replica on this broker is listed in a setting."""
     if not text:
         return ()
     if text.strip() == _ALL:
@@ -43,34 +43,34 @@ def listed_partitions(text: str | None, broker_id: BrokerId | None) -> Container
 
 
 class ReplicaThrottle:
-    """Of one broker: for all that it sends as a leader, or gets as a follower."""
+    """The throttle of one broker, for everything it sends as a leader or fetches as a follower."""
 
     __slots__ = ("_left", "_rate", "_seen_s")
 
     def __init__(self, rate: Callable[[], float] = lambda: UNLIMITED) -> None:
-        """`rate`: bytes in a second, as it is now."""
+        """`rate`: the current limit in bytes per second."""
         self._rate = rate
         self._left = 0.0
-        """Bytes that have not flowed off; below 0 it is credit."""
+        """Bytes that have not drained; negative is credit."""
         self._seen_s = 0.0
 
     def record(self, size_bytes: int, now_s: float) -> None:
-        """So much was copied."""
+        """Count copied bytes."""
         self._flow(now_s)
         self._left += size_bytes
 
     def is_exceeded(self, now_s: float) -> bool:
-        """Whether nothing more shall be copied now."""
+        """Whether nothing more may be copied now."""
         self._flow(now_s)
         return self._left > 0
 
     def wait_s(self, now_s: float) -> float:
-        """For how long; never for so long that a new rate would be missed."""
+        """How long to wait, at most until a changed rate is to be checked."""
         rate = self._flow(now_s)
         if self._left <= 0:
             return 0.0
-        if self._left >= rate * LOOK_AGAIN_S:
-            return LOOK_AGAIN_S
+        if self._left >= rate * RATE_CHECK_INTERVAL_S:
+            return RATE_CHECK_INTERVAL_S
         return max(WAIT_S_MIN, self._left / rate)
 
     def _flow(self, now_s: float) -> float:

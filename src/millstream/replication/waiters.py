@@ -1,4 +1,4 @@
-"""Who waits for a partition to move, and when it looks: soon, and once for all that moved."""
+"""Wakes the fetches that wait for partitions to move: soon, and once for all that moved."""
 
 from typing import Protocol
 
@@ -8,17 +8,17 @@ from millstream.runtime.timers import Timers
 
 
 class NetworkIterations(Protocol):
-    """The iterations of the event loop that bring requests; each ends with `wake_readers`."""
+    """The event-loop iterations that bring requests; each ends with `wake_readers`."""
 
     def is_awake(self) -> bool:
-        """Whether one is going on: no timer is needed then to let readers look."""
+        """Whether an iteration is running: then no timer is needed to wake readers."""
 
     def flush_ready(self) -> None:
-        """Let answers leave that became ready outside of one."""
+        """Send responses that became ready outside of an iteration."""
 
 
 class NoNetwork:
-    """Nobody but the timers lets readers look."""
+    """Without a network only timers wake readers."""
 
     def is_awake(self) -> bool:
         return False
@@ -27,8 +27,8 @@ class NoNetwork:
         pass
 
 
-class Waking:
-    """The readers of all partitions of a broker, and the time limits of whatever waits."""
+class ReaderWaker:
+    """Wakes the readers of all partitions of a broker; has the deadlines of what waits."""
 
     def __init__(self, iterations: NetworkIterations | None) -> None:
         iterations = iterations if iterations is not None else NoNetwork()
@@ -40,14 +40,14 @@ class Waking:
         self._is_wake_due = False
 
     def deadlines(self, timers: Timers) -> Deadlines:
-        """Where everything waits that has a time limit; one for the broker."""
+        """The deadlines of all waiting requests; one object for the broker."""
         if self._deadlines is None:
             self._timers = timers
             self._deadlines = Deadlines(timers)
         return self._deadlines
 
     def stop_waiting(self) -> None:
-        """Nobody is left to be answered (I-42)."""
+        """No client is left to be answered (I-42)."""
         if self._deadlines is not None:
             self._deadlines.close()
 
@@ -56,8 +56,8 @@ class Waking:
         if self._is_wake_due or self._is_wake_coming():
             return
         if self._timers is not None:
-            # Soon, not now: a request that writes to several partitions, or the next one that
-            # has already come, may have more for the same reader.
+            # Soon, not now: a request that writes to several partitions, or the next one that has
+            # already arrived, may have more for the same reader.
             self._is_wake_due = True
             self._timers.call_later(0.0, self._wake_late)
 
@@ -67,14 +67,14 @@ class Waking:
         self._flush_ready()
 
     def wake_readers(self) -> None:
-        """Let the fetches look that wait for partitions which moved since the last call."""
+        """Wake the fetches that wait for partitions which moved since the last call."""
         while self._moved:
             moved, self._moved = self._moved, {}
             for partition in moved:
                 if partition.follower_readers:
                     for reader, mark in list(partition.follower_readers.items()):
                         reader.progressed(mark)
-                if partition.has_news:
-                    partition.has_news = False
+                if partition.has_updates:
+                    partition.has_updates = False
                     for reader, mark in list(partition.readers.items()):
                         reader.progressed(mark)

@@ -14,7 +14,7 @@ from millstream.broker.handlers import (
 from millstream.broker.requests.context import Context, RequestFacts
 from millstream.broker.requests.services import Services
 from millstream.controller.image import ImageChange
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.model.config.resources import ResourceType
 from millstream.observe.logs import Repeated, get_logger
 from millstream.runtime.background import Background
@@ -60,7 +60,7 @@ class ConfigWorld:
     ) -> None:
         self.configs = BrokerConfigs(static or {}, broker_id=ME)
         self.disk = disk or new_disk()
-        self.controller = LocalController(
+        self.controller = StandaloneController(
             disk=self.disk,
             background=background or InlineBackground(),
             randomness=SeededRandomness(0),

@@ -16,7 +16,7 @@ from millstream.broker.configs.broker_configs import BrokerConfigs
 from millstream.broker.requests.context import Context, RequestFacts
 from millstream.broker.requests.services import Services
 from millstream.controller.image import BrokerImage, Endpoint
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.controller.topics import NewTopic
 from millstream.model.ids import BrokerId, TopicPartition
 from millstream.observe.logs import Repeated, get_logger
@@ -67,7 +67,7 @@ class Desk:
         self.logs = LogManager(
             StorageDependencies(self.disk, clock, randomness, background), directories
         )
-        self.controller = LocalController(
+        self.controller = StandaloneController(
             disk=self.disk,
             background=background,
             randomness=randomness,

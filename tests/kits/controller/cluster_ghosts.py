@@ -14,7 +14,7 @@ from millstream.controller.image import NO_LEADER, ClusterImage, PartitionImage,
 from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId
 
 Incarnations = dict[BrokerId, BrokerEpoch]
-Asked = dict[tuple[TopicId, int], list[BrokerId]]
+ProposedIsrs = dict[tuple[TopicId, int], list[BrokerId]]
 
 
 @dataclass
@@ -38,17 +38,17 @@ class Ghosts:
         return self._ghosts.setdefault((topic.topic_id, index), _Ghost())
 
     def commit(
-        self, image: ClusterImage, alive: Incarnations, policy: Policy, asked: Asked
+        self, image: ClusterImage, alive: Incarnations, policy: Policy, proposed: ProposedIsrs
     ) -> None:
         """Leaders that are what the image says they are write and commit.
 
-        Whoever they have asked to be brought in counts as in sync (I-09).
+        Replicas that they have proposed to add are treated as in sync (I-09).
         """
         for topic in image.topics.values():
             for one in topic.partitions:
                 if one.leader == NO_LEADER or self._random.random() < 0.3:
                     continue
-                members = {*one.isr, *asked.get((topic.topic_id, one.index), ())}
+                members = {*one.isr, *proposed.get((topic.topic_id, one.index), ())}
                 if any(alive.get(member) != _epoch(image, member) for member in members):
                     continue  # a member that does not fetch holds the high watermark up
                 if len(one.isr) >= min(policy.in_sync_min(topic), len(one.replicas)):
@@ -113,9 +113,9 @@ class Ghosts:
         assert all(not image.brokers[member].is_fenced for member in one.isr), f"I-14 {one}"
 
     def check_members(self, image: ClusterImage) -> None:
-        """Everybody who is in sync has what was committed (I-13), and the eligible ones too.
+        """Every in-sync replica has what was committed (I-13), and the eligible ones too.
 
-        What somebody lost who is not there is found out when it comes.
+        What a broker that is down has lost is checked when it joins.
         """
         for topic in image.topics.values():
             for one in topic.partitions:

@@ -73,13 +73,13 @@ def registered(*brokers: Registration) -> dict[BrokerId, Registration]:
 def broker(
     broker_id: int, *, epoch: int, fenced: bool = False, leaving: bool = False
 ) -> BrokerImage:
-    told = registration(broker_id, epoch=epoch)
+    registered = registration(broker_id, epoch=epoch)
     return BrokerImage(
-        told.broker_id,
-        told.endpoints,
+        registered.broker_id,
+        registered.endpoints,
         None,
         is_fenced=fenced,
-        epoch=told.epoch,
+        epoch=registered.epoch,
         is_leaving=leaving,
     )
 
@@ -138,7 +138,7 @@ def only(cluster: ClusterImage) -> PartitionImage:
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ImageChange:
-    """What an ImageChange has to say, found out the slow way."""
+    """What an ImageChange must contain, computed the slow way."""
     old, new = before.topics_by_id, after.topics_by_id
     grown, moved = [], []
     for topic_id in old.keys() & new.keys():
@@ -220,7 +220,7 @@ class NodeTree:
             raise Refused(f"{one}: its version is {node.version}")
         if isinstance(one, Set):
             if one.data == node.data and one.version == ANY_VERSION:
-                raise Refused(f"{one}: nothing would change, so nobody could prove that it was")
+                raise Refused(f"{one}: nothing would change, so it could not be proved")
             self.nodes[one.path] = node._replace(data=one.data, version=node.version + 1)
         elif isinstance(one, Delete):
             if self.children(one.path):
@@ -260,22 +260,22 @@ def tree_of(cluster: ClusterImage) -> NodeTree:
     for one in cluster.brokers.values():
         known = nodes.encode_known_broker(nodes.KnownBroker(one.epoch, one.rack, one.endpoints))
         tree.multi([Create(path=nodes.known_broker_path(one.broker_id), data=known)])
-    for told in cluster.topics.values():
-        data = nodes.encode_topic(told.topic_id, told.partitions)
+    for topic_image in cluster.topics.values():
+        data = nodes.encode_topic(topic_image.topic_id, topic_image.partitions)
         tree.multi(
             [
                 Create(
-                    path=nodes.topic_configs_path(told.name),
-                    data=nodes.encode_configs(told.configs),
+                    path=nodes.topic_configs_path(topic_image.name),
+                    data=nodes.encode_configs(topic_image.configs),
                 ),
-                Create(path=nodes.topic_path(told.name), data=data),
-                Create(path=nodes.partitions_path(told.name)),
+                Create(path=nodes.topic_path(topic_image.name), data=data),
+                Create(path=nodes.partitions_path(topic_image.name)),
             ]
         )
-        for part in told.partitions:
-            path = nodes.state_path(told.name, part.index)
+        for part in topic_image.partitions:
+            path = nodes.state_path(topic_image.name, part.index)
             state = nodes.encode_state(part, controller_epoch=0)
-            tree.multi([Create(path=nodes.partition_path(told.name, part.index))])
+            tree.multi([Create(path=nodes.partition_path(topic_image.name, part.index))])
             tree.multi([Create(path=path, data=state)])
             tree.nodes[path] = tree.nodes[path]._replace(version=part.partition_epoch)
     return tree

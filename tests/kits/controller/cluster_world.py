@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from kits.controller.cluster_ghosts import Asked, Ghosts, Incarnations
+from kits.controller.cluster_ghosts import Ghosts, Incarnations, ProposedIsrs
 from kits.controller.cluster_plans_kit import (
     CLUSTER,
     NodeTree,
@@ -16,7 +16,7 @@ from kits.controller.cluster_plans_kit import (
 )
 from millstream.controller.cluster import nodes
 from millstream.controller.cluster.brokers import (
-    BrokerNews,
+    BrokerChanges,
     brokers_changed,
     unregister_broker,
 )
@@ -73,7 +73,7 @@ class World:
         self.last_epochs: dict[BrokerId, BrokerEpoch] = {}
         """Under which a broker stopped, if that was clean or only its session was lost."""
         self.image = image([])
-        self.asked: Asked = {}
+        self.proposed: ProposedIsrs = {}
         self.rules = Rules(TopicDefaults(), lambda _: None, SeededRandomness(seed))
         self.named = 0
         self.crashes = self.elections = self.unclean = 0
@@ -81,15 +81,15 @@ class World:
         """Replicas whose logs failed, as written down, and the incarnations that said so."""
         for one in BROKERS[: self.random.choice((1, 3, 4, 5))]:
             self.start(one)
-        self.look()
+        self.apply_registrations()
 
     # -- brokers ---------------------------------------------------------------------------
 
     def start(self, broker_id: BrokerId) -> None:
         previous = self.last_epochs.pop(broker_id, NO_BROKER_EPOCH)
         endpoint = Endpoint("PLAINTEXT", "h", 9000 + broker_id)
-        told = Registration(broker_id, (endpoint,), None, NO_BROKER_EPOCH, previous)
-        data = nodes.encode_registration(told, timestamp_ms=0)
+        registration = Registration(broker_id, (endpoint,), None, NO_BROKER_EPOCH, previous)
+        data = nodes.encode_registration(registration, timestamp_ms=0)
         self.tree.multi([Create(path=nodes.broker_path(broker_id), data=data)])
         self.alive[broker_id] = BrokerEpoch(self.tree.zxid)
 
@@ -106,7 +106,7 @@ class World:
         return {(one, epoch) for (_, _, one), epoch in self.lost.items()}
 
     def shake(self) -> None:
-        """Brokers stop and start, some of them several times between two looks."""
+        """Brokers stop and start, some of them several times between two reads."""
         for _ in range(self.random.randint(1, 4)):
             one = self.random.choice(BROKERS)
             if one in self.alive:
@@ -115,24 +115,26 @@ class World:
                     self.start(one)
             else:
                 self.start(one)
-        self.look()
+        self.apply_registrations()
 
     def registered(self) -> dict[BrokerId, Registration]:
         found = self.tree.found()
-        told = {}
+        registered = {}
         for one in self.alive:
             node = found[nodes.broker_path(one)]
             epoch = BrokerEpoch(node.stat.czxid)
-            told[one] = nodes.decode_registration(one, node.data, epoch=epoch)
-        return told
+            registered[one] = nodes.decode_registration(one, node.data, epoch=epoch)
+        return registered
 
     # -- the controller --------------------------------------------------------------------
 
     def policy(self, configs: dict[str, dict[str, str]] | None = None) -> Policy:
-        told = (self.image.broker_configs if configs is None else configs).get("", {})
-        return policy(in_sync_min=int(told.get(MINIMUM, "2")), unclean=told.get(UNCLEAN) == "true")
+        configured = (self.image.broker_configs if configs is None else configs).get("", {})
+        return policy(
+            in_sync_min=int(configured.get(MINIMUM, "2")), unclean=configured.get(UNCLEAN) == "true"
+        )
 
-    def look(self) -> None:
+    def apply_registrations(self) -> None:
         self.decide(lambda: brokers_changed(self.image, self.registered(), self.policy()))
 
     def decide(self, decision: Callable[[], Plan[Any]]) -> None:
@@ -154,7 +156,7 @@ class World:
         written = self.random.randint(0, len(plan.groups))
         apply(self.tree, plan, groups=written)
         # Leaders go on as they know it while there is no controller.
-        self.ghosts.commit(self.image, self.alive, self.policy(), self.asked)
+        self.ghosts.commit(self.image, self.alive, self.policy(), self.proposed)
         outcomes = [recovered(one, policy).image for one in (before, after)]
         while True:
             finish = recovered(self.tree, policy)
@@ -172,8 +174,8 @@ class World:
         self.check_lost()
         self.ghosts.check(metadata_follower, unclean, self.alive)
         self.ghosts.check_members(metadata_follower)
-        self.asked.clear()
-        self.ghosts.commit(metadata_follower, self.alive, self.policy(), self.asked)
+        self.proposed.clear()
+        self.ghosts.commit(metadata_follower, self.alive, self.policy(), self.proposed)
 
     # -- what may happen -------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class World:
         return self.random.sample(every, min(len(every), self.random.randint(1, 4)))
 
     def change_isrs(self) -> None:
-        """One leader asks for others in some of its in-sync sets."""
+        """One leader proposes other ISRs for some of its partitions."""
         led = [(topic, one) for topic, one in self.some_partitions() if one.leader != NO_LEADER]
         if not led:
             return
@@ -210,7 +212,7 @@ class World:
             return
         changes = [self.isr_change(topic, one) for topic, one in led if one.leader == leader]
         epoch = self.alive[leader]
-        # Whoever fetched has what there is: the change waits until nothing else happened.
+        # A replica that fetched has everything: the change waits until nothing else happened.
         self.decide(
             lambda: isr_changes(
                 self.image, changes, self.policy(), broker_id=leader, broker_epoch=epoch
@@ -227,7 +229,7 @@ class World:
             elif replica in self.alive:
                 self.ghosts.catch_up(topic, one.index, replica)
                 members.append(replica)
-        self.asked[topic.topic_id, one.index] = members
+        self.proposed[topic.topic_id, one.index] = members
         isr = tuple((member, self.alive.get(member, NO_BROKER_EPOCH)) for member in members)
         return IsrChange(topic.topic_id, one.index, one.leader_epoch, one.partition_epoch, isr)
 
@@ -312,11 +314,11 @@ class World:
             )
 
     def knows(self, broker_id: BrokerId, epoch: BrokerEpoch) -> bool:
-        told = self.image.brokers.get(broker_id)
-        return told is not None and told.epoch == epoch and not told.is_fenced
+        known = self.image.brokers.get(broker_id)
+        return known is not None and known.epoch == epoch and not known.is_fenced
 
     def forget(self) -> None:
-        gone = [one for one, told in self.image.brokers.items() if told.is_fenced]
+        gone = [one for one, known in self.image.brokers.items() if known.is_fenced]
         if gone:
             one = self.random.choice(gone)
             assigned = {
@@ -369,18 +371,20 @@ class World:
 # -- checks ------------------------------------------------------------------------------------
 
 
-def recovered(tree: NodeTree, rules: Callable[..., Policy]) -> Plan[BrokerNews]:
+def recovered(tree: NodeTree, rules: Callable[..., Policy]) -> Plan[BrokerChanges]:
     """What the next controller does first."""
     loaded = load(tree.found(), controller_id=BrokerId(1))
-    told = loaded.image.broker_configs.get("", {})
-    decided = rules(in_sync_min=int(told.get(MINIMUM, "2")), unclean=told.get(UNCLEAN) == "true")
+    configured = loaded.image.broker_configs.get("", {})
+    decided = rules(
+        in_sync_min=int(configured.get(MINIMUM, "2")), unclean=configured.get(UNCLEAN) == "true"
+    )
     plan = recovery(loaded, decided)
     check_plan(loaded.image, plan)
     return plan
 
 
 def reports(result: object) -> list[UncleanElection]:
-    if isinstance(result, BrokerNews | PartitionResults | LostResults):
+    if isinstance(result, BrokerChanges | PartitionResults | LostResults):
         return list(result.unclean_elections)
     if isinstance(result, list):
         return [one for one in result if isinstance(one, UncleanElection)]
@@ -405,10 +409,12 @@ def check_tree(tree: NodeTree, expected: ClusterImage) -> None:
     assert loaded.image.topics == expected.topics, "the image is not what is written"
     assert loaded.image.broker_configs == expected.broker_configs
     assert loaded.image.brokers.keys() == expected.brokers.keys()
-    for broker_id, told in expected.brokers.items():
-        assert loaded.image.brokers[broker_id].epoch == told.epoch, f"I-17 {told} is not remembered"
-        if told.is_fenced:
-            assert loaded.image.brokers[broker_id] == told
+    for broker_id, known in expected.brokers.items():
+        assert loaded.image.brokers[broker_id].epoch == known.epoch, (
+            f"I-17 {known} is not remembered"
+        )
+        if known.is_fenced:
+            assert loaded.image.brokers[broker_id] == known
 
 
 def check_outcome(found: ClusterImage, outcomes: Sequence[ClusterImage]) -> None:

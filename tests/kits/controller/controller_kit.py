@@ -10,7 +10,7 @@ from millstream.controller.image import (
     PartitionImage,
     TopicImage,
 )
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.controller.topics import NewTopic, Rules, TopicDefaults
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicId
 from millstream.runtime.background import Background
@@ -42,9 +42,9 @@ def made(
     directories: Sequence[str] = (ROOT,),
     broker_id: int = ME,
     background: Background | None = None,
-) -> LocalController:
+) -> StandaloneController:
     """A controller that was not started."""
-    return LocalController(
+    return StandaloneController(
         disk=disk,
         background=background or InlineBackground(),
         randomness=SeededRandomness(seed),
@@ -54,7 +54,9 @@ def made(
     )
 
 
-def started(disk: Disk, *, seed: int = 0, background: Background | None = None) -> LocalController:
+def started(
+    disk: Disk, *, seed: int = 0, background: Background | None = None
+) -> StandaloneController:
     controller = made(disk, seed=seed, background=background)
     controller.start()
     return controller
@@ -65,7 +67,9 @@ def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return virtual_loop.run(work)
 
 
-async def create(controller: LocalController, *names: str, partitions: int = 1) -> list[TopicImage]:
+async def create(
+    controller: StandaloneController, *names: str, partitions: int = 1
+) -> list[TopicImage]:
     """Create topics that nothing is wrong with."""
     wanted = [
         NewTopic(name=name, partition_count=partitions, replication_factor=1) for name in names

@@ -84,9 +84,9 @@ class Node:
             scheduler=CooperativeScheduler(self.node.background),
             randomness=self.node.randomness,
         )
-        self.heard: list[ImageChange] = []
+        self.received_changes: list[ImageChange] = []
         self.prepared: list[tuple[ImageChange, int]] = []
-        self.metadata_follower.subscribe(self.heard.append, prepare=self._prepare)
+        self.metadata_follower.subscribe(self.received_changes.append, prepare=self._prepare)
         self.source = MetadataSource(lambda: self.candidate.active)
         self.server = Server(self._on_request)
         self.tasks: list[asyncio.Task[None]] = []
@@ -163,7 +163,7 @@ class Cluster:
         return next(one for one in self.nodes if one.reigns_now())
 
     async def all_know(self) -> ClusterImage:
-        """Everybody has the controller's image."""
+        """Wait until every broker has the controller's image."""
         await self.controller()
 
         def is_known() -> bool:

@@ -29,7 +29,7 @@ FAULTS = 6
 
 async def image_of_nodes(session: Session) -> ClusterImage:
     """What the next controller would load."""
-    found = {**await read_everything(session), **await BrokerWatch(session).look()}
+    found = {**await read_everything(session), **await BrokerWatch(session).read()}
     loaded = load(found, controller_id=BrokerId(0))
     assert not loaded.unfinished
     assert not loaded.leftovers
@@ -37,7 +37,7 @@ async def image_of_nodes(session: Session) -> ClusterImage:
 
 
 class Witness:
-    """Hears of every image that any broker takes over."""
+    """Checks every image that any broker applies."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.leaders: dict[tuple[TopicId, int, LeaderEpoch], BrokerId] = {}
@@ -49,13 +49,13 @@ class Witness:
     def watch(self, node: Node) -> None:
         versions: list[int] = []
 
-        def look(_change: object) -> None:
+        def check(_change: object) -> None:
             image = node.metadata_follower.image
             assert versions == sorted(versions)
             versions.append(image.version)
             self.see(image)
 
-        node.metadata_follower.subscribe(look)
+        node.metadata_follower.subscribe(check)
 
     def see(self, image: ClusterImage) -> None:
         known = self.images.setdefault(image.version, image)
@@ -73,7 +73,7 @@ class Witness:
 
 
 class Operator:
-    """Asks whoever is the controller for changes, and keeps account of the answers."""
+    """Requests changes from the current controller, and records the answers."""
 
     def __init__(self, cluster: Cluster, random: SeededRandomness) -> None:
         self.cluster = cluster
@@ -167,7 +167,8 @@ async def do_harm(cluster: Cluster, random: SeededRandomness, met: Counter[str])
     match random.integer(0, 6):
         case 4 | 5:
             met["usurped"] += 1
-            # It hears nothing, its session lives on, and another is elected: its writes come late.
+            # It receives nothing, its session stays alive, and another is elected: its writes come
+            # late.
             network.clog(KEEPER, victim.name, duration_s=random.between(0.2, 1.2))
             operator = await cluster.world.open("operator")
             with suppress(NoNode):

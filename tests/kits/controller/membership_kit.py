@@ -29,7 +29,7 @@ async def happens(condition: Callable[[], object], what: str) -> None:
 
 
 class Member:
-    """One broker's process: its membership, and what it was told."""
+    """One broker's process: its registration, and the callbacks it got."""
 
     def __init__(
         self,
@@ -79,10 +79,10 @@ class Member:
     def session_lost(self, epoch: BrokerEpoch) -> None:
         self.events.append(("lost", epoch))
 
-    def touch_changed(self) -> None:
+    def reachability_changed(self) -> None:
         pass
 
-    def is_whole(self) -> bool:
+    def has_all_data(self) -> bool:
         return not self.has_failed_disk
 
     def start(self) -> "Member":

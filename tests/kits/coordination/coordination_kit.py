@@ -8,7 +8,7 @@ from typing import Protocol
 
 from kits.process.lossy_proxy import LossyProxy
 from millstream.coordination.kazoo_session import KazooCoordination
-from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.port import Session
 from millstream.runtime.clock import SystemClock
@@ -111,7 +111,7 @@ class SimulatedWorld:
     async def start_keeper(self, node: SimNode | None = None) -> None:
         self.node = node or self.node
         self.process = SimProcess(self.world.loop, KEEPER, self.node.network)
-        seams = KeeperSeams(
+        seams = KeeperDependencies(
             network=self.process.network,
             disk=self.node.disk,
             background=self.node.background,
@@ -183,7 +183,7 @@ class RealWorld:
 
     def cut(self, name: str) -> None:
         for proxy in self._proxies[name]:
-            proxy.lead_to(("127.0.0.1", 1))  # nobody listens there
+            proxy.lead_to(("127.0.0.1", 1))  # no server listens there
 
     def mend(self, name: str) -> None:
         for proxy, server in zip(self._proxies[name], self._servers, strict=True):

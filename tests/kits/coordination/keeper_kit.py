@@ -12,7 +12,7 @@ from millstream.coordination.keeper.jute import (
     pack_text,
     pack_texts,
 )
-from millstream.coordination.keeper.machine import Drop, Effect, Log, Machine, Moment, Send
+from millstream.coordination.keeper.machine import Drop, Effect, Log, Machine, Send, Timestamps
 from millstream.coordination.keeper.protocol import Op
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.keeper.state import NO_ZXID, State
@@ -43,7 +43,7 @@ class Bench:
     """A machine and what it did."""
 
     def __init__(self, state: State | None = None, rules: SessionRules = RULES) -> None:
-        self.now = Moment(10_000, 1_700_000_000_000)
+        self.now = Timestamps(10_000, 1_700_000_000_000)
         self.machine = Machine(state or State(), rules, secret=SECRET, now=self.now)
         self.txns: list[Txn] = []
         self.sent: dict[int, list[bytes]] = {}
@@ -51,7 +51,7 @@ class Bench:
         self._xid = 0
 
     def advance(self, by_ms: int) -> None:
-        self.now = Moment(self.now.monotonic_ms + by_ms, self.now.wall_ms + by_ms)
+        self.now = Timestamps(self.now.monotonic_ms + by_ms, self.now.wall_ms + by_ms)
         self.carry_out(self.machine.expire(self.now))
 
     def carry_out(self, effects: Sequence[Effect]) -> None:
@@ -90,7 +90,9 @@ class Bench:
         granted_ms, given_id = reader.integer(), SessionId(reader.long())
         return Greeting(granted_ms, given_id, reader.buffer() or b"", reader.remaining == 1)
 
-    def ask(self, connection: int, op: int, body: bytes = b"", xid: int | None = None) -> Answer:
+    def request(
+        self, connection: int, op: int, body: bytes = b"", xid: int | None = None
+    ) -> Answer:
         """The answer; events that came before it stay in `sent`."""
         self._xid += 1
         number = self._xid if xid is None else xid
@@ -99,10 +101,10 @@ class Bench:
 
     def create(self, connection: int, path: str, data: bytes = b"", **options: NodeKind) -> Answer:
         kind = options.get("kind", NodeKind.PERSISTENT)
-        return self.ask(connection, Op.CREATE, wire.create(path, data, kind))
+        return self.request(connection, Op.CREATE, wire.create(path, data, kind))
 
     def events(self, connection: int) -> list[tuple[int, str]]:
-        """Those that came since the last look."""
+        """The events since the last call."""
         found = []
         for frame in self.sent.pop(connection, []):
             answer = answer_of(frame)

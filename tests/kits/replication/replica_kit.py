@@ -191,7 +191,7 @@ class ReplicaBroker:
                 leader_throttle=ReplicaThrottle(lambda: cluster.leader_rate),
                 epoch_of=cluster.epoch_of,
             ),
-            fetching=self.fetchers,
+            fetchers=self.fetchers,
             iterations=exchange,
         )
 
@@ -231,7 +231,7 @@ class ReplicaBroker:
         self.lag_timer.cancel()
         self.fetchers.close()
 
-    # -- looking
+    # -- reading
 
     def leader(self, index: int = 0) -> Partition:
         return self.partitions.get((TOPIC, index))
@@ -263,7 +263,7 @@ class Decider:
         """Proposals are never answered."""
         self.failing: OperatingError | None = None
         self.tells = True
-        """Whether the brokers hear of what was decided."""
+        """Whether the brokers get the metadata that was decided."""
 
     def propose(self, proposal: IsrProposal, done: Callable[[IsrAnswer], None]) -> None:
         self.seen.append(proposal)
@@ -378,7 +378,7 @@ class Cluster:
             broker.apply(ImageChange(reconfigured=[topic]), self.image)
 
     def tell(self, brokers: Iterable[ReplicaBroker], index: int = 0) -> None:
-        """Let brokers hear of a partition as it is now."""
+        """Send the current state of a partition to brokers."""
         topic = self.image.topics[TOPIC]
         change = ImageChange(moved=[MovedPartition(topic, topic.partitions[index])])
         for broker in brokers:

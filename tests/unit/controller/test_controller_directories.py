@@ -12,7 +12,7 @@ from millstream.controller.errors import (
     DuplicateDirectoryId,
     MetadataMissing,
 )
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.runtime.disk import remove_tree
 from millstream.storage import names
 from millstream.testing.sim.disk import SimDisk
@@ -26,13 +26,13 @@ def put(disk: SimDisk, directory: str, *partitions: str) -> None:
         disk.make_directories(f"{directory}/{one}")
 
 
-def load(disk: SimDisk, directories: Sequence[str], *, seed: int = 9) -> LocalController:
+def load(disk: SimDisk, directories: Sequence[str], *, seed: int = 9) -> StandaloneController:
     controller = made(disk, directories=directories, seed=seed)
     controller.load()
     return controller
 
 
-def settled(disk: SimDisk, directories: Sequence[str], *, seed: int = 9) -> LocalController:
+def settled(disk: SimDisk, directories: Sequence[str], *, seed: int = 9) -> StandaloneController:
     """A whole start and end; what it decided can still be asked."""
     controller = load(disk, directories, seed=seed)
     controller.open()
@@ -218,7 +218,7 @@ def test_a_damaged_mark_stops_the_start_too() -> None:
     unmount(disk, A)
     with disk.open_write(f"{B}/metadata.home") as file:
         file.truncate(3)
-    with pytest.raises(MetadataMissing, match="nobody can tell"):
+    with pytest.raises(MetadataMissing, match="is not known"):
         load(disk, [B])
 
 

@@ -82,7 +82,7 @@ def test_a_node_that_is_not(answers: tuple[object, ...], kind: NodeKind) -> None
 def test_a_change_that_is_ours() -> None:
     after = node(b"x", version=4)
     answers = (LOST, CHANGED, after)
-    stat = asyncio.run(proofs.set_surely(session(*answers), PATH, b"x", version=3))
+    stat = asyncio.run(proofs.set_with_proof(session(*answers), PATH, b"x", version=3))
     assert stat == after.stat
 
 
@@ -98,13 +98,13 @@ def test_a_change_that_is_ours() -> None:
 )
 def test_a_change_that_is_not(answers: tuple[object, ...]) -> None:
     with pytest.raises(errors.BadVersion):
-        asyncio.run(proofs.set_surely(session(*answers), PATH, b"x", version=3))
+        asyncio.run(proofs.set_with_proof(session(*answers), PATH, b"x", version=3))
 
 
 def test_a_node_that_is_gone_after_a_lost_answer_was_deleted() -> None:
-    asyncio.run(proofs.delete_surely(session(LOST, ABSENT), PATH, version=1))
+    asyncio.run(proofs.delete_with_proof(session(LOST, ABSENT), PATH, version=1))
     with pytest.raises(errors.NoNode):
-        asyncio.run(proofs.delete_surely(session(NOT_SENT, ABSENT), PATH, version=1))
+        asyncio.run(proofs.delete_with_proof(session(NOT_SENT, ABSENT), PATH, version=1))
 
 
 def test_a_lost_session_ends_every_attempt() -> None:

@@ -2,13 +2,13 @@
 
 import logging
 
-from millstream.coordination.kazoo_logs import WARNING_INTERVAL_S, FewLines
+from millstream.coordination.kazoo_logs import WARNING_INTERVAL_S, RateLimitFilter
 
 
 def passed(level: int, *lines: tuple[int, float]) -> list[tuple[int, float]]:
     """Of lines, as level and time, those that a logger of this level writes."""
     logger = logging.Logger("kazoo", level)
-    few, written = FewLines(logger), []
+    few, written = RateLimitFilter(logger), []
     for number, time_s in lines:
         record = logger.makeRecord("kazoo", number, "", 0, "Connection dropped", (), None)
         record.created = time_s

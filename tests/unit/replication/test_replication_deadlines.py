@@ -1,7 +1,7 @@
 """One timer ends everything that waits too long, and nothing that ended stays for long."""
 
 from kits.broker.data_plane import ManualTimers
-from millstream.replication.deadlines import LOOK_AGAIN_S, SWEEP_COUNT_MIN, Deadlines
+from millstream.replication.deadlines import RECHECK_INTERVAL_S, SWEEP_COUNT_MIN, Deadlines
 from millstream.testing.sim.clock import ManualClock
 
 
@@ -90,11 +90,11 @@ def test_operations_of_clients_that_are_gone_are_let_go_soon() -> None:
     deadlines, told = Deadlines(timers), []  # type: tuple[Deadlines, list[str]]
     gone, there = Waiting(told, "gone"), Waiting(told, "there")
     deadlines.add(gone, timeout_ms=100_000_000)
-    deadlines.add(there, timeout_ms=int(LOOK_AGAIN_S * 2500))
+    deadlines.add(there, timeout_ms=int(RECHECK_INTERVAL_S * 2500))
     gone.over = True
-    timers.pass_time(int(LOOK_AGAIN_S * 1000))
+    timers.pass_time(int(RECHECK_INTERVAL_S * 1000))
     assert len(deadlines) == 1
-    timers.pass_time(int(LOOK_AGAIN_S * 1500))
+    timers.pass_time(int(RECHECK_INTERVAL_S * 1500))
     assert told == ["there"]
 
 

@@ -79,16 +79,16 @@ def part(
 
 
 def take(one: Follower, told: FetchedPart) -> Next:
-    asked = one.ask()
-    assert asked is not None
-    return one.take(asked, told)
+    position = one.fetch_position()
+    assert position is not None
+    return one.take(position, told)
 
 
 def test_records_are_appended_as_they_are_and_the_marks_follow() -> None:
     one = follower()
-    assert take(one, part(of_epoch(1, 0, b"a", b"b"), high=5)) is Next.ASK
+    assert take(one, part(of_epoch(1, 0, b"a", b"b"), high=5)) is Next.FETCH
     assert (one.log.log_end, one.log.high_watermark, one.log.latest_epoch) == (2, 2, 1)
-    assert take(one, part(high=1)) is Next.ASK
+    assert take(one, part(high=1)) is Next.FETCH
     assert one.log.high_watermark == 2, "what counted stays counted"
     take(one, part(high=2, start=1))
     assert one.log.log_start == 1
@@ -97,7 +97,7 @@ def test_records_are_appended_as_they_are_and_the_marks_follow() -> None:
 def test_a_batch_that_the_limit_cut_off_is_left_out() -> None:
     one = follower()
     whole, cut = of_epoch(1, 0, b"a"), of_epoch(1, 1, b"b")
-    assert take(one, part(whole + cut[:-1])) is Next.ASK
+    assert take(one, part(whole + cut[:-1])) is Next.FETCH
     assert one.log.log_end == 1
     assert take(one, part(cut[:HEADER_BYTES])) is Next.BACK_OFF, "not even one: never again so"
 
@@ -118,20 +118,20 @@ def test_batches_of_a_later_epoch_than_the_leaders_are_not_appended() -> None:
     assert take(one, part(mixed)) is Next.BACK_OFF
     assert (one.log.log_end, one.log.latest_epoch) == (1, 1)
     one.follow(FollowerState(LeaderEpoch(2), 1, LEADER))
-    assert take(one, part(of_epoch(2, 1, b"b") + of_epoch(2, 2, b"c"))) is Next.ASK
+    assert take(one, part(of_epoch(2, 1, b"b") + of_epoch(2, 2, b"c"))) is Next.FETCH
     assert one.log.log_end == 3
 
 
 def test_an_answer_to_what_would_not_be_asked_any_more_is_not_taken() -> None:
     """I-12: the epoch, or the log's end, is another by now."""
     one = follower()
-    asked = one.ask()
-    assert asked is not None
+    position = one.fetch_position()
+    assert position is not None
     one.follow(FollowerState(LeaderEpoch(2), 1, LEADER))
-    assert one.take(asked, part(of_epoch(1, 0, b"a"))) is Next.VOID
+    assert one.take(position, part(of_epoch(1, 0, b"a"))) is Next.VOID
     assert one.log.log_end == 0
     take(one, part(of_epoch(1, 0, b"a")))
-    late = asked._replace(leader_epoch=LeaderEpoch(2))
+    late = position._replace(leader_epoch=LeaderEpoch(2))
     assert one.take(late, part(diverging=(0, 0))) is Next.VOID
     assert one.log.log_end == 1
 
@@ -155,7 +155,7 @@ def test_logs_that_part_are_cut_where_they_may_agree(theirs: tuple[int, int], en
     one = follower(epoch=4)
     take(one, part(of_epoch(1, 0, b"a", b"b")[:0] + of_epoch(1, 0, b"a") + of_epoch(1, 1, b"b")))
     take(one, part(of_epoch(2, 2, b"c") + of_epoch(2, 3, b"d")))
-    assert take(one, part(diverging=theirs)) is Next.ASK
+    assert take(one, part(diverging=theirs)) is Next.FETCH
     assert one.log.log_end == end
 
 
@@ -170,10 +170,10 @@ def test_records_without_epochs_are_cut_to_the_high_watermark() -> None:
     """KIP-101's fall-back: nothing else is known to agree."""
     one = follower()
     take(one, part(of_epoch(1, 0, b"a") + of_epoch(1, 1, b"b"), high=1))
-    assert one.prepare() is Next.ASK
+    assert one.prepare() is Next.FETCH
     assert one.log.log_end == 2
     one.log.epochs.clear()
-    assert one.prepare() is Next.ASK
+    assert one.prepare() is Next.FETCH
     assert one.log.log_end == 1
 
 
@@ -206,7 +206,7 @@ def test_out_of_range_begins_where_the_leader_can_go_on(
 ) -> None:
     one = follower()
     take(one, part(of_epoch(1, 0, b"a") + of_epoch(1, 1, b"b")))
-    one.begin_anew(leader_start=Offset(start), leader_end=Offset(end))
+    one.resume_out_of_range(leader_start=Offset(start), leader_end=Offset(end))
     assert (one.log.log_start, one.log.log_end) == ours
 
 
@@ -221,12 +221,12 @@ def test_what_is_to_be_flushed_is_not_acknowledged_before() -> None:
     )
     one = Follower(log, TOPIC_ID, FollowerState(LeaderEpoch(1), 0, LEADER), context)
     assert take(one, part(of_epoch(1, 0, b"a"))) is Next.WAIT
-    assert one.ask() is None
+    assert one.fetch_position() is None
     background.run()
     assert ready == [one]
-    asked = one.ask()
-    assert asked is not None
-    assert asked.offset == 1
+    position = one.fetch_position()
+    assert position is not None
+    assert position.offset == 1
 
 
 # -- the plan -----------------------------------------------------------------------------------
@@ -244,15 +244,15 @@ def test_only_what_changed_is_asked_for_again() -> None:
     need = plan.request(0.0)
     assert need is not None
     assert need.session == (0, 0)
-    assert [key for key, _ in need.asked] == [key_of(one)]
+    assert [key for key, _ in need.positions] == [key_of(one)]
     answer(plan, (one, part(of_epoch(1, 0, b"a"))))
     need = plan.request(0.0)
     assert need is not None
-    assert (need.session, [asked.offset for _, asked in need.asked]) == ((77, 1), [1])
+    assert (need.session, [position.offset for _, position in need.positions]) == ((77, 1), [1])
     answer(plan)
     need = plan.request(0.0)
     assert need is not None
-    assert (need.session, need.asked, need.forgotten) == ((77, 2), [], [])
+    assert (need.session, need.positions, need.forgotten) == ((77, 2), [], [])
 
 
 def test_a_partition_in_trouble_is_left_out_and_comes_back() -> None:
@@ -270,11 +270,11 @@ def test_a_partition_in_trouble_is_left_out_and_comes_back() -> None:
     need = plan.request(0.0)
     assert need is not None
     assert need.forgotten == [key_of(one)]
-    assert not need.asked
+    assert not need.positions
     answer(plan)
     need = plan.request(plan.due_s())
     assert need is not None
-    assert [key for key, _ in need.asked] == [key_of(one)]
+    assert [key for key, _ in need.positions] == [key_of(one)]
 
 
 def test_who_is_fenced_waits_for_the_metadata() -> None:
@@ -306,7 +306,7 @@ def test_a_lost_session_is_begun_anew(error: ErrorCode) -> None:
     need = plan.request(0.0)
     assert need is not None
     assert need.session == (0, 0)
-    assert len(need.asked) == 1
+    assert len(need.positions) == 1
 
 
 def test_what_an_answer_told_in_vain_is_asked_for_again() -> None:
@@ -330,7 +330,7 @@ def test_a_leader_without_room_for_sessions_is_asked_for_everything_each_time() 
     for _ in range(3):
         need = plan.request(0.0)
         assert need is not None
-        assert (need.session, len(need.asked)) == ((0, 0), 1)
+        assert (need.session, len(need.positions)) == ((0, 0), 1)
         answer(plan, session=0)
 
 
@@ -340,14 +340,14 @@ def test_a_leader_without_room_for_sessions_is_asked_for_everything_each_time() 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_requests_are_read_by_the_generic_codec(version: int) -> None:
     one = follower()
-    asked = one.ask()
-    assert asked is not None
+    position = one.fetch_position()
+    assert position is not None
     key = key_of(one)
     body = encode(
         FetchLimits(1, 2, 3, 4),
         (BrokerId(5), BrokerEpoch(6)),
         (7, 8),
-        asked=[(key, asked)],
+        positions=[(key, position)],
         forgotten=[key],
     )
     read = FetchRequest.decode(memoryview(body), version)
@@ -358,7 +358,7 @@ def test_requests_are_read_by_the_generic_codec(version: int) -> None:
     assert topic.topic_id == TOPIC_ID
     (found,) = topic.partitions
     assert found.partition_max_bytes == 4
-    assert found.current_leader_epoch == asked.leader_epoch
+    assert found.current_leader_epoch == position.leader_epoch
     assert read.forgotten_topics_data[0].partitions == [0]
 
 

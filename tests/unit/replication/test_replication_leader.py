@@ -10,11 +10,11 @@ from millstream.model.invariant import InvariantViolated
 from millstream.replication.errors import ProposalRefused
 from millstream.replication.isr_port import IsrState
 from millstream.replication.leader import (
-    ASK_AGAIN_S,
-    Fetched,
+    PROPOSAL_RETRY_S,
+    FollowerFetch,
     LeaderReplicas,
     LeaderState,
-    Proposed,
+    ProposedIsr,
 )
 
 ME, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -51,25 +51,25 @@ class Led:
     ) -> bool:
         known = self.registered.get(broker_id, BrokerEpoch(0))
         epoch = known if broker_epoch is None else BrokerEpoch(broker_epoch)
-        fetched = Fetched(broker_id, epoch, LeaderEpoch(leader_epoch), Offset(offset))
-        return self.machine.fetched(fetched, leader_end=self.end, now_s=self.now_s)
+        fetched = FollowerFetch(broker_id, epoch, LeaderEpoch(leader_epoch), Offset(offset))
+        return self.machine.note_fetch(fetched, leader_end=self.end, now_s=self.now_s)
 
     def mark(self) -> int:
         self.high = max(self.high, self.machine.high_watermark(self.end))
         return self.high
 
-    def wanted(self) -> Proposed | None:
-        return self.machine.wanted(
+    def wanted(self) -> ProposedIsr | None:
+        return self.machine.next_proposal(
             high_watermark=self.high, own_end=self.end, now_s=self.now_s, lag_s=LAG_S
         )
 
-    def ask(self) -> Proposed:
+    def ask(self) -> ProposedIsr:
         wanted = self.wanted()
         assert wanted is not None
-        self.machine.asked(wanted)
+        self.machine.note_proposed(wanted)
         return wanted
 
-    def commit(self, proposed: Proposed) -> None:
+    def commit(self, proposed: ProposedIsr) -> None:
         isr = tuple(one.broker_id for one in proposed.isr)
         told = IsrState(ME, EPOCH, isr, proposed.partition_epoch + 1)
         assert not self.machine.answered(proposed, told, self.now_s)
@@ -79,7 +79,7 @@ class Led:
         self.machine.configure(state, epoch_start=start, now_s=self.now_s)
 
 
-def ids(proposed: Proposed | None) -> list[int]:
+def ids(proposed: ProposedIsr | None) -> list[int]:
     assert proposed is not None
     return [one.broker_id for one in proposed.isr]
 
@@ -214,7 +214,7 @@ def test_a_change_counts_when_the_metadata_has_it() -> None:
     assert ids(asked) == [1]
     led.machine.answered(asked, IsrState(ME, EPOCH, (ME,), 1), led.now_s)
     assert led.mark() == 0, "2 is in sync for all that the metadata says"
-    state = led.machine.state._replace(isr=(ME,), partition_epoch=1, in_sync_wanted=2)
+    state = led.machine.state._replace(isr=(ME,), partition_epoch=1, effective_min_isr=2)
     led.machine.configure(state, epoch_start=Offset(0), now_s=led.now_s)
     assert led.mark() == 0, "I-09"
 
@@ -226,7 +226,7 @@ def test_one_change_at_a_time() -> None:
     led.fetch(THREE, 0)
     assert led.wanted() is None
     with pytest.raises(InvariantViolated, match="I-13"):
-        led.machine.asked(asked)
+        led.machine.note_proposed(asked)
     led.commit(asked)
     assert ids(led.wanted()) == [1, 2, 3]
 
@@ -239,7 +239,7 @@ def test_after_an_error_the_change_may_have_been_made_until_a_newer_state_is_kno
     led.end = Offset(5)
     assert led.mark() == 0
     assert led.wanted() is None, "not at once again"
-    led.now_s += ASK_AGAIN_S
+    led.now_s += PROPOSAL_RETRY_S
     again = led.ask()
     same = IsrState(ME, EPOCH, (ME,), 0)
     led.machine.answered(again, same, led.now_s)
@@ -275,9 +275,9 @@ def test_metadata_that_comes_late_changes_only_what_the_topic_asks_for() -> None
     led = Led()
     newer = led.machine.state._replace(partition_epoch=3, isr=(ME, TWO))
     led.machine.configure(newer, epoch_start=Offset(0), now_s=0.0)
-    older = newer._replace(partition_epoch=2, isr=(ME,), in_sync_wanted=2)
+    older = newer._replace(partition_epoch=2, isr=(ME,), effective_min_isr=2)
     led.machine.configure(older, epoch_start=Offset(0), now_s=0.0)
-    assert led.machine.state == newer._replace(in_sync_wanted=2)
+    assert led.machine.state == newer._replace(effective_min_isr=2)
 
 
 def test_a_restarted_follower_begins_anew_and_its_last_incarnation_is_not_heard() -> None:
@@ -330,7 +330,7 @@ def test_the_high_watermark_waits_for_who_is_always_a_little_behind() -> None:
         led.now_s = float(second)
         led.end = Offset(10 * (second + 1))
         led.fetch(TWO, 10 * second)
-        led.machine.look(own_end=led.end, now_s=led.now_s, lag_s=LAG_S)
+        led.machine.update_catching_up(own_end=led.end, now_s=led.now_s, lag_s=LAG_S)
         led.mark()
     assert led.high < led.end
     assert ids(led.wanted()) == [1, 2]

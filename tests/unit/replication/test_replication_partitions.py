@@ -120,10 +120,10 @@ def test_a_partition_that_there_was_no_room_for_comes_when_there_is() -> None:
     with pytest.raises(StorageFailed):
         plane.leader("t", 1)
     generation = plane.partitions.generation
-    plane.partitions.try_again()
+    plane.partitions.retry_missing()
     assert plane.partitions.generation == generation
     storage.capacity_bytes = None
-    plane.partitions.try_again()
+    plane.partitions.retry_missing()
     assert [one.partition for one in plane.partitions] == [("t", 0), ("t", 1)]
     assert plane.partitions.generation > generation
     plane.fill("t", b"a")

@@ -22,7 +22,7 @@ from millstream.runtime.scheduler import run_blocking
 ME, OTHER = BrokerId(1), BrokerId(2)
 
 
-class Fetching:
+class RecordedFetchers:
     """Notes what it is told."""
 
     def __init__(self) -> None:
@@ -44,13 +44,13 @@ class Here:
 
     def __init__(self) -> None:
         self.plane = DataPlane()
-        self.fetching = Fetching()
+        self.fetchers = RecordedFetchers()
         self.partitions = Partitions(
             self.plane.logs,
             self.plane.settings,
             self.plane.table,
             broker_id=ME,
-            fetching=self.fetching,
+            fetchers=self.fetchers,
         )
 
     def topic(
@@ -102,8 +102,8 @@ def test_roles_follow_the_metadata() -> None:
     assert here.role == "follows -1"
     here.move(here.topic(ME, epoch=3, partition_epoch=3))
     assert here.role == "leads 3"
-    assert here.fetching.followed == [(2, 1), (-1, 2)]
-    assert here.fetching.unfollowed == 1
+    assert here.fetchers.followed == [(2, 1), (-1, 2)]
+    assert here.fetchers.unfollowed == 1
 
 
 def test_what_is_older_is_not_taken() -> None:
@@ -128,7 +128,7 @@ def test_a_replica_that_is_taken_away_is_deleted() -> None:
     here.move(here.topic(OTHER, epoch=0, partition_epoch=1, replicas=(2, 3)))
     assert here.role == "nothing"
     assert not here.has_log()
-    assert here.fetching.unfollowed == 1
+    assert here.fetchers.unfollowed == 1
     here.move(here.topic(OTHER, epoch=0, partition_epoch=2, replicas=(2, 1)))
     assert here.role == "follows 2"
     assert here.has_log()
@@ -252,7 +252,7 @@ def test_a_follower_without_its_log_follows_no_more() -> None:
     here.create(OTHER)
     here.plane.logs.directories[0].failed(OSError(5, "gone"))
     here.move(here.topic(3, epoch=1, partition_epoch=1))
-    assert here.fetching.unfollowed == 1
+    assert here.fetchers.unfollowed == 1
     assert lost(here) == [(TopicId(UUID(int=7)), 0)]
 
 

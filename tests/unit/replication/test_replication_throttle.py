@@ -8,7 +8,7 @@ from millstream.replication.throttle import (
     CREDIT_S,
     FOLLOWER_REPLICAS,
     LEADER_REPLICAS,
-    LOOK_AGAIN_S,
+    RATE_CHECK_INTERVAL_S,
     UNLIMITED,
     ReplicaThrottle,
     listed_partitions,
@@ -39,7 +39,7 @@ def test_no_more_than_the_rate_is_copied_over_any_time(seed: int) -> None:
     for _ in range(300):
         if throttle.is_exceeded(now_s):
             wait_s = throttle.wait_s(now_s)
-            assert 0 < wait_s <= LOOK_AGAIN_S
+            assert 0 < wait_s <= RATE_CHECK_INTERVAL_S
             now_s += wait_s * random.between(0.5, 1.5)
         else:
             assert throttle.wait_s(now_s) == 0
@@ -64,7 +64,7 @@ def test_a_new_rate_counts_at_once() -> None:
     rate = 1.0
     throttle = ReplicaThrottle(lambda: rate)
     throttle.record(10_000_000, 5.0)
-    assert throttle.wait_s(5.0) == LOOK_AGAIN_S
+    assert throttle.wait_s(5.0) == RATE_CHECK_INTERVAL_S
     rate = UNLIMITED
     assert not throttle.is_exceeded(5.0)
     rate = 10.0
@@ -76,7 +76,7 @@ def test_a_rate_of_nothing_lets_one_answer_through_and_no_more() -> None:
     assert not throttle.is_exceeded(1.0)
     throttle.record(5, 1.0)
     assert throttle.is_exceeded(1e9)
-    assert throttle.wait_s(1e9) == LOOK_AGAIN_S
+    assert throttle.wait_s(1e9) == RATE_CHECK_INTERVAL_S
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from millstream.broker.cluster import member_directories
 from millstream.controller import identity
-from millstream.controller.errors import NotOfThisCluster
+from millstream.controller.errors import DirectoryNotOfThisCluster
 from millstream.controller.identity import CLUSTER_MEMBER, EPOCH_FILE, MetaProperties
 from millstream.controller.standalone.controller import METADATA_DIRECTORY
 from millstream.controller.store import BROKER
@@ -96,10 +96,12 @@ class ClusterIdentity:
         return BrokerEpoch(int(match[1])) if match is not None else NO_BROKER_EPOCH
 
     def check_logs(self, log_count: int) -> None:
-        """Raise NotOfThisCluster for logs that did not come from a cluster."""
+        """Raise DirectoryNotOfThisCluster for logs that did not come from a cluster."""
         if log_count and not self._is_marked:
             first = self._directories[0]
-            raise NotOfThisCluster(first, f"{log_count} logs in it are not from this cluster")
+            raise DirectoryNotOfThisCluster(
+                first, f"{log_count} logs in it are not from this cluster"
+            )
 
     def leave_out(self, directories: Container[str]) -> None:
         """Exclude log directories that turned out to be unusable: they are not marked."""

@@ -99,8 +99,8 @@ class ClusterMember:
         self.metadata_follower = MetadataFollower(
             dependencies.broker_id,
             locate=self._locate_metadata_source,
-            is_sure=self.may_propose,
-            pointed_to=self._search.use_hint,
+            is_certain=self.may_propose,
+            on_controller_hint=self._search.use_hint,
             connections=dependencies.connections,
             scheduler=dependencies.scheduler,
             randomness=dependencies.randomness,
@@ -326,7 +326,7 @@ class ClusterMember:
         self._registered.set()
         self._controller_changed()
 
-    def is_whole(self) -> bool:
+    def has_all_data(self) -> bool:
         return not self._dependencies.partitions().has_lost
 
     def session_lost(self, epoch: BrokerEpoch) -> None:
@@ -336,7 +336,7 @@ class ClusterMember:
         if not self._is_closing:
             log.warning("session expired; resigned all leaderships", epoch=epoch)
 
-    def touch_changed(self) -> None:
+    def reachability_changed(self) -> None:
         """The connection state changed: the controller is located in another way now."""
         self._controller_changed()
 

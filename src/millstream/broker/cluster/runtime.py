@@ -25,7 +25,7 @@ from millstream.broker.requests.services import Services
 from millstream.broker.upkeep import Duty
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.registration import ClusterIds
-from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster
+from millstream.controller.errors import DirectoryNotOfThisCluster, InconsistentClusterId
 from millstream.controller.identity import META_PROPERTIES
 from millstream.controller.image import Endpoint, ImageChange
 from millstream.coordination.port import Coordination
@@ -253,7 +253,7 @@ class ClusterRuntime:
     async def _bootstrap_cluster(self, state: "StandaloneState") -> None:
         """Write the standalone metadata to the coordination service, then mark the directories."""
         from millstream.controller.cluster.standalone_bootstrap import (
-            ClusterIsThere,
+            ClusterExists,
             bootstrap_from_standalone,
         )
 
@@ -263,10 +263,10 @@ class ClusterRuntime:
         )
         try:
             await bootstrap_from_standalone(session, state)
-        except (ClusterIsThere, InconsistentClusterId) as error:
+        except (ClusterExists, InconsistentClusterId) as error:
             first = self._dependencies.configs.get_list("log.dirs")[0]
             reason = f"it has the metadata of a standalone broker, and {error}"
-            raise NotOfThisCluster(first, reason) from error
+            raise DirectoryNotOfThisCluster(first, reason) from error
         finally:
             await session.close()
         self._mark_directories(state.cluster_id)

@@ -7,8 +7,8 @@ cluster unknown logs are deleted, so in any doubt the broker refuses to join.
 from collections.abc import Iterable, Sequence
 
 from millstream.controller.cluster.standalone_bootstrap import StandaloneState
-from millstream.controller.errors import NotOfThisCluster
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.errors import DirectoryNotOfThisCluster
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.model.ids import BrokerId, TopicId, TopicPartition
 from millstream.runtime.background import Background
 from millstream.runtime.disk import Disk
@@ -29,7 +29,7 @@ class StandaloneImport:
         randomness: Randomness,
     ) -> None:
         self._directories = list(directories)
-        self._controller = LocalController(
+        self._controller = StandaloneController(
             disk=disk,
             background=background,
             randomness=randomness,
@@ -46,7 +46,7 @@ class StandaloneImport:
         controller.load()
         controller.close()  # the directories have locks of their own
         for missing in controller.directory_plan.withheld:
-            raise NotOfThisCluster(
+            raise DirectoryNotOfThisCluster(
                 self._directories[0], f"a log directory of its broker is missing: {missing.reason}"
             )
 
@@ -64,10 +64,10 @@ class StandaloneImport:
         first = self._directories[0]
         for problems in (report.failed_directories, report.unusable_partitions):
             for what, why in problems.items():
-                raise NotOfThisCluster(first, f"{what} cannot be used ({why})")
+                raise DirectoryNotOfThisCluster(first, f"{what} cannot be used ({why})")
         unknown = list(self._unknown((one.partition, one.context.topic_id) for one in logs))
         if unknown:
-            raise NotOfThisCluster(
+            raise DirectoryNotOfThisCluster(
                 first, f"{len(unknown)} logs in it belong to no topic of its broker"
             )
         self.was_clean = not report.unclean_directories

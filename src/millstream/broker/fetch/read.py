@@ -25,7 +25,6 @@ from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
 from millstream.model.limits import KIB
 from millstream.replication.errors import OffsetNotAvailable
-from millstream.replication.leader import Fetched
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.replication.readable import ReadableReplica
@@ -283,7 +282,7 @@ class FetchReader:
         named = cursor.current_leader_epoch
         epoch = leader.leader_epoch if named < 0 else LeaderEpoch(named)
         leader.follower_fetched(
-            Fetched(
+            FollowerFetch(
                 BrokerId(params.replica_id),
                 BrokerEpoch(params.replica_epoch),
                 epoch,

@@ -16,7 +16,7 @@ from millstream.broker.requests.advertised_brokers import advertised_brokers
 from millstream.broker.requests.context import Context
 from millstream.controller.views import (
     CLUSTER_OPERATIONS_ALL,
-    OPERATIONS_NOT_ASKED,
+    OPERATIONS_NOT_REQUESTED,
     controller_on,
 )
 from millstream.wire.errors import ErrorCode
@@ -54,7 +54,7 @@ def handle(context: Context, request: DescribeClusterRequest) -> DescribeCluster
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS_ALL
         if with_operations
-        else OPERATIONS_NOT_ASKED,
+        else OPERATIONS_NOT_REQUESTED,
     )
 
 

@@ -193,7 +193,7 @@ async def _create(services: Services, missing: Sequence[str]) -> dict[str, Error
     failures: dict[str, ErrorCode] = {}
     try:
         if len(missing) > PARTITIONS_PER_REQUEST_MAX:
-            raise TooManyPartitions(asked=len(missing), limit=PARTITIONS_PER_REQUEST_MAX)
+            raise TooManyPartitions(requested=len(missing), limit=PARTITIONS_PER_REQUEST_MAX)
         wanted = [NewTopic(name=name) for name in missing]
         if services.membership is not None:
             return await services.membership.create_missing(wanted)

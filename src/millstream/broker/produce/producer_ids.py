@@ -25,7 +25,7 @@ class NoProducerIds(OperatingError):
 
 
 class BlockSource(Protocol):
-    """Knows which ids are spent: `ProducerIdBlocks` in a cluster, else `LocalController`."""
+    """Knows which ids are spent: `ProducerIdBlocks` in a cluster, else `StandaloneController`."""
 
     async def allocate_producer_id_block(self) -> range:
         """Ids that were never handed out and never will be again; durable when it returns."""

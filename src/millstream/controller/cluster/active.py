@@ -1,7 +1,7 @@
-"""The controller at work: loads the cluster, watches brokers, decides for whoever asks.
+"""The active controller: loads the cluster, watches brokers and handles requests.
 
-What is decided, and why, is in the pure modules beside this one; in which order, and behind which
-fence, in `decisions` and `fenced_writes`. Here each request finds its decision.
+The decisions themselves are in the pure modules beside this one; their order and their fencing in
+`decisions` and `fenced_writes`. Here each request is mapped to its decision.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ BrokerConfigs = Mapping[str, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """Kafka's settings for leaders that go back by themselves."""
+    """Kafka's settings for automatic preferred leader election."""
 
     is_enabled: bool = True
     """`auto.leader.rebalance.enable`."""
@@ -71,7 +71,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """What the broker's configuration says to a controller."""
+    """The broker's configuration as far as a controller needs it."""
 
     make_policy: Callable[[BrokerConfigs], Policy]
     """The rules for topics under these dynamic settings of brokers."""
@@ -82,13 +82,13 @@ class ControllerSettings:
 
 
 VERSION_BITS: Final = 32
-"""For the changes of one controller; its epoch is above them."""
+"""Bits for the changes of one controller; its epoch is in the bits above."""
 
 NO_DEFAULTS: Final = TopicDefaults()
 
 
 class ActiveController:
-    """From one election to the next; implements `port.ClusterController`."""
+    """Lives from its election until it is deposed; implements `port.ClusterController`."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ActiveController:
         tally: Tally,
         broker_id: BrokerId,
     ) -> None:
-        """`tally` goes on over all elections that this broker wins."""
+        """`tally` is shared by all terms that this broker serves as controller."""
         self._session = incarnation.session
         self._elected = elected
         self._settings = settings
@@ -107,7 +107,7 @@ class ActiveController:
         writer = FencedWriter(self._session, epoch_version=elected.epoch_version)
         self._decisions = Decisions(writer, tally)
 
-    # -- its life --------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------
 
     @property
     def controller_epoch(self) -> int:
@@ -115,12 +115,12 @@ class ActiveController:
 
     @property
     def is_open(self) -> bool:
-        """Whether everything is loaded, and requests are answered."""
+        """Whether everything is loaded and requests are answered."""
         return self._decisions.is_open and not self._decisions.is_over
 
     @property
     def image(self) -> ClusterImage:
-        """As it is written; raises NotController before everything is loaded."""
+        """The committed image; raises NotController before everything is loaded."""
         return self._decisions.image
 
     async def run(self) -> None:
@@ -138,19 +138,19 @@ class ActiveController:
             self.depose()
 
     def depose(self) -> None:
-        """Nothing more is decided or written; whoever waits is told NotController."""
+        """Nothing more is decided or written; waiting callers get NotController."""
         self._decisions.depose()
 
     async def _load(self, watch: BrokerWatch) -> None:
-        found = {**await read_everything(self._session), **await watch.look()}
+        found = {**await read_everything(self._session), **await watch.read()}
         loaded = await run_on_loop(load_image_steps(found, controller_id=self._broker_id))
         image = _first_version(loaded.image, self.controller_epoch)
         loaded = loaded._replace(image=image)
         self._decisions.begin(self.controller_epoch, image)
-        news = await self._decisions.carry_out(
+        changes = await self._decisions.carry_out(
             lambda image: recover_steps(loaded, self._policy(image))
         )
-        self._tell_brokers(news)
+        self._log_broker_changes(changes)
         self._decisions.open()
         log.info(
             "controller is ready",
@@ -159,30 +159,32 @@ class ActiveController:
             brokers=len(self.image.alive_brokers()),
         )
 
-    # -- brokers come and go ---------------------------------------------------------------
+    # -- broker changes --------------------------------------------------------------------
 
     async def _follow_brokers(self, watch: BrokerWatch) -> None:
         while True:
             await watch.changed()
-            registered = registrations(await watch.look())
-            self._tell_brokers(await self._decisions.make(self._looked(registered)))
+            registered = registrations(await watch.read())
+            self._log_broker_changes(await self._decisions.make(self._plan_brokers(registered)))
 
-    def _looked(self, registered: Mapping[BrokerId, Registration]) -> Decide[brokers.BrokerNews]:
+    def _plan_brokers(
+        self, registered: Mapping[BrokerId, Registration]
+    ) -> Decide[brokers.BrokerChanges]:
         return lambda image: brokers.plan_brokers_steps(image, registered, self._policy(image))
 
-    def _tell_brokers(self, news: brokers.BrokerNews) -> None:
-        if news.joined or news.left or news.restarted:
+    def _log_broker_changes(self, changes: brokers.BrokerChanges) -> None:
+        if changes.joined or changes.left or changes.restarted:
             log.info(
                 "brokers changed",
-                joined=list(news.joined),
-                left=list(news.left),
-                restarted=list(news.restarted),
-                without_proof=list(news.unproved),
+                joined=list(changes.joined),
+                left=list(changes.left),
+                restarted=list(changes.restarted),
+                without_proof=list(changes.unproved),
             )
-        self._report(news.unclean_elections)
+        self._report(changes.unclean_elections)
 
     def _report(self, unclean: Sequence[UncleanElection]) -> None:
-        """Records that were acknowledged may be gone: always told."""
+        """Acknowledged records may be lost: always logged."""
         self.tally.unclean_elections += len(unclean)
         for one in unclean:
             log.warning(
@@ -347,12 +349,12 @@ class ActiveController:
         )
         return not left
 
-    async def news(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
-        return await self._decisions.news(position, wait_s=wait_s)
+    async def changes_since(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
+        return await self._decisions.changes_since(position, wait_s=wait_s)
 
 
 def _first_version(image: ClusterImage, controller_epoch: int) -> ClusterImage:
-    """Above every version of the controllers before: a version never goes back."""
+    """Above every version of earlier controllers: a version never goes back."""
     return ClusterImage(
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
@@ -365,7 +367,7 @@ def _first_version(image: ClusterImage, controller_epoch: int) -> ClusterImage:
 
 
 def _only_if(decide: Decide[T], is_real: bool) -> Decide[T]:  # noqa: FBT001 - read as a sentence
-    """The decision, or with False its result alone."""
+    """The decision itself, or with False one that only returns its result."""
     if is_real:
         return decide
 

@@ -1,15 +1,15 @@
-"""Brokers come, go and come again: who is in sync then, and who leads.
+"""What follows when brokers join, leave and restart: in-sync sets and leaders.
 
 Three phases, each of which may be the last one that a dying controller writes:
 
-1. Whoever went, or was replaced by its own successor, leaves every in-sync set; whoever came back
-   without proof leaves the eligible ones too. Leaders are elected among those that stayed. What
-   the one before said of logs that it had lost is forgotten: its successor says it anew.
-2. The epochs of those that came are remembered. From here on they count as what they are now.
-3. Where nobody leads, those that came are candidates.
+1. A broker that left, or was restarted, is removed from every in-sync set; one that came back
+   without proof also from the eligible ones. Leaders are elected among those that stayed. Failed
+   logs that the previous incarnation reported are forgotten: its successor reports them again.
+2. The epochs of those that joined are recorded. From here on they are the known incarnations.
+3. Where there is no leader, those that joined are candidates.
 
-If 2 came before 1 a next controller would take an unclean successor for the broker it knows, with
-its place in sync; if it came after 3 it would depose the leaders that were just elected.
+If 2 came before 1, the next controller would take an uncleanly restarted broker for the one it
+knows, and keep it in sync; if it came after 3, it would depose the leaders just elected.
 """
 
 from collections.abc import Mapping
@@ -38,27 +38,27 @@ from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocki
 Registrations = Mapping[BrokerId, Registration]
 
 
-class BrokerNews(NamedTuple):
-    """What was found out, for those who report it."""
+class BrokerChanges(NamedTuple):
+    """What changed, for the log."""
 
     joined: tuple[BrokerId, ...] = ()
-    """Were not there, whether they are known or not."""
+    """Were not alive before, whether they are known or not."""
     left: tuple[BrokerId, ...] = ()
     restarted: tuple[BrokerId, ...] = ()
-    """Were replaced by their successors between two looks."""
+    """Were restarted between two reads."""
     unproved: tuple[BrokerId, ...] = ()
-    """Of those that came, those without proof that nothing was lost on their disks."""
+    """Of those that joined or restarted, those without proof that their disks lost nothing."""
     unclean_elections: tuple[UncleanElection, ...] = ()
 
 
-class _Looks(NamedTuple):
-    """The brokers at two looks."""
+class _BrokerComparison(NamedTuple):
+    """The brokers at two reads."""
 
     before: Mapping[BrokerId, BrokerImage]
     now: Registrations
 
     def stayed(self) -> frozenset[BrokerId]:
-        """The same incarnation as the one that is known."""
+        """Brokers whose known incarnation is still alive."""
         return frozenset(one for one in self.now if not self._is_new(one))
 
     def came(self) -> list[BrokerId]:
@@ -69,14 +69,14 @@ class _Looks(NamedTuple):
         return known is None or known.epoch != self.now[broker_id].epoch
 
     def is_proved(self, broker_id: BrokerId) -> bool:
-        """Whether what it had under the epoch that is known is all still there."""
+        """Whether it proves that everything it had under the known epoch is still there."""
         known = self.before.get(broker_id)
         return known is not None and self.now[broker_id].is_proof_of(known.epoch)
 
-    def news(self) -> BrokerNews:
+    def changes(self) -> BrokerChanges:
         was_there = {one for one, known in self.before.items() if not known.is_fenced}
         came = self.came()
-        return BrokerNews(
+        return BrokerChanges(
             joined=tuple(one for one in sorted(self.now) if one not in was_there),
             left=tuple(sorted(was_there - self.now.keys())),
             restarted=tuple(one for one in came if one in was_there),
@@ -86,52 +86,58 @@ class _Looks(NamedTuple):
 
 def brokers_changed(
     image: ClusterImage, registered: Registrations, policy: Policy
-) -> Plan[BrokerNews]:
-    """What follows from the brokers that are registered now.
+) -> Plan[BrokerChanges]:
+    """Plan what follows from the brokers that are registered now.
 
-    `image.brokers` has every broker that is known, with the epoch under which it is: those nodes
-    are below `/millstream/brokers`.
+    `image.brokers` has every known broker with its recorded epoch: those nodes are below
+    `/millstream/brokers`.
     """
     return run_blocking(plan_brokers_steps(image, registered, policy))
 
 
 def plan_brokers_steps(
     image: ClusterImage, registered: Registrations, policy: Policy
-) -> StepGenerator[Plan[BrokerNews]]:
+) -> StepGenerator[Plan[BrokerChanges]]:
     """`brokers_changed` in steps."""
-    looks = _Looks(image.brokers, registered)
-    news = looks.news()
-    brokers = _brokers_now(looks)
+    comparison = _BrokerComparison(image.brokers, registered)
+    changes = comparison.changes()
+    brokers = _brokers_now(comparison)
     draft = Draft(image, policy)
-    yield from _remove_brokers_steps(draft, policy, looks)
-    draft.groups += [[_remember(looks, one)] for one in looks.came()]
+    yield from _remove_brokers_steps(draft, policy, comparison)
+    draft.groups += [[_remember(comparison, one)] for one in comparison.came()]
     unclean = yield from elect_leaderless_steps(draft, policy, Electorate.of(brokers))
-    news = news._replace(unclean_elections=tuple(unclean))
-    return (yield from draft.plan_steps(news, brokers=brokers))
+    changes = changes._replace(unclean_elections=tuple(unclean))
+    return (yield from draft.plan_steps(changes, brokers=brokers))
 
 
-def _brokers_now(looks: _Looks) -> dict[BrokerId, BrokerImage]:
-    """All that are known; those that are not there are fenced, with the addresses they had."""
+def _brokers_now(comparison: _BrokerComparison) -> dict[BrokerId, BrokerImage]:
+    """All known brokers; those that are not alive are fenced, with the addresses they had."""
     brokers = {
         one: BrokerImage(one, known.endpoints, known.rack, is_fenced=True, epoch=known.epoch)
-        for one, known in looks.before.items()
-        if one not in looks.now
+        for one, known in comparison.before.items()
+        if one not in comparison.now
     }
-    stayed = looks.stayed()
-    for one, told in looks.now.items():
-        is_leaving = one in stayed and looks.before[one].is_leaving
+    stayed = comparison.stayed()
+    for one, registration in comparison.now.items():
+        is_leaving = one in stayed and comparison.before[one].is_leaving
         brokers[one] = BrokerImage(
-            one, told.endpoints, told.rack, epoch=told.epoch, is_leaving=is_leaving
+            one,
+            registration.endpoints,
+            registration.rack,
+            epoch=registration.epoch,
+            is_leaving=is_leaving,
         )
     return dict(sorted(brokers.items()))
 
 
-def _remove_brokers_steps(draft: Draft, policy: Policy, looks: _Looks) -> StepGenerator[None]:
-    """Whoever is not the one that is known leaves every in-sync set."""
-    stayed = looks.stayed()
-    came = frozenset(looks.came())
-    lost = frozenset(one for one in came if not looks.is_proved(one))
-    leaving = {one for one, known in looks.before.items() if known.is_leaving}
+def _remove_brokers_steps(
+    draft: Draft, policy: Policy, comparison: _BrokerComparison
+) -> StepGenerator[None]:
+    """Remove every broker whose known incarnation is gone from the in-sync sets."""
+    stayed = comparison.stayed()
+    came = frozenset(comparison.came())
+    lost = frozenset(one for one in came if not comparison.is_proved(one))
+    leaving = {one for one, known in comparison.before.items() if known.is_leaving}
     electorate = Electorate(stayed, stayed - leaving)
     pace = YieldCounter()
     for topic in draft.image.topics.values():
@@ -143,8 +149,9 @@ def _remove_brokers_steps(draft: Draft, policy: Policy, looks: _Looks) -> StepGe
             elif stayed.issuperset(partition.isr) and lost.isdisjoint(partition.elr):
                 continue
             if rules is None:
-                # Whoever came may have more than those that an unclean election could choose now.
-                rules = TopicRules.of(topic, policy).only_certain()
+                # A broker that joined may have more than those an unclean election could choose
+                # now.
+                rules = TopicRules.of(topic, policy).clean_only()
             isr = tuple([one for one in partition.isr if one in stayed])
             outcome = elect(partition, rules, electorate, isr=isr, lost=lost)
             draft.put(topic, outcome.partition)
@@ -155,7 +162,7 @@ def _remove_brokers_steps(draft: Draft, policy: Policy, looks: _Looks) -> StepGe
 def elect_leaderless_steps(
     draft: Draft, policy: Policy, electorate: Electorate
 ) -> StepGenerator[list[UncleanElection]]:
-    """Elect leaders where there are none, and somebody who may be one is alive."""
+    """Elect leaders for leaderless partitions that have a live candidate."""
     unclean: list[UncleanElection] = []
     all_rules = AllRules(policy)
     pace = YieldCounter()
@@ -172,11 +179,13 @@ def elect_leaderless_steps(
     return unclean
 
 
-def _remember(looks: _Looks, broker_id: BrokerId) -> Operation:
-    told = looks.now[broker_id]
+def _remember(comparison: _BrokerComparison, broker_id: BrokerId) -> Operation:
+    registration = comparison.now[broker_id]
     path = nodes.known_broker_path(broker_id)
-    data = nodes.encode_known_broker(KnownBroker(told.epoch, told.rack, told.endpoints))
-    if broker_id in looks.before:
+    data = nodes.encode_known_broker(
+        KnownBroker(registration.epoch, registration.rack, registration.endpoints)
+    )
+    if broker_id in comparison.before:
         return Set(path=path, data=data, version=ANY_VERSION)
     return Create(path=path, data=data)
 
@@ -184,12 +193,12 @@ def _remember(looks: _Looks, broker_id: BrokerId) -> Operation:
 def unregister_broker(
     image: ClusterImage, broker_id: BrokerId, policy: Policy
 ) -> Plan[list[UncleanElection]]:
-    """Forget a broker that is gone for good: what only it had is given up with it."""
+    """Unregister a broker that is gone for good: what only it had is given up with it."""
     known = image.brokers.get(broker_id)
     if known is None:
         raise BrokerIdNotRegistered(broker_id)
     if not known.is_fenced:
-        raise InvalidRequest(f"broker {broker_id} is running: stop it before it is forgotten")
+        raise InvalidRequest(f"broker {broker_id} is running: stop it before unregistering it")
     brokers = {one: broker for one, broker in image.brokers.items() if one != broker_id}
     electorate = Electorate.of(brokers)
     draft = Draft(image, policy)

@@ -1,8 +1,8 @@
-"""Who is the controller: the first broker that creates `/controller`, this one or another.
+"""Controller election: the first broker that creates `/controller` wins.
 
 The same multi raises `/controller_epoch`. Its new version is the fence behind which the elected
-controller writes: who is elected later has changed it. An election whose answer was lost is told by
-the node's owner.
+controller writes: any later election changes it. The outcome of an election whose answer was lost
+is known from the node's owner.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from millstream.coordination.port import (
     Session,
     Set,
 )
-from millstream.coordination.proofs import create_with_proof, multi_with_proof, read_surely
+from millstream.coordination.proofs import create_with_proof, multi_with_proof, read_latest
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.model.invariant import invariant
@@ -54,15 +54,14 @@ from millstream.runtime.task_race import Wake, run_until_first
 log = get_logger("millstream.controller.candidate")
 
 FIRST_EPOCH: Final = 0
-"""What `/controller_epoch` says before anybody was elected."""
+"""The content of `/controller_epoch` before the first election."""
 
-STANDING_BACKOFF: Final = Backoff(initial_s=0.05, max_s=5.0)
-"""After an election that failed, or a time as controller that ended in a failure: another broker
-may do better."""
+ELECTION_BACKOFF: Final = Backoff(initial_s=0.05, max_s=5.0)
+"""After a failed election, or after resigning with an error: another broker may do better."""
 
 
 class Elected(NamedTuple):
-    """An election that was won."""
+    """A won election."""
 
     controller_epoch: int
     epoch_version: int
@@ -70,20 +69,20 @@ class Elected(NamedTuple):
 
 
 class Active(Protocol):
-    """The controller's work, from the election on."""
+    """The controller's work, from its election on."""
 
     async def run(self) -> None:
         """Returns when it was deposed; raises SessionLost, or what made it give up."""
 
     def depose(self) -> None:
-        """Nothing more is written, and whoever waits is told. Harmless when it is over."""
+        """Nothing more is written, and waiting callers get an error. Harmless when called twice."""
 
 
 A = TypeVar("A", bound=Active)
 
 
 class Candidate(Generic[A]):
-    """One broker's candidacy; `run` lives as long as one registration."""
+    """One broker's candidacy; `run` lasts as long as one registration."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class Candidate(Generic[A]):
         randomness: Randomness,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        """`on_change` is called when another broker, or none, is the controller from now on."""
+        """`on_change` is called when the known controller changes."""
         self.broker_id = broker_id
         self._make_active = make_active
         self._clock = clock
@@ -102,74 +101,74 @@ class Candidate(Generic[A]):
         self._on_change = on_change
         self._failures = 0
         self.controller_id: BrokerId | None = None
-        """As far as is known here; None: there is none, or it is not known."""
+        """The controller as far as this broker knows; None: there is none, or it is not known."""
         self.controller: Registration | None = None
-        """How that broker is registered: where it can be reached."""
+        """That broker's registration, with its addresses."""
         self.active: A | None = None
-        """Only while this broker is the controller."""
+        """Set only while this broker is the controller."""
 
     async def run(self, incarnation: Registered) -> None:
-        """Stand, serve or watch until the session ends."""
+        """Run for election, serve, or watch the controller until the session ends."""
         session = incarnation.session
         try:
             while True:
                 try:
-                    await self._take_turn(incarnation)
+                    await self._run_once(incarnation)
                 except ConnectionLost:
                     await session.connected()
                 except SessionLost:
                     raise
                 except OperatingError as error:
-                    # Damaged nodes, no rights: told, and tried again. The broker serves on.
+                    # Damaged nodes, or no access: logged and retried. The broker keeps serving.
                     log.error("cannot run for controller", error=error)
                     self._failures += 1
         except SessionLost:
             return
         finally:
             if self.controller_id == self.broker_id:
-                self._know(None)
+                self._set_controller(None)
 
-    async def _take_turn(self, incarnation: Registered) -> None:
+    async def _run_once(self, incarnation: Registered) -> None:
         session = incarnation.session
         await self._pause()
         changed = Wake()
         try:
             found = await session.get(CONTROLLER, watch=changed)
         except NoNode:
-            self._know(None)
-            elected = await self._stand(session)
+            self._set_controller(None)
+            elected = await self._run_for_election(session)
             if elected is None:
                 self._failures += 1
                 return
             await self._serve(incarnation, elected)
             return
         if found.stat.owner == session.session_id:
-            # Left over from a time as controller that ended before the node could be deleted.
+            # Left over from an earlier term that ended before the node could be deleted.
             await _delete_own(session)
             return
         try:
             controller_id = decode_controller(found.data)
-            self._know(controller_id, await _registration(session, controller_id))
+            self._set_controller(controller_id, await _registration(session, controller_id))
             self._failures = 0
         except DamagedNode as error:
             log.error("cannot find out which broker is the controller", error=str(error))
-            self._know(None)
+            self._set_controller(None)
         await changed.wait()
 
     async def _pause(self) -> None:
         if self._failures:
-            await asyncio.sleep(STANDING_BACKOFF.delay_s(self._failures, self._randomness))
+            await asyncio.sleep(ELECTION_BACKOFF.delay_s(self._failures, self._randomness))
 
     # -- elections -------------------------------------------------------------------------
 
-    async def _stand(self, session: Session) -> Elected | None:
-        """Try to be elected; None when somebody was first."""
-        found = await read_surely(session, CONTROLLER_EPOCH)
+    async def _run_for_election(self, session: Session) -> Elected | None:
+        """Try to be elected; None when another broker was first."""
+        found = await read_latest(session, CONTROLLER_EPOCH)
         if found is None:
             first = encode_controller_epoch(FIRST_EPOCH)
             with suppress(NodeExists):
                 await create_with_proof(session, CONTROLLER_EPOCH, first)
-            found = await read_surely(session, CONTROLLER_EPOCH)
+            found = await read_latest(session, CONTROLLER_EPOCH)
             if found is None:
                 return None
         epoch = decode_controller_epoch(found.data) + 1
@@ -195,13 +194,13 @@ class Candidate(Generic[A]):
         return Elected(epoch, found.stat.version + 1)
 
     async def _serve(self, incarnation: Registered, elected: Elected) -> None:
-        """Be the controller until deposed, or until `/controller` is not ours any more."""
+        """Be the controller until deposed, or until `/controller` is no longer ours."""
         session = incarnation.session
         log.info("elected controller", broker=self.broker_id, epoch=elected.controller_epoch)
         self.active = active = self._make_active(incarnation, elected)
-        self._know(self.broker_id)
+        self._set_controller(self.broker_id)
         try:
-            await run_until_first(active.run(), self._while_ours(session))
+            await run_until_first(active.run(), self._watch_controller_node(session))
             self._failures += 1
         except SessionLost:
             raise
@@ -211,11 +210,11 @@ class Candidate(Generic[A]):
         finally:
             active.depose()
             self.active = None
-            self._know(None)
+            self._set_controller(None)
         await self._resign(session, elected)
 
-    async def _while_ours(self, session: Session) -> None:
-        """Returns when the node is gone: an operator's way to ask for another election."""
+    async def _watch_controller_node(self, session: Session) -> None:
+        """Returns when the node is gone: an operator deletes it to trigger an election."""
         while True:
             changed = Wake()
             try:
@@ -231,7 +230,9 @@ class Candidate(Generic[A]):
             await session.connected()
 
     async def _resign(self, session: Session, elected: Elected) -> None:
-        """Make room; not if another one was elected meanwhile, whose node has the same version."""
+        """Delete `/controller`; not if another broker was elected meanwhile, whose node has the
+        same version.
+        """
         with suppress(MultiFailed, MultiUnproved):
             await multi_with_proof(
                 session,
@@ -241,7 +242,7 @@ class Candidate(Generic[A]):
                 ],
             )
 
-    def _know(
+    def _set_controller(
         self, controller_id: BrokerId | None, registration: Registration | None = None
     ) -> None:
         if (controller_id, registration) == (self.controller_id, self.controller):
@@ -252,8 +253,8 @@ class Candidate(Generic[A]):
 
 
 async def _registration(session: Session, broker_id: BrokerId) -> Registration | None:
-    """Of the controller, which registered before it stood; None if somebody deleted it."""
-    found = await read_surely(session, broker_path(broker_id))
+    """The controller's registration, which it made before its election; None if it was deleted."""
+    found = await read_latest(session, broker_path(broker_id))
     if found is None:
         return None
     epoch = BrokerEpoch(found.stat.czxid)
@@ -261,9 +262,9 @@ async def _registration(session: Session, broker_id: BrokerId) -> Registration |
 
 
 async def _delete_own(session: Session) -> None:
-    """Fenced by the epoch as it was before the look: whoever is elected since has raised it."""
-    epoch = await read_surely(session, CONTROLLER_EPOCH)
-    found = await read_surely(session, CONTROLLER)
+    """Delete our own node, fenced by the epoch read before: any later election has raised it."""
+    epoch = await read_latest(session, CONTROLLER_EPOCH)
+    found = await read_latest(session, CONTROLLER)
     if epoch is None or found is None or found.stat.owner != session.session_id:
         return
     with suppress(MultiFailed, MultiUnproved):

@@ -1,8 +1,8 @@
-"""News of the controller as messages: cut into pieces there, put together again here. Pure.
+"""Metadata deltas as messages: cut into chunks by the controller, assembled by brokers. Pure.
 
-A piece has so many partitions at most that to encode or decode it takes a few milliseconds. All
-pieces of one answer are of one image, which never changes: what is put together is that image, or
-nothing.
+The number of partitions in a chunk is limited so that encoding or decoding it takes a few
+milliseconds. All chunks of one answer are of one image, which never changes: what is assembled is
+that image, or nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,15 +33,15 @@ from millstream.wire.messages.pull_metadata import (
     PullMetadataResponse,
 )
 
-PIECE_PARTITIONS: Final = 400
-"""Partitions of one piece; a topic counts for one more. About five milliseconds to encode."""
+CHUNK_PARTITIONS: Final = 400
+"""Partitions of one chunk; a topic counts as one more. About five milliseconds to encode."""
 
 
 class BrokenTransfer(OperatingError):
-    """The pieces do not make an image: ask for a snapshot."""
+    """The chunks do not make an image: request a snapshot."""
 
 
-class Extent(NamedTuple):
+class TopicSlice(NamedTuple):
     """Some partitions of a topic."""
 
     topic: TopicImage
@@ -50,10 +50,10 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """News, cut into pieces; nothing is encoded yet."""
+    """A delta cut into chunks; nothing is encoded yet."""
 
-    news: MetadataDelta
-    pieces: list[list[Extent]] = field(default_factory=list)
+    delta: MetadataDelta
+    chunks: list[list[TopicSlice]] = field(default_factory=list)
     deleted: list[TopicId] = field(default_factory=list)
     has_brokers: bool = True
     has_broker_settings: bool = True
@@ -63,46 +63,46 @@ class Transfer:
 
 
 def cut_chunks_steps(
-    news: MetadataDelta, *, piece_partitions: int = PIECE_PARTITIONS
+    delta: MetadataDelta, *, chunk_partitions: int = CHUNK_PARTITIONS
 ) -> StepGenerator[Transfer]:
-    """Cut news into pieces, in steps; no pieces where nothing is new."""
-    changes = news.changes
+    """Cut a delta into chunks, in steps; no chunks where nothing is new."""
+    changes = delta.changes
     if changes is None:
-        extents: Iterable[Extent] = (
-            Extent(topic, range(len(topic.partitions))) for topic in news.image.topics.values()
+        slices: Iterable[TopicSlice] = (
+            TopicSlice(topic, range(len(topic.partitions))) for topic in delta.image.topics.values()
         )
-        transfer = Transfer(news)
+        transfer = Transfer(delta)
     elif not changes:
-        return Transfer(news)
+        return Transfer(delta)
     else:
         transfer = Transfer(
-            news,
+            delta,
             deleted=[topic.topic_id for change in changes for topic in change.deleted],
             has_brokers=any(change.brokers_changed for change in changes),
             has_broker_settings=any(change.brokers_reconfigured for change in changes),
         )
-        extents = merged(news.image, changes)
-    pieces: list[list[Extent]] = [[]]
-    room = piece_partitions
+        slices = merge_changes(delta.image, changes)
+    chunks: list[list[TopicSlice]] = [[]]
+    room = chunk_partitions
     pace = YieldCounter()
-    for extent in extents:
+    for part in slices:
         at = 0
-        while at < len(extent.indexes) or at == 0:
+        while at < len(part.indexes) or at == 0:
             if room <= 1:
-                pieces.append([])
-                room = piece_partitions
-            taken = extent.indexes[at : at + room - 1]
-            pieces[-1].append(Extent(extent.topic, taken))
+                chunks.append([])
+                room = chunk_partitions
+            taken = part.indexes[at : at + room - 1]
+            chunks[-1].append(TopicSlice(part.topic, taken))
             room -= len(taken) + 1
             at += max(1, len(taken))
         if pace.is_due():
             yield None
-    transfer.pieces.extend(pieces)
+    transfer.chunks.extend(chunks)
     return transfer
 
 
-def merged(image: ClusterImage, changes: Sequence[ImageChange]) -> list[Extent]:
-    """What changes are about, as it is in the image that they lead to."""
+def merge_changes(image: ClusterImage, changes: Sequence[ImageChange]) -> list[TopicSlice]:
+    """The topics and partitions that changes touch, as they are in the resulting image."""
     touched: dict[TopicId, set[int]] = {}
     for change in changes:
         for topic in change.created:
@@ -115,27 +115,27 @@ def merged(image: ClusterImage, changes: Sequence[ImageChange]) -> list[Extent]:
         for moved in change.moved:
             touched.setdefault(moved.topic.topic_id, set()).add(moved.partition.index)
     found = image.topics_by_id
-    return [Extent(found[one], sorted(touched[one])) for one in touched if one in found]
+    return [TopicSlice(found[one], sorted(touched[one])) for one in touched if one in found]
 
 
-def response_of(transfer: Transfer, *, transfer_id: int, piece: int) -> PullMetadataResponse:
-    """One piece as a message."""
-    news = transfer.news
-    image = news.image
+def response_of(transfer: Transfer, *, transfer_id: int, chunk: int) -> PullMetadataResponse:
+    """One chunk as a message."""
+    delta = transfer.delta
+    image = delta.image
     response = PullMetadataResponse(
         controller_id=image.controller_id,
         cluster_id=image.cluster_id,
-        controller_epoch=news.position.controller_epoch,
-        version=news.position.version,
-        is_snapshot=news.changes is None,
+        controller_epoch=delta.position.controller_epoch,
+        version=delta.position.version,
+        is_snapshot=delta.changes is None,
         transfer_id=transfer_id,
-        piece=piece,
-        piece_count=len(transfer.pieces),
+        piece=chunk,
+        piece_count=len(transfer.chunks),
     )
-    if not transfer.pieces:
+    if not transfer.chunks:
         return response
-    response.topics = [_pulled_topic(one) for one in transfer.pieces[piece]]
-    if piece == 0:
+    response.topics = [_pulled_topic(one) for one in transfer.chunks[chunk]]
+    if chunk == 0:
         response.deleted_topics = list(transfer.deleted)
         if transfer.has_brokers:
             response.brokers = [_pulled_broker(one) for one in image.brokers.values()]
@@ -147,14 +147,14 @@ def response_of(transfer: Transfer, *, transfer_id: int, piece: int) -> PullMeta
     return response
 
 
-def _pulled_topic(extent: Extent) -> PulledTopic:
-    topic = extent.topic
+def _pulled_topic(part: TopicSlice) -> PulledTopic:
+    topic = part.topic
     return PulledTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         partition_count=len(topic.partitions),
         settings=_pulled_settings(topic.configs),
-        partitions=[_pulled_partition(topic.partitions[index]) for index in extent.indexes],
+        partitions=[_pulled_partition(topic.partitions[index]) for index in part.indexes],
     )
 
 
@@ -202,7 +202,7 @@ def _pulled_endpoints(endpoints: Sequence[Endpoint]) -> list[PulledEndpoint]:
 
 
 def not_controller(controller: Registration | None) -> PullMetadataResponse:
-    """The answer of who is not, with who is, if that is known."""
+    """The answer of a broker that is not the controller, naming the controller if it is known."""
     response = PullMetadataResponse(error_code=ErrorCode.NOT_CONTROLLER)
     if controller is not None:
         response.controller_id = controller.broker_id
@@ -213,41 +213,41 @@ def not_controller(controller: Registration | None) -> PullMetadataResponse:
 # -- the broker's side -------------------------------------------------------------------------
 
 
-class Assembled(NamedTuple):
-    """What the pieces came to."""
+class AssembledImage(NamedTuple):
+    """The image that the chunks make."""
 
     position: FeedPosition
     image: ClusterImage
-    """Topics that are as they were are the same objects as before."""
+    """Unchanged topics are the same objects as before."""
 
 
 class ChunkAssembler:
-    """Puts the pieces of one answer together; the first one tells how many there are."""
+    """Assembles the chunks of one answer; the first one says how many there are."""
 
     def __init__(self, base: ClusterImage, first: PullMetadataResponse) -> None:
         self._first = first
         self._base_topics = {} if first.is_snapshot else base.topics_by_id
         self._base = base
-        self._next_piece = 0
+        self._next_chunk = 0
         self._partitions: dict[TopicId, list[PartitionImage | None]] = {}
         self._heads: dict[TopicId, PulledTopic] = {}
 
     @property
-    def next_piece(self) -> int | None:
-        """The piece that is asked for next; None when all are there."""
-        return self._next_piece if self._next_piece < self._first.piece_count else None
+    def next_chunk(self) -> int | None:
+        """The chunk to request next; None when all are there."""
+        return self._next_chunk if self._next_chunk < self._first.piece_count else None
 
     def add(self, response: PullMetadataResponse) -> None:
-        """Take the next piece; raises BrokenTransfer for one of something else."""
+        """Add the next chunk; raises BrokenTransfer for one of another transfer."""
         first = self._first
         is_same = (response.controller_epoch, response.version, response.transfer_id) == (
             first.controller_epoch,
             first.version,
             first.transfer_id,
         )
-        if not is_same or response.piece != self._next_piece:
-            raise BrokenTransfer(f"piece {response.piece} does not belong to this answer")
-        self._next_piece += 1
+        if not is_same or response.piece != self._next_chunk:
+            raise BrokenTransfer(f"chunk {response.piece} does not belong to this answer")
+        self._next_chunk += 1
         for topic in response.topics:
             self._add_topic(topic)
 
@@ -267,11 +267,11 @@ class ChunkAssembler:
                 raise BrokenTransfer(f"topic {topic.name} has no partition {one.index}")
             partitions[one.index] = _partition_image(one)
 
-    def assembled(self) -> Assembled:
-        """The image; raises BrokenTransfer where something is missing."""
+    def assemble(self) -> AssembledImage:
+        """The assembled image; raises BrokenTransfer where something is missing."""
         first = self._first
-        if self.next_piece is not None:
-            raise BrokenTransfer(f"piece {self.next_piece} is missing")
+        if self.next_chunk is not None:
+            raise BrokenTransfer(f"chunk {self.next_chunk} is missing")
         topics = {topic.topic_id: topic for topic in self._base_topics.values()}
         for gone in first.deleted_topics:
             topics.pop(TopicId(gone), None)
@@ -290,7 +290,7 @@ class ChunkAssembler:
             topics_by_id=topics,
         )
         position = FeedPosition(first.controller_epoch, first.version)
-        return Assembled(position, image)
+        return AssembledImage(position, image)
 
     def _topic_image(self, topic_id: TopicId, head: PulledTopic) -> TopicImage:
         partitions = self._partitions[topic_id]
@@ -319,7 +319,7 @@ def _broker_configs_of(
 
 
 def endpoints_of(pulled: Sequence[PulledEndpoint]) -> tuple[Endpoint, ...]:
-    """As they are in an image."""
+    """The endpoints as they are in an image."""
     return tuple(
         Endpoint(one.listener, one.host, one.port, one.security_protocol) for one in pulled
     )

@@ -1,9 +1,9 @@
-"""The controller's decisions, one after the other: decide, write, and then it is so.
+"""The controller's decisions, one after the other: decide, write, then apply.
 
-A decision is a pure function of the image that the last one left. The image and the feed move only
-when everything is written: what a broker hears of has happened. Once the fence, or the session, is
-gone nothing is written any more and everybody who waits is told NotController; what was written by
-then is in the nodes, where the next controller finds it.
+A decision is a pure function of the image that the last one left. The image and the feed advance
+only when everything is written: what brokers see is committed. Once the fence, or the session, is
+lost nothing more is written and all waiting callers get NotController; what was written by then is
+in the nodes, where the next controller finds it.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class _Waiting(NamedTuple):
 
 
 class Decisions:
-    """One controller's; `run` takes them until it is deposed. All on the loop's thread."""
+    """The queue of one controller; `run` works on it until deposed. All on the loop's thread."""
 
     def __init__(self, writer: FencedWriter, tally: Tally) -> None:
         self._writer = writer
@@ -46,39 +46,39 @@ class Decisions:
         self._waiting: deque[_Waiting] = deque()
         self._work = asyncio.Event()
         self._moved = asyncio.Event()
-        """Set when the image moves, or when it is all over; then another one takes its place."""
+        """Set when the image changes, or at the end; then it is replaced by a new event."""
         self.is_open = False
-        """Whether others may ask: everything is read, and what was left undone is done."""
+        """Whether callers are served: everything is read, and unfinished changes are completed."""
         self.is_over = False
 
     # -- state -----------------------------------------------------------------------------
 
     @property
     def image(self) -> ClusterImage:
-        """As it is written. Raises NotController before everything was read."""
+        """The committed image. Raises NotController before everything was read."""
         if self._feed is None:
             raise NotController
         return self._feed.image
 
     def begin(self, controller_epoch: int, image: ClusterImage) -> None:
-        """Everything is read: this is the first image. Nobody is told before `open`."""
+        """Everything is read: this is the first image. Brokers do not see it before `open`."""
         invariant(self._feed is None, "a controller loads once")
         self._feed = Feed(controller_epoch, image)
 
     def open(self) -> None:
-        """Let others see the image, and ask for decisions."""
+        """Make the image visible to brokers and accept decisions."""
         feed = self._feed
         invariant(feed is not None, "a controller opens before it has loaded")
         self._feed = Feed(cast("Feed", feed).controller_epoch, self.image)
         self.is_open = True
-        self._tell()
+        self._notify()
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- callers ---------------------------------------------------------------------------
 
     async def make(self, decide: Decide[T]) -> T:
-        """Let a decision have its turn; its result, or what it raised. Raises NotController.
+        """Queue a decision and wait for its result, or what it raised. Raises NotController.
 
-        A decision that began is carried through when its caller gives up waiting.
+        A decision that has begun is completed even when its caller gives up waiting.
         """
         if self.is_over:
             raise NotController
@@ -87,11 +87,11 @@ class Decisions:
         self._work.set()
         return await future
 
-    async def news(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
-        """What is new since then; waits for it that long."""
+    async def changes_since(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
+        """What changed since the position; waits that long for a change."""
         try:
             async with asyncio.timeout(wait_s):
-                while not self.is_over and not self._is_news(position):
+                while not self.is_over and not self._has_changes(position):
                     await self._moved.wait()
         except TimeoutError:
             pass
@@ -99,13 +99,13 @@ class Decisions:
             raise NotController
         return cast("Feed", self._feed).since(position)
 
-    def _is_news(self, position: FeedPosition) -> bool:
+    def _has_changes(self, position: FeedPosition) -> bool:
         return self.is_open and cast("Feed", self._feed).is_new(position)
 
     # -- working ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until Deposed, SessionLost or ImageMistaken is raised; then call `depose`."""
+        """Runs until Deposed, SessionLost or ImageOutdated is raised; then call `depose`."""
         while True:
             while self._waiting:
                 await self._take(self._waiting.popleft())
@@ -123,16 +123,16 @@ class Decisions:
                 future.set_exception(refused.cause)
             return
         except BaseException:
-            # Deposed, lost or cancelled in the middle: what is written is known to the next one.
+            # Deposed, lost or cancelled in the middle: the next controller finds what was written.
             if not future.done():
                 future.set_exception(NotController())
-                future.exception()  # seen: nobody may wait any more
+                future.exception()  # mark as retrieved: the caller may no longer wait
             raise
         if not future.done():
             future.set_result(result)
 
     async def carry_out(self, decide: Decide[T]) -> T:
-        """A decision before `run`, of whoever loads."""
+        """Carry out a decision before `run`, while loading."""
         try:
             return cast("T", await self._carry_out(decide))
         except _Refused as refused:
@@ -144,7 +144,7 @@ class Decisions:
             if isinstance(decided, GeneratorType):
                 decided = await run_on_loop(decided)
         except Exception as error:
-            raise _Refused(error) from error  # nothing was changed: it is for whoever asked
+            raise _Refused(error) from error  # nothing was changed: raised to the caller
         plan = cast("Plan[Any]", decided)
         before = self.image
         if plan.groups:
@@ -158,7 +158,7 @@ class Decisions:
         invariant(feed is not None and feed.image is before, "another decision came between")
         self._count(before, plan.change)
         cast("Feed", feed).add(plan.image, plan.change)
-        self._tell()
+        self._notify()
 
     def _count(self, before: ClusterImage, change: ImageChange) -> None:
         tally = self._tally
@@ -169,12 +169,12 @@ class Decisions:
         if tally.reassignments_ended > ended:
             log.info("reassignments ended", partitions=tally.reassignments_ended - ended)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
 
     def depose(self) -> None:
-        """It is over: nothing more is decided here, and whoever waits is told so."""
+        """Nothing more is decided here, and waiting callers get NotController."""
         self.is_over = True
         self._writer.is_over = True
         while self._waiting:
@@ -182,7 +182,7 @@ class Decisions:
             if not future.done():
                 future.set_exception(NotController())
                 future.exception()
-        self._tell()
+        self._notify()
 
 
 class _Refused(Exception):

@@ -1,7 +1,7 @@
-"""What differs between two images, found out by comparing them.
+"""Computes what differs between two images by comparing them.
 
-For whoever has two images and was not told what happened between: after a snapshot, and where a
-plan was put together from several.
+Used where two images are known but not the changes between them: after a snapshot, and where a plan
+was combined from several.
 """
 
 from millstream.controller.image import (

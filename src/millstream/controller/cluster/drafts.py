@@ -1,8 +1,8 @@
-"""A plan while it is being made: what is to be written, and the image that it leads to.
+"""A plan under construction: what is to be written, and the resulting image.
 
-Partition states are the bulk of it. Each is a group of its own, so that the shell can share them
-out over multis as it likes. Where the replicas change too, the topic's node and the states belong
-together: a state's version is the partition's epoch, and brokers take only what is newer.
+Partition states are the bulk of it. Each is a group of its own, so that the shell can distribute
+them over multis as it likes. Where the replicas change too, the topic's node and the states must be
+written together: a state's version is the partition's epoch, and brokers apply only what is newer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,13 +34,13 @@ T = TypeVar("T")
 
 GROUP_OPERATIONS_MAX: Final = MULTI_OPERATIONS_MAX - 10
 GROUP_BYTES_MAX: Final = MULTI_BYTES_MAX - 16 * 1024
-"""What a group may have, so that the fence fits into the same multi."""
+"""Limits of a group, so that the fence fits into the same multi."""
 TOPICS_PER_TURN: Final = 1000
-"""Put together between two turns of others: a few milliseconds."""
+"""Topics per step: a few milliseconds."""
 OPERATION_BYTES: Final = 64
-"""What an operation takes beside its path and data, and more."""
+"""An upper bound of what an operation takes beside its path and data."""
 TOPIC_NODE_BYTES_MAX: Final = GROUP_BYTES_MAX - 64 * 1024
-"""Beside a topic's node some states must fit into a group."""
+"""Some states must fit into a group beside a topic's node."""
 
 
 class Draft:
@@ -51,26 +51,26 @@ class Draft:
         self.groups: list[Group] = []
         self._controller_epoch = policy.controller_epoch
         self._partitions: dict[str, list[PartitionImage]] = {}
-        """Of the topics that change, all partitions as they will be."""
+        """All partitions of the changed topics, as they will be."""
         self._moved: dict[str, set[int]] = {}
         self._reassigned: dict[str, list[PartitionImage]] = {}
-        """Decided, and not among the groups yet."""
+        """Decided, but not in the groups yet."""
         self._configs: dict[str, Mapping[str, str]] = {}
 
     def partitions(self, topic: TopicImage) -> Sequence[PartitionImage]:
-        """As they will be."""
+        """The topic's partitions as they will be."""
         return self._partitions.get(topic.name, topic.partitions)
 
     def put(self, topic: TopicImage, after: PartitionImage) -> PartitionImage:
-        """Change one partition, given with the epoch it has; with the one it gets."""
+        """Change one partition, given with its current epoch; returns it with the new one."""
         partitions = self._partitions.get(topic.name)
         if partitions is None:
             partitions = self._partitions[topic.name] = list(topic.partitions)
             self._moved[topic.name] = set()
         before = partitions[after.index]
         if is_replica_removed(before, after) and after.leader_epoch == before.leader_epoch:
-            # As in Kafka: a fetch that was sent before must not count for the same broker when it
-            # is a replica again, with a log that begins anew (I-13).
+            # As in Kafka: a fetch sent before must not be credited to the same broker when it
+            # becomes a replica again, with a new log (I-13).
             after = after._replace(leader_epoch=LeaderEpoch(before.leader_epoch + 1))
         if not set(after.lost).issubset(after.replicas):
             after = after._replace(lost=tuple([o for o in after.lost if o in after.replicas]))
@@ -92,13 +92,13 @@ class Draft:
         )
 
     def configure(self, topic: TopicImage, configs: Mapping[str, str]) -> None:
-        """Give a topic other settings."""
+        """Replace a topic's settings."""
         path, data = nodes.topic_configs_path(topic.name), nodes.encode_configs(configs)
         self._configs[topic.name] = configs
         self.groups.append([Set(path=path, data=data, version=ANY_VERSION)])
 
     def flush_steps(self) -> StepGenerator[None]:
-        """Put replicas that were changed among the groups: what follows may rely on them."""
+        """Add changed replicas to the groups: what follows may rely on them."""
         pace = YieldCounter(TOPICS_PER_TURN)
         for name, changed in self._reassigned.items():
             topic = self.image.topics[name]
@@ -113,7 +113,7 @@ class Draft:
         self._reassigned.clear()
 
     def _topic_bytes_max(self, topic: TopicImage) -> int:
-        """Of any state between the old and the new, but for partitions that get shorter."""
+        """The largest size of the node between the old and the new state."""
         before = len(nodes.encode_topic(topic.topic_id, topic.partitions))
         after = len(nodes.encode_topic(topic.topic_id, self._partitions[topic.name]))
         return max(before, after)
@@ -125,7 +125,9 @@ class Draft:
         changed: list[PartitionImage],
         room: int,
     ) -> list[PartitionImage]:
-        """One group with the topic's node and as many states as go with it; the others."""
+        """Add one group with the topic's node and as many states as fit; returns the remaining
+        ones.
+        """
         states: list[Operation] = []
         for one in changed[: GROUP_OPERATIONS_MAX - 1]:
             state = self._state_set(topic, one)
@@ -146,7 +148,7 @@ class Draft:
         brokers: Mapping[BrokerId, BrokerImage] | None = None,
         broker_configs: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Plan[T]:
-        """Everything so far; without groups and other brokers the image stays what it is."""
+        """The plan with all changes so far; without any the image stays the same object."""
         return run_blocking(self.plan_steps(result, brokers=brokers, broker_configs=broker_configs))
 
     def plan_steps(
@@ -174,7 +176,7 @@ class Draft:
         return Plan(result, image, self.groups, change)
 
     def _change_topics_steps(self) -> StepGenerator[tuple[list[TopicImage], list[MovedPartition]]]:
-        """The topics as they will be, and their partitions that moved."""
+        """The topics as they will be, and their changed partitions."""
         put: list[TopicImage] = []
         moved: list[MovedPartition] = []
         pace = YieldCounter(TOPICS_PER_TURN)
@@ -192,12 +194,12 @@ class Draft:
 
 
 def is_replica_removed(before: PartitionImage, after: PartitionImage) -> bool:
-    """Whether somebody who had the partition need not have it any more."""
+    """Whether a broker is no longer a replica of the partition."""
     return not set(before.replicas).issubset(after.replicas)
 
 
 def check_state(topic: TopicImage, before: PartitionImage, after: PartitionImage) -> None:
-    """What holds for every state that is written."""
+    """Check the invariants of every state that is written."""
     is_known = after.leader in after.isr or after.leader == NO_LEADER
     invariant(is_known, "I-14 the leader is not in the ISR", topic=topic.name, after=after)
     rises = after.leader_epoch - before.leader_epoch

@@ -1,4 +1,4 @@
-"""Who leads a partition, and who else may (KIP-966). No I/O; one partition at a time."""
+"""Leader election with eligible leader replicas (KIP-966). No I/O; one partition at a time."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -9,24 +9,25 @@ from millstream.controller.image import NO_LEADER, BrokerImage, PartitionImage, 
 from millstream.model.ids import BrokerId, LeaderEpoch, TopicPartition
 
 Members = tuple[BrokerId, ...]
-NOBODY: frozenset[BrokerId] = frozenset()
+NO_BROKERS: frozenset[BrokerId] = frozenset()
 
 
 class UncleanElection(NamedTuple):
-    """A leader that may lack records which were acknowledged; always to be reported."""
+    """A leader that may lack acknowledged records; always reported."""
 
     partition: TopicPartition
     leader: BrokerId
     is_last_known: bool
-    """It led last and lost its word, not necessarily data; else it was never in sync."""
+    """It was the last leader and lost its proof, not necessarily data; else it was never in
+    sync."""
 
 
 class Electorate(NamedTuple):
-    """Who can be elected."""
+    """The brokers that can be elected."""
 
     alive: frozenset[BrokerId]
     staying: frozenset[BrokerId]
-    """Of `alive`, those that are not shutting down: the others come last."""
+    """Of `alive`, those that are not shutting down; the others are only chosen last."""
 
     @classmethod
     def of(cls, brokers: Mapping[BrokerId, BrokerImage]) -> "Electorate":
@@ -37,7 +38,7 @@ class Electorate(NamedTuple):
         )
 
     def first(self, order: Iterable[BrokerId], among: Collection[BrokerId]) -> BrokerId:
-        """The first in the order that is among those and can lead; NO_LEADER without one."""
+        """The first in `order` that is in `among` and can lead; NO_LEADER without one."""
         second = NO_LEADER
         for one in order:
             if one in among:
@@ -49,7 +50,7 @@ class Electorate(NamedTuple):
 
 
 class TopicRules(NamedTuple):
-    """What holds for all partitions of one topic."""
+    """The settings that elections of one topic follow."""
 
     in_sync_min: int
     is_unclean_allowed: bool
@@ -59,13 +60,13 @@ class TopicRules(NamedTuple):
     def of(cls, topic: TopicImage, policy: Policy) -> "TopicRules":
         return cls(policy.in_sync_min(topic), policy.is_unclean_allowed(topic))
 
-    def only_certain(self) -> "TopicRules":
-        """Nobody is elected who may lack something."""
+    def clean_only(self) -> "TopicRules":
+        """Rules under which no replica is elected that may lack records."""
         return TopicRules(self.in_sync_min, is_unclean_allowed=False, is_last_known_allowed=False)
 
 
 class AllRules:
-    """The rules of topics, each found out once for a plan."""
+    """The rules of all topics, each computed once per plan."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -79,7 +80,7 @@ class AllRules:
 
 
 class ElectionResult(NamedTuple):
-    """A partition as it should be; its partition epoch is the old one."""
+    """The partition after the election; its partition epoch is still the old one."""
 
     partition: PartitionImage
     is_unclean: bool = False
@@ -92,12 +93,13 @@ def elect(
     electorate: Electorate,
     *,
     isr: Members,
-    lost: Collection[BrokerId] = NOBODY,
+    lost: Collection[BrokerId] = NO_BROKERS,
 ) -> ElectionResult:
-    """The partition with another in-sync set, and with the leader that follows from it.
+    """The partition with a new in-sync set, and the leader that follows from it.
 
-    The caller has taken out of `isr` whoever is not alive. `lost` have come back without proof
-    that they still have what they had, or say that they have not: they are not eligible either.
+    The caller has removed brokers that are not alive from `isr`. `lost` are brokers that came back
+    without proof of still having their data, or that reported its loss: they are not eligible
+    either.
     """
     elr = eligible(partition, rules, isr=isr, lost=lost)
     if partition.leader in isr:
@@ -116,10 +118,11 @@ def elect(
 
 
 def _last_known(partition: PartitionImage, lost: Collection[BrokerId]) -> BrokerId:
-    """Whom to trust most when nobody is left whose word counts.
+    """The best candidate when no replica has proof of its data.
 
-    The last leader; but one that had everything for longer than it has the better claim: who was
-    killed may have lost nothing, while who lost its word before was not there for what came since.
+    The last leader; but a replica that was eligible for longer is the better candidate: a broker
+    that was killed may have lost nothing, while one that lost its proof before missed everything
+    since.
     """
     last = partition.last_known_leader if partition.leader == NO_LEADER else partition.leader
     held = [
@@ -137,14 +140,14 @@ def _elect_without_isr(
     elr: Members,
     last_known: BrokerId,
 ) -> ElectionResult:
-    """Nobody who surely has everything is alive."""
+    """No replica that certainly has everything is alive."""
     candidates = [one for one in partition.replicas if one not in partition.lost]
     is_nobody_left = rules.is_last_known_allowed and not isr and not elr
     if is_nobody_left and last_known in electorate.alive and last_known in candidates:
         led = _led(partition, rules, leader=last_known, isr=(last_known,), elr=())
         return ElectionResult(led, is_unclean=True, is_last_known=True)
     if rules.is_unclean_allowed:
-        # Who is only being added may have nothing at all.
+        # A replica that is only being added may have nothing at all.
         order = sorted(candidates, key=lambda one: one in partition.adding)
         leader = electorate.first(order, order)
         if leader != NO_LEADER:
@@ -152,8 +155,8 @@ def _elect_without_isr(
             return ElectionResult(led, is_unclean=True)
     if partition.leader == NO_LEADER and (isr, elr) == (partition.isr, partition.elr):
         return ElectionResult(partition)
-    nobody = _with_leader(partition, NO_LEADER)
-    return ElectionResult(nobody._replace(isr=isr, elr=elr, last_known_leader=last_known))
+    leaderless = _with_leader(partition, NO_LEADER)
+    return ElectionResult(leaderless._replace(isr=isr, elr=elr, last_known_leader=last_known))
 
 
 def eligible(
@@ -161,12 +164,12 @@ def eligible(
     rules: TopicRules,
     *,
     isr: Members,
-    lost: Collection[BrokerId] = NOBODY,
+    lost: Collection[BrokerId] = NO_BROKERS,
 ) -> Members:
-    """Who has everything below the high watermark without being in sync.
+    """The replicas that have everything below the high watermark without being in sync.
 
-    Whoever leaves an in-sync set that is, or becomes, too small for the high watermark to move.
-    Once it is large enough the high watermark moves on without them.
+    Those that leave an in-sync set that is, or becomes, too small for the high watermark to move.
+    Once the set is large enough the high watermark advances without them.
     """
     if len(isr) >= min(rules.in_sync_min, len(partition.replicas)):
         return ()
@@ -181,14 +184,15 @@ def _led(
     partition: PartitionImage, rules: TopicRules, *, leader: BrokerId, isr: Members, elr: Members
 ) -> PartitionImage:
     following = _with_leader(partition, leader)._replace(isr=isr, elr=elr)
-    # Elected out of the ELR it is in sync alone: with that the high watermark may move again.
+    # Elected from the ELR it is the only in-sync replica: with it the high watermark may move
+    # again.
     return following._replace(
         elr=tuple(one for one in eligible(following, rules, isr=isr) if one in elr)
     )
 
 
 def _with_leader(partition: PartitionImage, leader: BrokerId) -> PartitionImage:
-    """Another leader, or none, is another epoch, also when it is the one before the last (I-15)."""
+    """Another leader, or none, means a new epoch, also when an earlier leader returns (I-15)."""
     changes = leader != partition.leader
     return partition._replace(
         leader=leader,
@@ -198,7 +202,7 @@ def _with_leader(partition: PartitionImage, leader: BrokerId) -> PartitionImage:
 
 
 def unclean_election(topic: TopicImage, outcome: ElectionResult) -> UncleanElection:
-    """What is to be reported of it."""
+    """The report of an unclean election."""
     partition = TopicPartition(topic.name, outcome.partition.index)
     return UncleanElection(partition, outcome.partition.leader, outcome.is_last_known)
 
@@ -211,7 +215,7 @@ def elect_leaderless(
     electorate: Electorate,
     unclean: list[UncleanElection],
 ) -> bool:
-    """Elect a leader for a partition that has none; whether there is one then."""
+    """Elect a leader for a leaderless partition; whether one was found."""
     isr = tuple([one for one in partition.isr if one in electorate.alive])
     outcome = elect(partition, rules, electorate, isr=isr)
     if outcome.partition is partition:
@@ -223,5 +227,5 @@ def elect_leaderless(
 
 
 def with_leader(partition: PartitionImage, leader: BrokerId) -> PartitionImage:
-    """Led by another member of its in-sync set."""
+    """The partition led by another member of its in-sync set."""
     return _with_leader(partition, leader)

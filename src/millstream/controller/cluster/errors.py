@@ -1,18 +1,18 @@
-"""What the controller of a cluster refuses, beyond what a lone one does."""
+"""What the controller of a cluster refuses, beyond what a standalone controller does."""
 
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 
 
 class NotController(OperatingError):
-    """This broker is not the controller, or not any more."""
+    """This broker is not, or no longer, the controller."""
 
     def __init__(self) -> None:
         super().__init__("this broker is not the controller")
 
 
 class StaleBrokerEpoch(OperatingError):
-    """From an incarnation of a broker that was replaced, or that the controller does not know."""
+    """The request is from a replaced, or unknown, incarnation of a broker."""
 
     def __init__(self, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
         self.broker_id, self.epoch = broker_id, epoch
@@ -20,7 +20,7 @@ class StaleBrokerEpoch(OperatingError):
 
 
 class InvalidUpdateVersion(OperatingError):
-    """A change of a partition that is based on an older state of it."""
+    """A change of a partition that is based on an older partition epoch."""
 
     def __init__(self, partition: TopicPartition, *, ours: int, theirs: int) -> None:
         self.partition, self.ours, self.theirs = partition, ours, theirs
@@ -28,7 +28,7 @@ class InvalidUpdateVersion(OperatingError):
 
 
 class IneligibleReplica(OperatingError):
-    """A replica that may not be in sync: it is gone, leaving, lost, or was restarted since."""
+    """A replica that may not join the ISR: it is gone, leaving, lost, or was restarted since."""
 
     def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
         self.partition, self.broker_id = partition, broker_id
@@ -36,7 +36,7 @@ class IneligibleReplica(OperatingError):
 
 
 class NoReplicaThere(OperatingError):
-    """A broker tells of a partition that it has no replica of."""
+    """A broker reports on a partition of which it has no replica."""
 
     def __init__(self, partition: TopicPartition, broker_id: BrokerId) -> None:
         self.partition, self.broker_id = partition, broker_id
@@ -44,7 +44,7 @@ class NoReplicaThere(OperatingError):
 
 
 class ElectionNotNeeded(OperatingError):
-    """The partition is led by whom the election would choose."""
+    """The partition already has the leader that the election would choose."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -68,7 +68,7 @@ class EligibleLeadersNotAvailable(OperatingError):
 
 
 class NoReassignmentInProgress(OperatingError):
-    """There is none to be given up."""
+    """There is no reassignment to cancel."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -84,7 +84,7 @@ class BrokerIdNotRegistered(OperatingError):
 
 
 class DamagedNode(OperatingError):
-    """A node of the coordination service whose content cannot be believed."""
+    """A node of the coordination service whose content is invalid."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason

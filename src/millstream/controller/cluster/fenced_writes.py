@@ -1,7 +1,7 @@
-"""How a controller writes: groups packed into as few multis as they fit, each behind the fence.
+"""How a controller writes: groups packed into as few multis as possible, each fenced.
 
 The first operation of every multi checks the version of `/controller_epoch`. Once another
-controller was elected that version is gone, and nothing of the old one is carried out (I-16).
+controller is elected that version has changed, and no write of the old one succeeds (I-16).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,18 +28,20 @@ class Deposed(OperatingError):
     """Another controller was elected; nothing was written."""
 
 
-class ImageMistaken(OperatingError):
-    """What the coordination service has is not what this controller wrote: somebody else did."""
+class ImageOutdated(OperatingError):
+    """The coordination service has something that this controller did not write."""
 
 
 def size_of(operation: Operation) -> int:
-    """Its bytes as the limit of a multi counts them."""
+    """Its size as counted towards the limit of a multi."""
     data = operation.data if isinstance(operation, Create | Set) else b""
     return len(operation.path.encode()) + len(data)
 
 
-def packed(groups: Sequence[Group], fence: Check) -> Iterator[list[Operation]]:
-    """The groups in their order, several in one multi, none split; each behind the fence."""
+def pack_groups(groups: Sequence[Group], fence: Check) -> Iterator[list[Operation]]:
+    """The groups in their order, several in one multi, none split; each multi begins with the
+    fence.
+    """
     multi: list[Operation] = [fence]
     multi_bytes = size_of(fence)
     for group in groups:
@@ -68,15 +70,15 @@ class FencedWriter:
         self.is_over = False
 
     async def write(self, groups: Sequence[Group]) -> list[MultiResult]:
-        """All of them, in their order; the results without those of the fences.
+        """Write all groups in their order; returns the results without those of the fences.
 
-        Raises Deposed, SessionLost, or ImageMistaken; then groups may be written in part, and the
+        Raises Deposed, SessionLost, or ImageOutdated; then only some groups may be written, and the
         next controller finishes them.
         """
         results: list[MultiResult] = []
-        for multi in packed(groups, self._fence):
+        for multi in pack_groups(groups, self._fence):
             if self.is_over:
-                raise Deposed("this controller writes nothing any more")
+                raise Deposed("this controller was deposed")
             invariant(multi[0] is self._fence, "I-16 a controller writes without its epoch")
             try:
                 results += (await multi_with_proof(self._session, multi))[1:]
@@ -84,12 +86,13 @@ class FencedWriter:
                 self.is_over = True
                 if error.index == 0:
                     raise Deposed("another controller was elected") from error
-                raise ImageMistaken(str(error)) from error
+                raise ImageOutdated(str(error)) from error
             except MultiUnproved as error:
                 self.is_over = True
-                raise ImageMistaken(str(error)) from error
+                raise ImageOutdated(str(error)) from error
             except BaseException:
-                # Cancelled or lost: the multi may still be carried out. Nobody writes after it.
+                # Cancelled or lost: the multi may still be carried out. Nothing may be written
+                # after it.
                 self.is_over = True
                 raise
         return results

@@ -1,15 +1,15 @@
-"""From the nodes to an image, for a controller that has just become it, and what to do first.
+"""Loads the image from the nodes after an election, and plans the recovery.
 
-The one before may have died between any two groups of a plan. What it left is finished here:
-deletions that have begun, topics whose partitions are not all there, reassignments that are done;
-and brokers that came or went while nobody looked.
+The previous controller may have died between any two groups of a plan. What it left is finished
+here: started deletions, topics with missing partitions, completed reassignments; and brokers that
+joined or left while there was no controller.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from millstream.controller.cluster import nodes
-from millstream.controller.cluster.brokers import BrokerNews, plan_brokers_steps
+from millstream.controller.cluster.brokers import BrokerChanges, plan_brokers_steps
 from millstream.controller.cluster.differences import difference
 from millstream.controller.cluster.drafts import Draft
 from millstream.controller.cluster.elections import AllRules, Electorate, elect
@@ -43,28 +43,28 @@ ROOTS: Final = (
 )
 """What a controller reads: these nodes, and everything below them."""
 PATHS_PER_TURN: Final = 5000
-"""Looked at between two turns of others: a few milliseconds."""
+"""Paths per step: a few milliseconds."""
 
 
 class _Unfinished(NamedTuple):
-    """A topic whose states are not all there."""
+    """A topic with missing partition states."""
 
     topic: TopicImage
     """With the partitions before the first that is missing."""
     assignments: Sequence[Assignment]
     made: frozenset[str]
-    """Names of the partitions that have a node, be it without a state."""
+    """Names of the partitions that have a node, with or without a state."""
 
 
 class Loaded(NamedTuple):
-    """What was found."""
+    """The result of loading."""
 
     image: ClusterImage
-    """Brokers are alive in it that are registered with the epoch that is known of them."""
+    """Its live brokers are those registered with their recorded epoch."""
     registered: dict[BrokerId, Registration]
     unfinished: list[_Unfinished]
     leftovers: list[Group]
-    """What has to be removed or made before anything else."""
+    """Groups that must be written before anything else."""
 
 
 def load(found: Found, *, controller_id: BrokerId) -> Loaded:
@@ -75,7 +75,7 @@ def load(found: Found, *, controller_id: BrokerId) -> Loaded:
 def load_image_steps(found: Found, *, controller_id: BrokerId) -> StepGenerator[Loaded]:
     """`load` in steps."""
     tree = _Tree(found)
-    yield from tree.grow_steps()
+    yield from tree.index_steps()
     registered = _registered(tree)
     deletions = set(tree.children(nodes.DELETIONS))
     leftovers = [group for name in sorted(deletions) for group in _removal(tree, name)]
@@ -110,8 +110,8 @@ class _Tree:
         self.found = found
         self._children: dict[str, list[str]] = {}
 
-    def grow_steps(self) -> StepGenerator[None]:
-        """Find the children."""
+    def index_steps(self) -> StepGenerator[None]:
+        """Build the lists of children."""
         pace = YieldCounter(PATHS_PER_TURN)
         for path in self.found:
             parent, _, name = path.rpartition("/")
@@ -150,9 +150,11 @@ def _brokers(
         broker_id = nodes.parse_broker_id(nodes.KNOWN_BROKERS, name)
         data = tree.data(nodes.known_broker_path(broker_id))
         known = nodes.decode_known_broker(broker_id, data)
-        told = registered.get(broker_id)
-        if told is not None and told.epoch == known.epoch:
-            brokers[broker_id] = BrokerImage(broker_id, told.endpoints, told.rack, epoch=told.epoch)
+        registration = registered.get(broker_id)
+        if registration is not None and registration.epoch == known.epoch:
+            brokers[broker_id] = BrokerImage(
+                broker_id, registration.endpoints, registration.rack, epoch=registration.epoch
+            )
         else:
             brokers[broker_id] = BrokerImage(
                 broker_id, known.endpoints, known.rack, is_fenced=True, epoch=known.epoch
@@ -175,8 +177,8 @@ def _topic_steps(
     tree: _Tree, name: str, pace: YieldCounter
 ) -> StepGenerator[tuple[TopicImage, list[Assignment]]]:
     """The topic with its partitions before the first whose state is missing."""
-    told = nodes.decode_topic(name, tree.data(nodes.topic_path(name)))
-    if told.topic_id is None:
+    topic_node = nodes.decode_topic(name, tree.data(nodes.topic_path(name)))
+    if topic_node.topic_id is None:
         raise DamagedNode(
             nodes.topic_path(name), "it has no topic id, as Kafka gave them from 2.8 on"
         )
@@ -184,7 +186,7 @@ def _topic_steps(
     there = tree.found.get(configs_path)
     configs = nodes.decode_configs(configs_path, there.data) if there is not None else {}
     partitions: list[PartitionImage] = []
-    for index, assignment in enumerate(told.assignments):
+    for index, assignment in enumerate(topic_node.assignments):
         node = tree.found.get(nodes.state_path(name, index))
         if node is None:
             break
@@ -195,20 +197,20 @@ def _topic_steps(
         )
         if pace.is_due():
             yield None
-    _check_no_gap(tree, name, len(partitions), len(told.assignments))
-    topic = TopicImage(name, TopicId(told.topic_id), tuple(partitions), configs)
-    return topic, told.assignments
+    _check_no_gap(tree, name, len(partitions), len(topic_node.assignments))
+    topic = TopicImage(name, TopicId(topic_node.topic_id), tuple(partitions), configs)
+    return topic, topic_node.assignments
 
 
 def _check_no_gap(tree: _Tree, name: str, first_missing: int, count: int) -> None:
-    """Partitions are made in their order; one behind a gap was lost by somebody else."""
+    """Partitions are created in order, so a gap means that something else deleted a node."""
     for index in range(first_missing, count):
         if nodes.state_path(name, index) in tree.found:
             raise DamagedNode(nodes.state_path(name, first_missing), "it is missing")
 
 
 def _missing_parents(tree: _Tree, name: str) -> list[Group]:
-    """Kafka made them one by one."""
+    """Kafka created these nodes one by one."""
     missing: list[Operation] = []
     if nodes.topic_configs_path(name) not in tree.found:
         missing.append(Create(path=nodes.topic_configs_path(name), data=nodes.encode_configs({})))
@@ -218,7 +220,7 @@ def _missing_parents(tree: _Tree, name: str) -> list[Group]:
 
 
 def _removal(tree: _Tree, name: str) -> list[Group]:
-    """Of what is still there of a topic whose deletion has begun."""
+    """Delete what is left of a topic whose deletion has begun."""
     groups: list[Group] = []
     for index in tree.children(nodes.partitions_path(name)):
         path = f"{nodes.partitions_path(name)}/{index}"
@@ -248,12 +250,12 @@ def _orphans(tree: _Tree, deletions: Collection[str]) -> list[Group]:
 # -- recovery ----------------------------------------------------------------------------------
 
 
-def recovery(loaded: Loaded, policy: Policy) -> Plan[BrokerNews]:
-    """What a new controller does first; then the image is what it decides on."""
+def recovery(loaded: Loaded, policy: Policy) -> Plan[BrokerChanges]:
+    """The first plan of a new controller; further decisions build on its image."""
     return run_blocking(recover_steps(loaded, policy))
 
 
-def recover_steps(loaded: Loaded, policy: Policy) -> StepGenerator[Plan[BrokerNews]]:
+def recover_steps(loaded: Loaded, policy: Policy) -> StepGenerator[Plan[BrokerChanges]]:
     """`recovery` in steps."""
     before = loaded.image
     groups: list[Group] = list(loaded.leftovers)
@@ -275,7 +277,7 @@ def recover_steps(loaded: Loaded, policy: Policy) -> StepGenerator[Plan[BrokerNe
 def _complete_topic_steps(
     one: _Unfinished, image: ClusterImage, policy: Policy
 ) -> StepGenerator[tuple[TopicImage, list[Group]]]:
-    """The topic with all its partitions; nobody has written to those that were missing."""
+    """The topic with all its partitions; nothing was ever written to the missing ones."""
     topic = image.topics.get(one.topic.name, one.topic)
     invariant(topic.topic_id == one.topic.topic_id, "another topic", topic=topic.name)
     electorate = Electorate.of(image.brokers)
@@ -293,7 +295,7 @@ def _complete_topic_steps(
 
 
 def _fresh(index: int, assignment: Assignment, electorate: Electorate) -> PartitionImage:
-    """A partition that nobody has led: whoever comes first may."""
+    """A partition that never had a leader: any replica may become it."""
     isr = tuple(one for one in assignment.replicas if one in electorate.staying)
     return PartitionImage(
         index=index,

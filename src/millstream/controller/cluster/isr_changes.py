@@ -1,7 +1,7 @@
-"""AlterPartition: a leader asks for another in-sync set.
+"""AlterPartition: a leader proposes another in-sync set.
 
-Checks and their order are those of Kafka 4's controller. A leader that knows more than we do has
-heard of a newer controller: then we are not it any more.
+Checks and their order are those of Kafka 4's controller. A leader with newer epochs than ours got
+them from a newer controller: then this one has been deposed.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def isr_changes(
     broker_id: BrokerId,
     broker_epoch: BrokerEpoch,
 ) -> Plan[IsrResults]:
-    """Each partition as it is then, or why it was refused; raises StaleBrokerEpoch.
+    """Each partition after the change, or why it was refused; raises StaleBrokerEpoch.
 
     A change that completes a reassignment may give the partition another leader.
     """
@@ -75,8 +75,9 @@ def plan_isr_changes_steps(
         isr = tuple([member for member, _ in change.isr])
         after, isr = completed(partition, isr)
         outcome = elect(after, all_rules.of(topic), electorate, isr=isr)
-        # Also where nothing changes: who asks for what is so does not know what became of an
-        # earlier change, and by the new partition epoch that one is refused from now on.
+        # Also where nothing changes: a leader that proposes the current ISR does not know the
+        # outcome of an earlier proposal, and with the new partition epoch that one is refused from
+        # now on.
         results.append(draft.put(topic, outcome.partition))
         if pace.is_due():
             yield None
@@ -84,7 +85,7 @@ def plan_isr_changes_steps(
 
 
 def check_broker_epoch(image: ClusterImage, broker_id: BrokerId, epoch: BrokerEpoch) -> None:
-    """Raise StaleBrokerEpoch unless it is the incarnation that is there (I-17)."""
+    """Raise StaleBrokerEpoch unless it is the registered incarnation (I-17)."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.is_fenced or broker.epoch != epoch:
         raise StaleBrokerEpoch(broker_id, epoch)
@@ -132,9 +133,9 @@ def _check_members(
         broker = image.brokers.get(broker_id)
         if broker is None or broker.is_fenced or broker.epoch != epoch:
             raise IneligibleReplica(name, broker_id)
-        # What it fetched before its log failed, and its leader heard late, is not there any more.
+        # What it fetched before its log failed, and its leader saw late, is gone.
         if broker_id in partition.lost:
             raise IneligibleReplica(name, broker_id)
-        # Who is shutting down may stay until it goes: its leader must be able to bring others in.
+        # A broker in shutdown may stay until it leaves: its leader must be able to add others.
         if broker.is_leaving and broker_id not in partition.isr:
             raise IneligibleReplica(name, broker_id)

@@ -1,4 +1,4 @@
-"""Leaderships that move although nobody died: on request, for balance, before a shutdown."""
+"""Leaders that move without a failure: on request, for balance, before a shutdown."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,11 +28,11 @@ from millstream.model.ids import BrokerEpoch, BrokerId, TopicPartition
 from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocking
 
 BALANCED_AT_ONCE: Final = 1000
-"""Leaders that one round of balancing moves at most: each move makes clients look again."""
+"""The most leaders moved per round of balancing: each move makes clients refresh their metadata."""
 
 
 class PartitionResults(NamedTuple):
-    """What became of each partition, and what is to be reported."""
+    """The result for each partition, and what to log."""
 
     errors: dict[TopicPartition, OperatingError | None]
     unclean_elections: list[UncleanElection]
@@ -47,7 +47,9 @@ def elect_leaders(
     partitions: Sequence[TopicPartition] | None,
     policy: Policy,
 ) -> Plan[PartitionResults]:
-    """By a client's wish. None asks for all; then those that need no election are not told."""
+    """Elect leaders on request. None means all partitions; then those that need no election are
+    left out.
+    """
     return run_blocking(plan_elections_steps(image, kind, partitions, policy))
 
 
@@ -129,10 +131,10 @@ def _elect_any(
 def balance(
     image: ClusterImage, policy: Policy, *, percentage: int, count_max: int = BALANCED_AT_ONCE
 ) -> Plan[int]:
-    """Give brokers back what they should lead, where they lead too little of it.
+    """Elect preferred leaders for brokers that lead too few of the partitions they should.
 
-    `percentage` is `leader.imbalance.per.broker.percentage`: of the partitions whose first replica
-    a broker is, how many others may lead. The number of leaders that move.
+    `percentage` is `leader.imbalance.per.broker.percentage`: how many of a broker's preferred
+    partitions other brokers may lead. Returns the number of leaders that move.
     """
     return run_blocking(
         balance_leaders_steps(image, policy, percentage=percentage, count_max=count_max)
@@ -146,20 +148,20 @@ def balance_leaders_steps(
     draft = Draft(image, policy)
     staying = Electorate.of(image.brokers).staying
     preferred: Counter[BrokerId] = Counter()
-    elsewhere: Counter[BrokerId] = Counter()
+    led_by_others: Counter[BrokerId] = Counter()
     for topic in image.topics.values():
         for partition in topic.partitions:
             first = partition.replicas[0]
             preferred[first] += 1
-            elsewhere[first] += partition.leader != first
-    wanting = {
+            led_by_others[first] += partition.leader != first
+    imbalanced = {
         one
-        for one, count in elsewhere.items()
+        for one, count in led_by_others.items()
         if one in staying and count * 100 > percentage * preferred[one]
     }
     moved = 0
     pace = YieldCounter()
-    for topic, partition in _led_elsewhere(image, wanting):
+    for topic, partition in _partitions_to_return(image, imbalanced):
         if moved == count_max:
             break
         draft.put(topic, with_leader(partition, partition.replicas[0]))
@@ -169,10 +171,10 @@ def balance_leaders_steps(
     return (yield from draft.plan_steps(moved))
 
 
-def _led_elsewhere(
+def _partitions_to_return(
     image: ClusterImage, brokers: set[BrokerId]
 ) -> Iterator[tuple[TopicImage, PartitionImage]]:
-    """Partitions that could be led by one of these, which is their first replica."""
+    """Partitions led by another broker that one of these, their preferred leader, could lead."""
     if not brokers:
         return
     for topic in image.topics.values():
@@ -188,10 +190,10 @@ def _led_elsewhere(
 def shut_down(
     image: ClusterImage, policy: Policy, *, broker_id: BrokerId, broker_epoch: BrokerEpoch
 ) -> Plan[list[TopicPartition]]:
-    """Take a broker out of all in-sync sets that have others; raises StaleBrokerEpoch.
+    """Remove a broker from all in-sync sets that have other members; raises StaleBrokerEpoch.
 
-    The result are the partitions that it leads on and that somebody else could come to lead. What
-    nobody else can have meanwhile is not waited for: it is led until the broker is gone.
+    Returns the partitions that it still leads and that another broker could take over later. What
+    no other broker can take over is not waited for: it is led until the broker is gone.
     """
     steps = plan_shutdown_steps(image, policy, broker_id=broker_id, broker_epoch=broker_epoch)
     return run_blocking(steps)
@@ -213,29 +215,31 @@ def plan_shutdown_steps(
         for partition in topic.partitions:
             if broker_id not in partition.isr:
                 continue
-            if _can_go_on(partition, broker_id, electorate):
+            if _can_continue(partition, broker_id, electorate):
                 isr = tuple([one for one in partition.isr if one != broker_id])
-                rules = all_rules.of(topic).only_certain()
+                rules = all_rules.of(topic).clean_only()
                 outcome = elect(partition, rules, electorate, isr=isr)
                 draft.put(topic, outcome.partition)
-            elif partition.leader == broker_id and _is_anybody(_whole(partition), electorate):
+            elif partition.leader == broker_id and _is_any_staying(
+                _usable_replicas(partition), electorate
+            ):
                 left.append(TopicPartition(topic.name, partition.index))
             if pace.is_due():
                 yield None
     return (yield from draft.plan_steps(left, brokers=brokers))
 
 
-def _can_go_on(partition: PartitionImage, broker_id: BrokerId, electorate: Electorate) -> bool:
-    """Whether somebody leads it without this broker, and does not go away itself."""
+def _can_continue(partition: PartitionImage, broker_id: BrokerId, electorate: Electorate) -> bool:
+    """Whether another broker that is not shutting down can lead it."""
     if any(one != broker_id for one in partition.isr):
-        return _is_anybody(partition.isr, electorate)
-    return _is_anybody(partition.elr, electorate)
+        return _is_any_staying(partition.isr, electorate)
+    return _is_any_staying(partition.elr, electorate)
 
 
-def _whole(partition: PartitionImage) -> list[BrokerId]:
-    """Who has a log of it that can be used."""
+def _usable_replicas(partition: PartitionImage) -> list[BrokerId]:
+    """The replicas whose log is usable."""
     return [one for one in partition.replicas if one not in partition.lost]
 
 
-def _is_anybody(brokers: Iterable[BrokerId], electorate: Electorate) -> bool:
+def _is_any_staying(brokers: Iterable[BrokerId], electorate: Electorate) -> bool:
     return not electorate.staying.isdisjoint(brokers)

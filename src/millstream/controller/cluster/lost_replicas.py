@@ -1,9 +1,9 @@
-"""Replicas whose logs have failed: a broker says so of its own (KIP-858, directory LOST).
+"""Replicas whose logs have failed, as their broker reports (KIP-858, directory LOST).
 
-Such a replica leaves the in-sync set and those that are eligible, another one leads, and a mark in
-the partition's state keeps it from being elected or brought in again: its broker is alive, so
-nothing else would. The mark is written with the state, so that a next controller knows it, too. It
-goes when the broker registers anew: then the log may be there again, or the broker says it again.
+Such a replica leaves the ISR and the ELR, another one leads, and a mark in the partition's state
+keeps it from being elected or added again: its broker is alive, so nothing else would. The mark is
+written with the state, so that the next controller has it too. It is removed when the broker
+registers again: then the log may be usable again, or the broker reports it again.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocki
 
 
 class LostResults(NamedTuple):
-    """What became of each, and what is to be reported."""
+    """The result for each replica, and what to log."""
 
     errors: list[OperatingError | None]
     unclean_elections: list[UncleanElection]
     marked: int
-    """Partitions that were not known to be lost before."""
+    """Partitions newly marked as lost."""
 
 
 def lose_replicas(
@@ -46,7 +46,7 @@ def lose_replicas(
     broker_id: BrokerId,
     broker_epoch: BrokerEpoch,
 ) -> Plan[LostResults]:
-    """Take them out of everything; raises StaleBrokerEpoch. Again is as good as once."""
+    """Remove them from the ISR and ELR; raises StaleBrokerEpoch. Idempotent."""
     steps = plan_lost_replicas_steps(
         image, lost, policy, broker_id=broker_id, broker_epoch=broker_epoch
     )

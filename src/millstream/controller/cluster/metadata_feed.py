@@ -1,6 +1,6 @@
-"""What the controller tells brokers: numbered changes since a position, or everything.
+"""The controller's metadata feed to brokers: numbered changes since a position, or a snapshot.
 
-A position is (controller epoch, version). Changes are remembered up to a bound; who is further
+A position is (controller epoch, version). Changes are kept up to a bound; a broker that is further
 behind, or comes from another controller, gets the whole image. Pure.
 """
 
@@ -12,14 +12,13 @@ from millstream.controller.image import ClusterImage, ImageChange
 from millstream.model.invariant import invariant
 
 CHANGES_MAX: Final = 1_000
-"""Changes that are remembered: minutes of a busy cluster, and a broker asks several times a
-second."""
+"""Changes that are kept: minutes of a busy cluster, while a broker polls several times a second."""
 
 CHANGED_PARTITIONS_MAX: Final = 20_000
-"""Partitions in the changes that are remembered: with more a snapshot is hardly larger."""
+"""Partitions in the kept changes: with more a snapshot is hardly larger."""
 
 NO_POSITION: Final = FeedPosition(-1, -1)
-"""Of a broker that has nothing yet."""
+"""The position of a broker that has nothing yet."""
 
 
 class _Remembered(NamedTuple):
@@ -55,7 +54,7 @@ class Feed:
         return FeedPosition(self.controller_epoch, self.image.version)
 
     def add(self, image: ClusterImage, change: ImageChange) -> None:
-        """The image is so now, and this is how it differs from the last one."""
+        """Advance to this image; `change` is how it differs from the last one."""
         invariant(
             image.version > self.image.version,
             "a feed goes forward only",
@@ -84,12 +83,12 @@ class Feed:
             return None
         known = {self._start_version, *(one.version for one in self._changes)}
         if position.version not in known:
-            return None  # too long ago, or nothing that we ever said
+            return None  # too old, or not a version of this controller
         return [one.change for one in self._changes if one.version > position.version]
 
 
 def partition_count(change: ImageChange) -> int:
-    """How many partitions the change is about; a topic counts for one more."""
+    """How many partitions the change touches; a topic counts as one more."""
     topics = [*change.created, *change.deleted, *change.reconfigured]
     count = sum(len(topic.partitions) + 1 for topic in change.created)
     count += len(topics) - len(change.created) + len(change.moved)

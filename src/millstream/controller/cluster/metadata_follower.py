@@ -1,8 +1,8 @@
-"""A broker's view of the cluster: asked from the controller again and again, told to all who care.
+"""A broker's view of the cluster: polled from the controller and passed to subscribers.
 
-Only one question is under way at a time. The answer is everything, or what is new; either becomes
-the next image as a whole. Another controller means another question at once. An image of an older
-controller than the last one is refused: it was true once.
+Only one request is in flight at a time. The answer is a snapshot or a delta; either becomes the
+next image as a whole. When the controller changes, a new request is sent at once. An image of an
+older controller than the last one is refused: it is out of date.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 from millstream.controller.cluster.active import ActiveController
 from millstream.controller.cluster.candidate import Candidate
 from millstream.controller.cluster.chunks import (
-    Assembled,
+    AssembledImage,
     BrokenTransfer,
     ChunkAssembler,
     endpoints_of,
@@ -40,22 +40,22 @@ from millstream.wire.primitives import MalformedFrame
 
 log = get_logger("millstream.controller.metadata")
 
-ASK_WAIT_S: Final = 5.0
-"""How long the controller keeps a question while nothing is new."""
+LONG_POLL_S: Final = 5.0
+"""How long the controller holds a request while nothing is new."""
 
-ANSWER_GRACE_S: Final = 10.0
-"""Beyond that: what an answer may take before the connection is given up."""
+RESPONSE_GRACE_S: Final = 10.0
+"""How much longer a response may take before the connection is given up."""
 
-ASK_BACKOFF: Final = Backoff(initial_s=0.02, max_s=0.5)
+POLL_BACKOFF: Final = Backoff(initial_s=0.02, max_s=0.5)
 
 PURPOSE: Final = "metadata"
 
 Located = ClusterController | Address
-"""The controller: this broker's own, or where another one is."""
+"""The controller: this broker's own, or another broker's address."""
 
 
 def locate(candidate: Candidate[ActiveController], listener: str) -> Located | None:
-    """The controller as the candidate knows it; None while there is none, or no way to it."""
+    """The controller as the candidate knows it; None while there is none, or no address for it."""
     if candidate.active is not None:
         return candidate.active
     if candidate.controller is None:
@@ -67,11 +67,11 @@ def locate(candidate: Candidate[ActiveController], listener: str) -> Located | N
 
 
 class Refused(OperatingError):
-    """An answer that is not taken: of an older controller, or an error code."""
+    """A rejected answer: from an older controller, or with an error code."""
 
 
 class MetadataFollower:
-    """Made, subscribed to, then `run` in a task; all on the loop's thread."""
+    """Add subscribers, then `run` it in a task; all on the loop's thread."""
 
     def __init__(
         self,
@@ -81,18 +81,19 @@ class MetadataFollower:
         connections: Connections,
         scheduler: CooperativeScheduler,
         randomness: Randomness,
-        is_sure: Callable[[], bool] = lambda: True,
-        pointed_to: Callable[[BrokerId, Sequence[Endpoint]], None] = lambda *_: None,
+        is_certain: Callable[[], bool] = lambda: True,
+        on_controller_hint: Callable[[BrokerId, Sequence[Endpoint]], None] = lambda *_: None,
         cluster_id: str = "",
     ) -> None:
-        """`locate` tells where the controller is now, as far as is known; `is_sure`: for certain.
+        """`locate` finds the known controller; `is_certain`: whether it is certain that it is the
+        one.
 
-        Else it is asked for one answer at a time: a controller that does not know of its successor
-        has nothing new to say, and says so. `pointed_to` hears whom those who are not the
-        controller take for it.
+        If not, it is located again after each answer: a controller that does not know of its
+        successor keeps answering that nothing is new. `on_controller_hint` gets the broker that a
+        non-controller names as the controller.
         """
-        self._is_sure = is_sure
-        self._pointed_to = pointed_to
+        self._is_certain = is_certain
+        self._on_controller_hint = on_controller_hint
         self._broker_id = broker_id
         self._locate = locate
         self._connections = connections
@@ -112,111 +113,113 @@ class MetadataFollower:
             version=-1,
         )
         """Empty until the first answer; see `is_known`."""
-        self._taken = self.image
-        """The last one that everybody was told of: what it says is led here is led."""
+        self._applied = self.image
+        """The last one that all subscribers have applied: what it says this broker leads is led."""
 
     @property
     def is_known(self) -> bool:
-        """Whether there was an answer yet."""
+        """Whether there has been an answer yet."""
         return self.position != NO_POSITION
 
     def subscribe(self, callback: Subscriber, *, prepare: Subscriber | None = None) -> None:
-        """Call it on the loop after each change; `prepare` before it shows in the image."""
+        """Call it on the loop after each change; `prepare` before the change is visible in the
+        image.
+        """
         self._subscribers.add(callback, prepare=prepare)
 
     def controller_changed(self) -> None:
-        """Another broker is the controller, or none is: what was asked of the last one is void."""
+        """Another broker is the controller, or none is: drop the request to the last one."""
         self._moved_controller.set()
 
     async def wait_for(self, condition: Callable[[ClusterImage], bool]) -> None:
-        """Return once the image is like that, and everybody here knows it.
+        """Return once the condition holds and all subscribers have applied the image.
 
-        Whoever creates a topic and writes to it at once should find its leader. A time-out is the
-        caller's.
+        A client that creates a topic and writes to it at once should find its leader. A timeout is
+        up to the caller.
         """
-        while not condition(self._taken):
+        while not condition(self._applied):
             await self._moved.wait()
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- polling ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Runs until it is cancelled."""
         while True:
             self._moved_controller = stop = asyncio.Event()
             located = self._locate()
             if located is None:
                 await stop.wait()
                 continue
-            await until(stop, self._ask_repeatedly(located))
+            await until(stop, self._poll_repeatedly(located))
 
-    async def _ask_repeatedly(self, located: Located) -> None:
+    async def _poll_repeatedly(self, located: Located) -> None:
         while True:
             try:
-                news = await self._ask(located)
-                self._check(news)
+                assembled = await self._poll(located)
+                self._check(assembled)
             except (RpcError, MalformedFrame, NotController, Refused, BrokenTransfer) as error:
                 if isinstance(error, BrokenTransfer):
-                    self.position = self.position._replace(version=-1)  # a snapshot, then
+                    self.position = self.position._replace(version=-1)  # request a snapshot next
                 self._failures += 1
                 log.debug("fetching metadata from the controller failed", error=str(error))
-                await asyncio.sleep(ASK_BACKOFF.delay_s(self._failures, self._randomness))
-                return  # it may be somewhere else by now
+                await asyncio.sleep(POLL_BACKOFF.delay_s(self._failures, self._randomness))
+                return  # the controller may have moved
             self._failures = 0
-            if news.position != self.position:
-                await self._take(news)
-            if not self._is_sure():
+            if assembled.position != self.position:
+                await self._apply(assembled)
+            if not self._is_certain():
                 return
 
-    async def _ask(self, located: Located) -> Assembled:
+    async def _poll(self, located: Located) -> AssembledImage:
         if not isinstance(located, Address):
-            told = await located.news(self.position, wait_s=ASK_WAIT_S)
-            return Assembled(told.position, told.image)
+            delta = await located.changes_since(self.position, wait_s=LONG_POLL_S)
+            return AssembledImage(delta.position, delta.image)
         connection = await self._connections.get(located)
-        first = await self._send(connection, transfer_id=0, piece=0)
+        first = await self._send(connection, transfer_id=0, chunk=0)
         if first.piece_count == 0:
             position = FeedPosition(first.controller_epoch, first.version)
-            return Assembled(position, self.image)
-        assembly = ChunkAssembler(self.image, first)
-        assembly.add(first)
-        while (piece := assembly.next_piece) is not None:
-            response = await self._send(connection, transfer_id=first.transfer_id, piece=piece)
-            assembly.add(response)
+            return AssembledImage(position, self.image)
+        assembler = ChunkAssembler(self.image, first)
+        assembler.add(first)
+        while (chunk := assembler.next_chunk) is not None:
+            response = await self._send(connection, transfer_id=first.transfer_id, chunk=chunk)
+            assembler.add(response)
             await asyncio.sleep(0)
-        return assembly.assembled()
+        return assembler.assemble()
 
     async def _send(
-        self, connection: Connection, *, transfer_id: int, piece: int
+        self, connection: Connection, *, transfer_id: int, chunk: int
     ) -> PullMetadataResponse:
         request = PullMetadataRequest(
             broker_id=self._broker_id,
             controller_epoch=self.position.controller_epoch,
             version=self.position.version,
-            max_wait_ms=int(ASK_WAIT_S * 1000),
+            max_wait_ms=int(LONG_POLL_S * 1000),
             transfer_id=transfer_id,
-            piece=piece,
+            piece=chunk,
         )
-        timeout_s = ASK_WAIT_S + ANSWER_GRACE_S
+        timeout_s = LONG_POLL_S + RESPONSE_GRACE_S
         response: PullMetadataResponse = await connection.send(request, timeout_s=timeout_s)
         if response.error_code == ErrorCode.SNAPSHOT_NOT_FOUND:
-            raise BrokenTransfer("the controller has forgotten the rest of its answer")
+            raise BrokenTransfer("the controller no longer has the rest of its answer")
         if response.error_code != ErrorCode.NONE:
-            if response.controller_endpoints and not self._is_sure():
+            if response.controller_endpoints and not self._is_certain():
                 endpoints = endpoints_of(response.controller_endpoints)
-                self._pointed_to(BrokerId(response.controller_id), endpoints)
+                self._on_controller_hint(BrokerId(response.controller_id), endpoints)
             raise Refused(f"the controller answered with error {response.error_code}")
         return response
 
-    # -- taking over -----------------------------------------------------------------------
+    # -- applying --------------------------------------------------------------------------
 
-    def _check(self, news: Assembled) -> None:
-        if news.position < self.position:
-            raise Refused(f"{news.position} is older than {self.position}")
-        if news.image is self.image and news.position != self.position:
-            raise BrokenTransfer("nothing is new, and yet the position is another one")
+    def _check(self, assembled: AssembledImage) -> None:
+        if assembled.position < self.position:
+            raise Refused(f"{assembled.position} is older than {self.position}")
+        if assembled.image is self.image and assembled.position != self.position:
+            raise BrokenTransfer("an answer without changes has another position")
 
-    async def _take(self, news: Assembled) -> None:
-        """As a whole, also when another controller is to be asked meanwhile."""
-        work = self._scheduler.run(self._apply_delta_steps(news), name="take over metadata")
+    async def _apply(self, assembled: AssembledImage) -> None:
+        """Apply it as a whole, even if the controller changes meanwhile."""
+        work = self._scheduler.run(self._apply_delta_steps(assembled), name="take over metadata")
         task = asyncio.get_running_loop().create_task(work)
         try:
             await asyncio.shield(task)
@@ -224,16 +227,16 @@ class MetadataFollower:
             await asyncio.gather(task, return_exceptions=True)
             raise
 
-    def _apply_delta_steps(self, news: Assembled) -> StepGenerator[None]:
+    def _apply_delta_steps(self, assembled: AssembledImage) -> StepGenerator[None]:
         before = self.image
-        change = difference(before, news.image)
+        change = difference(before, assembled.image)
         failure = yield from self._subscribers.prepare_steps(change)
         invariant(self.image is before, "two images are taken over at once")
-        self.image, self.position = news.image, news.position
+        self.image, self.position = assembled.image, assembled.position
         second = yield from self._subscribers.notify_steps(change)
-        self._taken = news.image
+        self._applied = assembled.image
         self._moved.set()
         self._moved = asyncio.Event()
         if failure is not None or second is not None:
-            # The change stands: it is so in the cluster, whatever somebody here makes of it.
+            # The change stands: it is committed in the cluster, even if a subscriber failed.
             log.error("metadata change was not applied by every listener", error=failure or second)

@@ -1,7 +1,7 @@
 """Reads the cluster's nodes: all of them once, and the registered brokers whenever they change.
 
-Reads go out many at a time, because ten thousand answers one after the other would take minutes;
-and not all at once, because each is a request that somebody else's may have to wait behind.
+Reads are sent many at a time, because ten thousand answers one after the other would take minutes;
+and not all at once, because requests of other brokers would have to wait behind them.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ _FLAT: Final = (
 """Their children have no children."""
 
 READS_AT_ONCE: Final = 256
-"""Questions under way: enough to keep a service on another machine busy."""
+"""Requests in flight: enough to keep a service on another machine busy."""
 
 T = TypeVar("T")
 
 
 async def read_everything(session: Session) -> dict[str, NodeData]:
-    """The nodes that a controller loads, by path, but for the registrations. Raises SessionLost.
+    """The nodes that a controller loads, by path, except the registrations. Raises SessionLost.
 
-    Of a partition that has its state the node above it is left out: it tells nothing.
+    The parent node of a partition's state is left out: it has no content.
     """
     found: dict[str, NodeData] = {}
     await _read_into(found, session, [nodes.CLUSTER_ID])
@@ -66,7 +66,7 @@ async def read_everything(session: Session) -> dict[str, NodeData]:
 
 
 async def _read_rest(found: dict[str, NodeData], session: Session, topic: str) -> None:
-    """Everything that is there of a topic which was being made or deleted."""
+    """Everything that exists of a topic that was being created or deleted."""
     parent = nodes.partitions_path(topic)
     paths = [f"{parent}/{one}" for one in await _names(session, parent)]
     await _read_into(found, session, [*paths, *(f"{path}/state" for path in paths)])
@@ -77,7 +77,7 @@ def _topic_of(state_path: str) -> str:
 
 
 async def _read_into(found: dict[str, NodeData], session: Session, paths: Sequence[str]) -> None:
-    """Those of the nodes that are there."""
+    """Read those of the nodes that exist."""
     for at in range(0, len(paths), READS_AT_ONCE):
         part = paths[at : at + READS_AT_ONCE]
         read = await asyncio.gather(*(_read(session, path) for path in part))
@@ -88,58 +88,58 @@ async def _read_into(found: dict[str, NodeData], session: Session, paths: Sequen
 
 async def _names(session: Session, parent: str) -> list[str]:
     try:
-        return (await patiently(session, lambda: session.children(parent))).names
+        return (await retry_on_connection_loss(session, lambda: session.children(parent))).names
     except NoNode:
         return []
 
 
 async def _read(session: Session, path: str) -> NodeData | None:
     try:
-        return await patiently(session, lambda: session.get(path))
+        return await retry_on_connection_loss(session, lambda: session.get(path))
     except NoNode:
         return None
 
 
-async def patiently(session: Session, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again after a lost connection; for what changes nothing. Raises SessionLost."""
+async def retry_on_connection_loss(session: Session, request: Callable[[], Awaitable[T]]) -> T:
+    """Retry a read after a lost connection. Raises SessionLost."""
     while True:
         try:
-            return await ask()
+            return await request()
         except ConnectionLost:
             await session.connected()
 
 
 class BrokerWatch:
-    """The registered brokers, looked at again whenever they may have changed."""
+    """Reads the registered brokers again whenever they may have changed."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._wake = Wake()
 
     async def changed(self) -> None:
-        """Return when a look could show something else: also after every break of the connection,
-        in which watches get lost.
+        """Return when a new read could have another result: also after every lost connection, which
+        drops watches.
         """
         await self._wake.wait()
 
-    async def look(self) -> dict[str, NodeData]:
-        """The nodes of those that are there; from here on `changed` waits for the next change."""
+    async def read(self) -> dict[str, NodeData]:
+        """The nodes of the registered brokers; from here on `changed` waits for the next change."""
         session = self._session
         self._wake = wake = Wake()
         found: dict[str, NodeData] = {}
         try:
-            children = await patiently(
+            children = await retry_on_connection_loss(
                 session, lambda: session.children(nodes.BROKER_IDS, watch=wake)
             )
         except NoNode:
             return found
-        # One that is gone meanwhile is left out; the watch tells of it.
+        # A node deleted meanwhile is left out; the watch fires for it.
         await _read_into(found, session, [f"{nodes.BROKER_IDS}/{one}" for one in children.names])
         return {path: node for path, node in found.items() if _decoded(path, node) is not None}
 
 
 def registrations(found: Mapping[str, NodeData]) -> dict[BrokerId, Registration]:
-    """What the nodes of a look say."""
+    """The decoded registrations of the nodes that `read` returned."""
     decoded = (_decoded(path, node) for path, node in found.items())
     return {one.broker_id: one for one in decoded if one is not None}
 
@@ -150,6 +150,6 @@ def _decoded(path: str, node: NodeData) -> Registration | None:
         epoch = BrokerEpoch(node.stat.czxid)
         return nodes.decode_registration(broker_id, node.data, epoch=epoch)
     except DamagedNode as error:
-        # One bad node must not stop the cluster: nobody can use that broker, which is enough.
+        # One bad node must not stop the cluster: that broker just cannot be used.
         log.error("broker registration is unreadable", error=str(error))
         return None

@@ -58,7 +58,7 @@ PERSISTENT: Final = (
     "/millstream",
     KNOWN_BROKERS,
 )
-"""Made without content at the first start, each after its parent."""
+"""Created empty at the first start, each after its parent."""
 
 ALL_BROKERS: Final = "<default>"
 """In a path; in an image it is the empty name."""
@@ -177,7 +177,7 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 class Assignment(NamedTuple):
-    """Who has a partition."""
+    """The replicas of a partition."""
 
     replicas: Replicas
     adding: Replicas = ()
@@ -185,14 +185,14 @@ class Assignment(NamedTuple):
 
 
 class TopicNode(NamedTuple):
-    """What a topic's node tells. Kafka before 2.8 gave no id."""
+    """The content of a topic's node. Kafka before 2.8 had no topic ids."""
 
     topic_id: TopicId | None
     assignments: list[Assignment]
 
 
 def encode_topic(topic_id: TopicId, partitions: Sequence[PartitionImage]) -> bytes:
-    """Version 3, with what is added and removed where that is going on."""
+    """Version 3, with the replicas that a reassignment adds and removes."""
     replicas = ",".join(
         [f'"{one.index}":[{",".join(map(str, one.replicas))}]' for one in partitions]
     )
@@ -236,7 +236,7 @@ def _topic(fields: dict[str, Any]) -> TopicNode:
 
 
 def encode_state(partition: PartitionImage, *, controller_epoch: int) -> bytes:
-    """Version 1, and who else may lead or not."""
+    """Version 1, with the ELR, the last known leader and the lost replicas."""
     lost = f',"lost":[{",".join(map(str, partition.lost))}]' if partition.lost else ""
     return (
         f'{{"version":1,"leader":{partition.leader},"leader_epoch":{partition.leader_epoch},'
@@ -291,7 +291,7 @@ _ENDPOINT: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]+)")
 
 
 class Registration(NamedTuple):
-    """What a broker tells about itself, and the epoch that its node has got."""
+    """A broker's registration, and the epoch of its node."""
 
     broker_id: BrokerId
     endpoints: tuple[Endpoint, ...] = ()
@@ -299,15 +299,16 @@ class Registration(NamedTuple):
     epoch: BrokerEpoch = NO_BROKER_EPOCH
     """The czxid of the node."""
     previous_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    """Under which it stopped cleanly, or had a session that it lost."""
+    """The epoch under which it stopped cleanly, or had a session that it lost."""
     directory_id: UUID | None = None
-    """Of its data; whoever has the same one, and its lock, is the same broker."""
+    """The id of its data directory; a process with the same id, and its lock, is the same
+    broker."""
     earlier_epochs: tuple[BrokerEpoch, ...] = ()
-    """Of the same process, before the previous one, that a controller may have seen last: it lost
-    its session more than once between two looks, and nothing on its disk."""
+    """Epochs of the same process before the previous one that a controller may have seen last: it
+    lost its session more than once between two reads, and nothing on its disk."""
 
     def is_proof_of(self, epoch: BrokerEpoch) -> bool:
-        """Whether what was on its disk under that epoch is all still there."""
+        """Whether everything that was on its disk under that epoch is still there."""
         return epoch != NO_BROKER_EPOCH and epoch in (self.previous_epoch, *self.earlier_epochs)
 
 
@@ -385,21 +386,21 @@ def _decode_endpoints(fields: dict[str, Any]) -> tuple[Endpoint, ...]:
     return tuple(_endpoint(one, protocols) for one in listed)
 
 
-def _endpoint(told: object, protocols: Mapping[str, Any]) -> Endpoint:
-    match = _ENDPOINT.fullmatch(told) if isinstance(told, str) else None
+def _endpoint(text: object, protocols: Mapping[str, Any]) -> Endpoint:
+    match = _ENDPOINT.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise _WrongField(f"{told!r} is no endpoint")
+        raise _WrongField(f"{text!r} is not an endpoint")
     listener, host, port = match.groups()
     return Endpoint(listener, host, int(port), str(protocols.get(listener, listener)))
 
 
 class KnownBroker(NamedTuple):
-    """What is remembered of a broker, whether it is there or not."""
+    """What is recorded of a broker, whether it is alive or not."""
 
     epoch: BrokerEpoch
     rack: str | None = None
     endpoints: tuple[Endpoint, ...] = ()
-    """Where it was reached when it was there last; none where an older version wrote the node."""
+    """Its addresses when it was last alive; none where an older version wrote the node."""
 
 
 def encode_known_broker(broker: KnownBroker) -> bytes:
@@ -439,7 +440,7 @@ def decode_cluster_id(data: bytes) -> str:
 
 
 def encode_controller(broker_id: BrokerId, *, timestamp_ms: int) -> bytes:
-    """Version 2; the last field tells Kafka's tools that this is no KRaft controller."""
+    """Version 2; by the last field Kafka's tools know that this is no KRaft controller."""
     fields = {"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms)}
     return _encode({**fields, "kraftControllerEpoch": -1})
 
@@ -473,7 +474,7 @@ def decode_configs(path: str, data: bytes) -> dict[str, str]:
 
 
 def encode_producer_ids(broker_id: BrokerId, block: range) -> bytes:
-    """The numbers are text, and the end is the last id, as in Kafka."""
+    """Numbers are text, and the end is inclusive, as in Kafka."""
     return _encode(
         {
             "version": 1,
@@ -485,7 +486,7 @@ def encode_producer_ids(broker_id: BrokerId, block: range) -> bytes:
 
 
 def decode_producer_ids(data: bytes) -> range | None:
-    """The last block that was given out; None for the node as it is made."""
+    """The last block that was allocated; None for an empty node."""
 
     def read(fields: dict[str, Any]) -> range:
         texts = _text(fields, "block_start"), _text(fields, "block_end")

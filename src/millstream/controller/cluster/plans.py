@@ -1,8 +1,8 @@
-"""What a decision of the controller looks like: what to write, and what is so once it is written.
+"""A decision of the controller: what to write, and the state once it is written.
 
 Decisions are pure functions of an image. The shell writes the groups in their order, each in one
-multi that is fenced by the controller's epoch (I-16), and takes the image over when all of them are
-there. A controller that dies between two groups leaves what the next one can finish.
+multi that is fenced by the controller's epoch (I-16), and applies the image when all are written. A
+controller that dies between two groups leaves a state that the next one can finish.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,19 +24,19 @@ class Plan(Generic[T]):
 
     result: T
     image: ClusterImage
-    """As it is when everything is written; the one before where nothing is."""
+    """The image once everything is written; the previous one where nothing is."""
     groups: Sequence[Group] = ()
     change: ImageChange = field(default_factory=ImageChange)
     """Between the image before and `image`."""
 
 
 class Policy(NamedTuple):
-    """What settings say about a topic."""
+    """The effective settings of topics that decisions need."""
 
     in_sync_min: Callable[[TopicImage], int]
-    """`min.insync.replicas` as it is set. Decisions take no more than a partition has replicas: a
-    limit by topic would change with other partitions, unnoticed by those that are eligible."""
+    """`min.insync.replicas` as it is set. Decisions cap it by the number of replicas of each
+    partition: a cap per topic would change with other partitions, unnoticed by the ELR."""
     is_unclean_allowed: Callable[[TopicImage], bool]
     """`unclean.leader.election.enable`."""
     controller_epoch: int = 0
-    """Of the controller that decides; states tell which one wrote them."""
+    """Of the deciding controller; states record which one wrote them."""

@@ -1,4 +1,4 @@
-"""What a broker asks of the cluster's controller.
+"""What a broker requests from the cluster's controller.
 
 The active controller implements it. A broker that is not the controller forwards its clients'
 requests instead of calling this, see docs/adr/0018.
@@ -15,14 +15,14 @@ from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, TopicId, To
 
 
 class ElectionKind(IntEnum):
-    """As ElectLeaders has it on the wire."""
+    """The values that ElectLeaders has on the wire."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 class IsrChange(NamedTuple):
-    """What a leader asks for (AlterPartition)."""
+    """The ISR that a leader proposes (AlterPartition)."""
 
     topic_id: TopicId
     partition: int
@@ -32,30 +32,30 @@ class IsrChange(NamedTuple):
 
 
 class LostReplica(NamedTuple):
-    """A replica whose log has failed, as its own broker says (AssignReplicasToDirs)."""
+    """A replica whose log has failed, as its broker reports (AssignReplicasToDirs)."""
 
     topic_id: TopicId
     partition: int
 
 
 class FeedPosition(NamedTuple):
-    """How much of the controller's changes a broker has."""
+    """How far a broker is in the controller's changes."""
 
     controller_epoch: int
     version: int
 
 
 class MetadataDelta(NamedTuple):
-    """What is new since a position: the image as a whole, or the changes that lead to it."""
+    """What changed since a position: the whole image, or the changes that lead to it."""
 
     position: FeedPosition
     image: ClusterImage
     changes: Sequence[ImageChange] | None
-    """None: the broker takes the image as a snapshot. Empty: nothing is new."""
+    """None: the broker applies the image as a snapshot. Empty: nothing is new."""
 
 
 class Reassignment(NamedTuple):
-    """One that is under way."""
+    """A reassignment that is under way."""
 
     partition: TopicPartition
     replicas: tuple[BrokerId, ...]
@@ -64,8 +64,8 @@ class Reassignment(NamedTuple):
 
 
 class ClusterController(Protocol):
-    """Every coroutine raises NotController when it has been deposed; nothing was changed then,
-    or what was changed is known to the next controller.
+    """Every coroutine raises NotController when the controller has been deposed; then nothing was
+    changed, or the next controller finds what was changed.
     """
 
     @property
@@ -101,17 +101,17 @@ class ClusterController(Protocol):
     async def alter_partitions(
         self, changes: Sequence[IsrChange], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
     ) -> list[PartitionImage | OperatingError]:
-        """By the leader; each as it is now, or why it was refused."""
+        """Sent by the leader; each partition as it is now, or why it was refused."""
 
     async def lose_replicas(
         self, lost: Sequence[LostReplica], *, broker_id: BrokerId, broker_epoch: BrokerEpoch
     ) -> list[OperatingError | None]:
-        """By the broker that has them; why some were refused."""
+        """Sent by the broker that has them; why some were refused."""
 
     async def elect_leaders(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition] | None
     ) -> dict[TopicPartition, OperatingError | None]:
-        """None asks for all; then only those that were elected are told."""
+        """None means all partitions; then only those that needed an election are returned."""
 
     async def reassign_partitions(
         self,
@@ -119,15 +119,17 @@ class ClusterController(Protocol):
         *,
         may_change_factor: bool = True,
     ) -> dict[TopicPartition, OperatingError | None]:
-        """New replicas in their order, or None to give up a reassignment that is under way."""
+        """New replicas in their order, or None to cancel a reassignment that is under way."""
 
     def reassignments(self, partitions: Sequence[TopicPartition] | None) -> list[Reassignment]: ...
 
     async def unregister_broker(self, broker_id: BrokerId) -> None:
-        """Forget a broker that is gone for good; raises what keeps it from being forgotten."""
+        """Unregister a broker that is gone for good; raises why it cannot be."""
 
     async def shut_down(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> bool:
-        """Take its leaderships and its places in sync; whether nothing is left to be moved."""
+        """Move its leaderships and remove it from in-sync sets; whether nothing is left to be
+        moved.
+        """
 
-    async def news(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
-        """What is new since then; waits for it that long."""
+    async def changes_since(self, position: FeedPosition, *, wait_s: float) -> MetadataDelta:
+        """What changed since the position; waits that long for a change."""

@@ -1,8 +1,8 @@
-"""Blocks of producer ids, taken by a versioned write: no id twice in the cluster's life (I-20).
+"""Blocks of producer ids, allocated by a versioned write: no id is ever used twice (I-20).
 
-Every broker takes its own, without the controller. A block whose answer was lost is proved by its
-content, which names the session; if that is not possible any more it is left unused, for there are
-2**63 ids.
+Every broker allocates its own, without the controller. Whether a write whose answer was lost
+succeeded is proved by the node's content, which names the session; if that is no longer possible
+the block is left unused, for there are 2**63 ids.
 """
 
 import asyncio
@@ -18,38 +18,38 @@ from millstream.controller.cluster.nodes import (
 )
 from millstream.coordination.errors import BadVersion, NodeExists
 from millstream.coordination.port import Session
-from millstream.coordination.proofs import create_with_proof, read_surely, set_surely
+from millstream.coordination.proofs import create_with_proof, read_latest, set_with_proof
 from millstream.model.errors import OperatingError
 from millstream.model.ids import BrokerId
 from millstream.model.invariant import invariant
 from millstream.model.limits import PRODUCER_ID_BLOCK
 
 ATTEMPTS_MAX: Final = 1_000
-"""Every attempt that fails is one that another broker won; more than that is a fault."""
+"""Every failed attempt is one that another broker won; more than this is a bug."""
 
 WAIT_S: Final = 30.0
-"""For one block, whatever happens to the connection; the producer asks again."""
+"""The limit for one block, even if the connection is lost; the producer retries."""
 
 
 class NoProducerIdBlock(OperatingError):
-    """There is no session, or no block could be had in time."""
+    """There is no session, or no block could be allocated in time."""
 
 
 class ProducerIdBlocks:
-    """The blocks of one broker; there is one of it, and it takes one block at a time.
+    """Allocates the blocks of one broker; one instance, one block at a time.
 
-    Two writes of one session at once would look alike, and one could be taken for the other.
+    Two concurrent writes of one session would look alike, and one could be taken for the other.
     """
 
     def __init__(self, broker_id: BrokerId, session: Callable[[], Session | None]) -> None:
-        """`session` gives the broker's present session."""
+        """`session` returns the broker's current session."""
         self._broker_id = broker_id
         self._session = session
         self._taken_below = 0
         self._turn = asyncio.Lock()
 
     async def allocate_producer_id_block(self) -> range:
-        """Ids that nobody got before and nobody will get again; raises NoProducerIdBlock."""
+        """Ids that no producer got before or will get again; raises NoProducerIdBlock."""
         try:
             async with asyncio.timeout(WAIT_S), self._turn:
                 session = self._session()
@@ -69,9 +69,9 @@ class ProducerIdBlocks:
 
 
 async def take_block(session: Session, broker_id: BrokerId) -> range:
-    """The next block; raises SessionLost."""
+    """Allocate the next block; raises SessionLost."""
     for _ in range(ATTEMPTS_MAX):
-        found = await read_surely(session, PRODUCER_IDS)
+        found = await read_latest(session, PRODUCER_IDS)
         if found is None:
             with suppress(NodeExists):
                 await create_with_proof(session, PRODUCER_IDS)
@@ -81,16 +81,16 @@ async def take_block(session: Session, broker_id: BrokerId) -> range:
         block = range(start, start + PRODUCER_ID_BLOCK)
         data = _signed(encode_producer_ids(broker_id, block), session)
         try:
-            await set_surely(session, PRODUCER_IDS, data, version=found.stat.version)
+            await set_with_proof(session, PRODUCER_IDS, data, version=found.stat.version)
         except BadVersion:
-            continue  # another broker has it
+            continue  # another broker got it
         return block
     raise NoProducerIdBlock(f"{ATTEMPTS_MAX} blocks went to others")
 
 
 def _signed(data: bytes, session: Session) -> bytes:
-    """With the session's id, so that nobody takes another's block for his own.
+    """Add the session's id, so that no broker takes another's block for its own.
 
-    Two incarnations of one broker would write the same otherwise, and both would find their data.
+    Otherwise two incarnations of one broker would write the same, and both would find their data.
     """
     return json.dumps({**json.loads(data), "session": session.session_id}).encode("ascii")

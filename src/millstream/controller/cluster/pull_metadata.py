@@ -1,4 +1,4 @@
-"""The controller's end of PullMetadata: a request in, an answer out, later if nothing is new."""
+"""The controller's side of PullMetadata: a long poll, answered when something is new."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,57 +18,57 @@ from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.pull_metadata import PullMetadataRequest, PullMetadataResponse
 
 WAIT_MAX_S: Final = 30.0
-"""Whatever a broker asks for: an answer keeps the connection alive."""
+"""The longest wait, whatever the request says: an answer keeps the connection alive."""
 
 TRANSFERS_MAX: Final = 256
-"""Brokers in the middle of an answer of several pieces; each keeps an image alive."""
+"""Brokers in the middle of an answer of several chunks; each keeps an image alive."""
 
 
 class MetadataSource:
-    """Answers brokers that pull; one for each broker, which is the controller or is not."""
+    """Answers the polls of brokers; every broker has one, whether it is the controller or not."""
 
     def __init__(
         self,
         controller: Callable[[], ClusterController | None],
-        elsewhere: Callable[[], Registration | None] = lambda: None,
+        remote_controller: Callable[[], Registration | None] = lambda: None,
     ) -> None:
-        """`elsewhere`: another broker that is the controller, as far as is known for certain."""
+        """`remote_controller`: another broker that is known for certain to be the controller."""
         self._controller = controller
-        self._elsewhere = elsewhere
+        self._remote_controller = remote_controller
         self._transfers: dict[BrokerId, tuple[int, Transfer]] = {}
         self._transfer_id = 0
 
     async def answer(self, request: PullMetadataRequest) -> PullMetadataResponse:
-        """NOT_CONTROLLER from who is not; SNAPSHOT_NOT_FOUND for pieces that are gone."""
+        """NOT_CONTROLLER where it is not; SNAPSHOT_NOT_FOUND for chunks that are gone."""
         controller = self._controller()
         broker_id = BrokerId(request.broker_id)
         if controller is None:
             self._transfers.clear()
-            return not_controller(self._elsewhere())
+            return not_controller(self._remote_controller())
         if request.transfer_id:
-            return self._next_piece(broker_id, request)
+            return self._next_chunk(broker_id, request)
         position = FeedPosition(request.controller_epoch, request.version)
         wait_s = min(WAIT_MAX_S, max(0, request.max_wait_ms) / 1000)
         try:
-            news = await controller.news(position, wait_s=wait_s)
+            delta = await controller.changes_since(position, wait_s=wait_s)
         except NotController:
-            return not_controller(self._elsewhere())
-        transfer = await run_on_loop(cut_chunks_steps(news))
+            return not_controller(self._remote_controller())
+        transfer = await run_on_loop(cut_chunks_steps(delta))
         self._transfer_id += 1
         self._transfers.pop(broker_id, None)
-        if len(transfer.pieces) > 1:
+        if len(transfer.chunks) > 1:
             while len(self._transfers) >= TRANSFERS_MAX:
                 del self._transfers[next(iter(self._transfers))]
             self._transfers[broker_id] = self._transfer_id, transfer
-        return response_of(transfer, transfer_id=self._transfer_id, piece=0)
+        return response_of(transfer, transfer_id=self._transfer_id, chunk=0)
 
-    def _next_piece(
+    def _next_chunk(
         self, broker_id: BrokerId, request: PullMetadataRequest
     ) -> PullMetadataResponse:
         transfer_id, transfer = self._transfers.get(broker_id, (0, None))
         is_known = transfer is not None and transfer_id == request.transfer_id
-        if transfer is None or not is_known or not 0 <= request.piece < len(transfer.pieces):
+        if transfer is None or not is_known or not 0 <= request.piece < len(transfer.chunks):
             return PullMetadataResponse(error_code=ErrorCode.SNAPSHOT_NOT_FOUND)
-        if request.piece == len(transfer.pieces) - 1:
+        if request.piece == len(transfer.chunks) - 1:
             del self._transfers[broker_id]
-        return response_of(transfer, transfer_id=transfer_id, piece=request.piece)
+        return response_of(transfer, transfer_id=transfer_id, chunk=request.piece)

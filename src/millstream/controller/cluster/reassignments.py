@@ -1,7 +1,8 @@
-"""Partitions move to other brokers (KIP-455): begun, replaced, given up, completed.
+"""Partition reassignments (KIP-455): started, replaced, cancelled, completed.
 
-While one goes on the replicas are the new ones in their order, then those that will go. It is done
-when all new ones are in sync: see `targets.completed`, which every change of an in-sync set asks.
+While one is under way the replicas are the new ones in their order, then those to be removed. It is
+done when all new ones are in sync: see `targets.completed`, which every change of an in-sync set
+calls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,7 +40,7 @@ Wanted = Mapping[TopicPartition, Replicas | None]
 def reassign(
     image: ClusterImage, wanted: Wanted, policy: Policy, *, may_change_factor: bool = True
 ) -> Plan[PartitionResults]:
-    """New replicas in their order, or None to give up a reassignment that is under way."""
+    """New replicas in their order, or None to cancel a reassignment that is under way."""
     return run_blocking(
         plan_reassignments_steps(image, wanted, policy, may_change_factor=may_change_factor)
     )
@@ -56,10 +57,10 @@ def plan_reassignments_steps(
         try:
             topic, partition = find(work.draft, name)
             if replicas is None:
-                after = _given_up(name, partition)
+                after = _cancel(name, partition)
             else:
                 _check(image, partition, replicas, may_change_factor=may_change_factor)
-                after = _begun(partition, replicas)
+                after = _begin(partition, replicas)
             work.put(topic, partition, after, results)
             results.errors[name] = None
         except OperatingError as error:
@@ -80,8 +81,8 @@ def _check(
         )
 
 
-def _begun(partition: PartitionImage, replicas: Replicas) -> PartitionImage:
-    """From what was there before any reassignment: another one that is under way is replaced."""
+def _begin(partition: PartitionImage, replicas: Replicas) -> PartitionImage:
+    """Based on the replicas before any reassignment: one that is under way is replaced."""
     before = original(partition)
     removing = tuple([one for one in before if one not in replicas])
     return partition._replace(
@@ -91,7 +92,7 @@ def _begun(partition: PartitionImage, replicas: Replicas) -> PartitionImage:
     )
 
 
-def _given_up(name: TopicPartition, partition: PartitionImage) -> PartitionImage:
+def _cancel(name: TopicPartition, partition: PartitionImage) -> PartitionImage:
     if not is_reassigning(partition):
         raise NoReassignmentInProgress(name)
     return partition._replace(replicas=original(partition), adding=(), removing=())
@@ -102,7 +103,7 @@ class _Work(NamedTuple):
     rules: AllRules
     electorate: Electorate
     sizes: dict[str, int]
-    """Bytes of the topics' nodes as they will be at most."""
+    """Upper bounds of the sizes of the topics' nodes in bytes."""
 
     def put(
         self,
@@ -111,7 +112,7 @@ class _Work(NamedTuple):
         after: PartitionImage,
         results: PartitionResults,
     ) -> None:
-        """Take the new replicas over, with the leader that follows from them."""
+        """Apply the new replicas, with the leader that follows from them."""
         if after == before:
             return
         rules = self.rules.of(topic)
@@ -121,7 +122,7 @@ class _Work(NamedTuple):
             _check_holders(topic, before, after, rules)
         self._take_room(topic, before, after)
         after, isr = completed(after._replace(elr=elr), isr)
-        # The new replicas have the say about who left the set, the old ones about who was in it.
+        # The new replicas decide which brokers leave the sets, the old ones which were in them.
         outcome = elect(after, rules, self.electorate, isr=isr)
         self.draft.put(topic, outcome.partition)
         if outcome.is_unclean:
@@ -134,8 +135,8 @@ class _Work(NamedTuple):
         size += max(0, _size(after) - _size(before))
         if size > TOPIC_NODE_BYTES_MAX:
             raise InvalidRequest(
-                f"too many partitions of {topic.name} would be reassigned at once: who has which"
-                f" takes {size} bytes, and a topic's node may have {TOPIC_NODE_BYTES_MAX}"
+                f"too many partitions of {topic.name} would be reassigned at once: the"
+                f" assignment takes {size} bytes, a topic's node may have {TOPIC_NODE_BYTES_MAX}"
             )
         self.sizes[topic.name] = size
 
@@ -143,10 +144,10 @@ class _Work(NamedTuple):
 def _check_holders(
     topic: TopicImage, before: PartitionImage, after: PartitionImage, rules: TopicRules
 ) -> None:
-    """Raise where too few of the replicas that would be left have everything.
+    """Raise where too few of the remaining replicas would have everything.
 
-    One that is left may have died, without that being known yet: as many have to stay as it takes
-    for a record to be acknowledged (I-01). Kafka's controller is content with one.
+    A remaining replica may have died without that being known yet: as many must stay as it takes
+    for a record to be acknowledged (I-01). Kafka's controller requires only one.
     """
     holders = (*before.isr, *before.elr)
     left = len([one for one in holders if one in after.replicas])
@@ -165,7 +166,7 @@ def _size(partition: PartitionImage) -> int:
 def reassignments(
     image: ClusterImage, partitions: Sequence[TopicPartition] | None
 ) -> list[Reassignment]:
-    """Those that are under way: of these partitions, or all."""
+    """The reassignments that are under way: of these partitions, or all."""
     if partitions is None:
         names = [name for topic in image.topics.values() for name in topic.names_of_partitions()]
     else:

@@ -1,9 +1,10 @@
-"""A broker that was alone founds a cluster: what it knows becomes nodes, for its first controller.
+"""Bootstraps a cluster from a standalone broker: its metadata becomes nodes for the first
+controller.
 
-Its topics keep their ids, settings and leader epochs, and producer ids go on where they were. It
-can be done again until it is done: nothing counts before somebody was elected, so whatever an
-attempt left that was cut off is removed first. A cluster that has elected anybody is not founded
-anew.
+Its topics keep their ids, settings and leader epochs, and producer ids continue where they were. It
+can be repeated until it succeeds: nothing is in force before the first election, so what an
+interrupted attempt left is removed first. A cluster that has had a controller is never bootstrapped
+again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,11 +27,11 @@ from millstream.model.ids import BrokerEpoch, BrokerId
 from millstream.model.limits import PRODUCER_ID_BLOCK
 
 STANDALONE_EPOCH: Final = BrokerEpoch(0)
-"""Of a broker that was alone: smaller than every one that the coordination service gives. It comes
-with this one as its proof if it was stopped in order."""
+"""The epoch of a standalone broker: smaller than every one that the coordination service gives. The
+broker registers with it as its proof if it was shut down cleanly."""
 
 _OPERATION_BYTES: Final = 64
-"""Of a multi's operation, beside its path and data."""
+"""What an operation of a multi takes beside its path and data."""
 _CLEARED: Final = (
     nodes.TOPICS,
     nodes.TOPIC_CONFIGS,
@@ -40,12 +41,12 @@ _CLEARED: Final = (
 )
 
 
-class ClusterIsThere(OperatingError):
-    """A cluster has elected a controller already; it is not founded anew."""
+class ClusterExists(OperatingError):
+    """The cluster has had a controller; it cannot be bootstrapped again."""
 
 
 class StandaloneState(NamedTuple):
-    """What a broker that was alone knows."""
+    """The metadata of a standalone broker."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -55,25 +56,25 @@ class StandaloneState(NamedTuple):
 
 
 async def bootstrap_from_standalone(session: Session, state: StandaloneState) -> None:
-    """Write all of it; raises ClusterIsThere, InconsistentClusterId, InvalidPartitionCount."""
+    """Write all of it; raises ClusterExists, InconsistentClusterId, InvalidPartitionCount."""
     _check_sizes(state.topics)
     while True:
         try:
-            await _found(session, state)
+            await _bootstrap(session, state)
         except ConnectionLost:
             await session.connected()
         else:
             return
 
 
-async def _found(session: Session, state: StandaloneState) -> None:
+async def _bootstrap(session: Session, state: StandaloneState) -> None:
     if await session.exists(nodes.CONTROLLER_EPOCH) is not None:
-        raise ClusterIsThere("the cluster of this coordination service has had a controller")
+        raise ClusterExists("the cluster in this coordination service has had a controller")
     await make_base_nodes(session)
     await _check_cluster_id(session, state.cluster_id)
     for root in _CLEARED:
         await _clear(session, root)
-    for group in _in_groups(founding(state)):
+    for group in _in_groups(bootstrap_operations(state)):
         await session.multi(group)
 
 
@@ -89,7 +90,7 @@ async def _check_cluster_id(session: Session, ours: str) -> None:
 
 
 async def _clear(session: Session, path: str) -> None:
-    """Everything below the node."""
+    """Delete everything below the node."""
     for name in (await session.children(path)).names:
         child = f"{path}/{name}"
         await _clear(session, child)
@@ -99,8 +100,8 @@ async def _clear(session: Session, path: str) -> None:
 # -- what is written ---------------------------------------------------------------------------
 
 
-def founding(state: StandaloneState) -> Iterator[Operation]:
-    """Each node after its parent; the ones that all clusters have are there."""
+def bootstrap_operations(state: StandaloneState) -> Iterator[Operation]:
+    """The operations that create each node after its parent; the base nodes exist already."""
     for topic in state.topics:
         yield from _topic(topic)
     for name, configs in state.broker_configs.items():
@@ -114,7 +115,7 @@ def founding(state: StandaloneState) -> Iterator[Operation]:
 
 
 def _topic(topic: TopicImage) -> Iterator[Operation]:
-    """Nobody leads it: whoever was alone is elected when it has come."""
+    """The topic has no leader yet: the broker is elected once it has registered."""
     name = topic.name
     yield Create(path=nodes.topic_configs_path(name), data=nodes.encode_configs(topic.configs))
     data = nodes.encode_topic(topic.topic_id, topic.partitions)
@@ -131,13 +132,13 @@ def _check_sizes(topics: Iterable[TopicImage]) -> None:
         size = len(nodes.encode_topic(topic.topic_id, topic.partitions))
         if size > TOPIC_NODE_BYTES_MAX:
             raise InvalidPartitionCount(
-                f"topic {topic.name!r} has {len(topic.partitions)} partitions: who has which takes"
+                f"topic {topic.name!r} has {len(topic.partitions)} partitions: the assignment takes"
                 f" {size} bytes, and a topic's node may have {TOPIC_NODE_BYTES_MAX}"
             )
 
 
 def _in_groups(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """As many together as the service takes."""
+    """As many operations in one multi as the service accepts."""
     group: list[Operation] = []
     size = 0
     for one in operations:

@@ -1,4 +1,4 @@
-"""What a change means for who watches the cluster: elections, what moves where. Pure."""
+"""Counts what changes did to partitions, for metrics: elections, ISR changes, moves. Pure."""
 
 from dataclasses import dataclass
 
@@ -7,20 +7,20 @@ from millstream.controller.image import NO_LEADER, ClusterImage, ImageChange
 
 @dataclass(slots=True)
 class Tally:
-    """Counters of one broker's time as controller; they only grow."""
+    """Counters over all terms of one broker as controller; they only grow."""
 
     elections: int = 0
     """Partitions that got another leader, or the same one again with a new epoch."""
     unclean_elections: int = 0
-    """Of those, where records that were acknowledged may be gone."""
+    """Of those, elections after which acknowledged records may be lost."""
     isr_shrinks: int = 0
     isr_growths: int = 0
     reassignments_begun: int = 0
     reassignments_ended: int = 0
-    """Done, or given up."""
+    """Completed, or cancelled."""
 
     def count(self, before: ClusterImage, change: ImageChange) -> None:
-        """What the change did to partitions that were there before."""
+        """Count what the change did to partitions that existed before."""
         for moved in change.moved:
             topic = before.topics_by_id.get(moved.topic.topic_id)
             new = moved.partition

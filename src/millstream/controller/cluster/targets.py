@@ -1,4 +1,4 @@
-"""What a reassignment leads to (KIP-455), one partition at a time. No I/O."""
+"""The target of a reassignment (KIP-455), one partition at a time. No I/O."""
 
 from millstream.controller.image import PartitionImage
 from millstream.model.ids import BrokerId
@@ -7,7 +7,7 @@ Replicas = tuple[BrokerId, ...]
 
 
 def is_reassigning(partition: PartitionImage) -> bool:
-    """Whether one is under way."""
+    """Whether a reassignment is under way."""
     return bool(partition.adding or partition.removing)
 
 
@@ -22,9 +22,9 @@ def original(partition: PartitionImage) -> Replicas:
 
 
 def completed(partition: PartitionImage, isr: Replicas) -> tuple[PartitionImage, Replicas]:
-    """With this in-sync set: the partition without the reassignment if that is done by it.
+    """The partition after its reassignment, if this in-sync set completes it.
 
-    Done means that everyone who is to have the partition is in sync; then the others go.
+    It is complete when all target replicas are in sync; then the others are removed.
     """
     if not is_reassigning(partition):
         return partition, isr

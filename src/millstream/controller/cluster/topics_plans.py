@@ -1,8 +1,8 @@
-"""Topics are created, grown, configured and deleted; the rules are those of `controller.topics`.
+"""Creating, growing, configuring and deleting topics; the rules are those of `controller.topics`.
 
-A topic exists from the moment its node does: a controller that finds states missing makes them.
+A topic exists from the moment its node does: a controller that finds missing states creates them.
 It is gone from the moment its name is among the deletions: a controller that finds nodes of it
-removes them.
+deletes them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,9 +48,9 @@ from millstream.runtime.scheduler import StepGenerator, YieldCounter, run_blocki
 def create_topics(
     image: ClusterImage, wanted: Sequence[NewTopic], rules: Rules, policy: Policy
 ) -> Plan[list[TopicImage | OperatingError]]:
-    """Each topic as it is then, or why it is not; raises what concerns the request as a whole.
+    """Each created topic, or why it was refused; raises for the request as a whole.
 
-    To validate only, take the result and leave the rest.
+    To validate only, use the result and drop the rest of the plan.
     """
     return run_blocking(create_topics_steps(image, wanted, rules, policy))
 
@@ -81,7 +81,7 @@ def create_topics_steps(
 
 
 def _usable(image: ClusterImage) -> ClusterImage:
-    """Where brokers that are shutting down get nothing new."""
+    """The image with brokers in shutdown as fenced, so that they get nothing new."""
     if not any(one.is_leaving for one in image.brokers.values()):
         return image
     brokers = {
@@ -92,12 +92,12 @@ def _usable(image: ClusterImage) -> ClusterImage:
 
 
 def _fitting(topic: TopicImage) -> TopicImage | OperatingError:
-    """The coordination service takes no node above a certain size."""
+    """The topic, or why it is too large: the coordination service limits the size of a node."""
     size = len(nodes.encode_topic(topic.topic_id, topic.partitions))
     if size <= TOPIC_NODE_BYTES_MAX:
         return topic
     return InvalidPartitionCount(
-        f"{len(topic.partitions)} partitions: who has which takes {size} bytes, and a topic's node"
+        f"{len(topic.partitions)} partitions: the assignment takes {size} bytes, and a topic's node"
         f" may have {TOPIC_NODE_BYTES_MAX}"
     )
 
@@ -131,7 +131,7 @@ def creation_of_state(topic: TopicImage, partition: PartitionImage, policy: Poli
 def create_partitions(
     image: ClusterImage, wanted: Sequence[MorePartitions], rules: Rules, policy: Policy
 ) -> Plan[list[OperatingError | None]]:
-    """Add partitions to topics; raises what concerns the request as a whole."""
+    """Add partitions to topics; raises for the request as a whole."""
     return run_blocking(create_partitions_steps(image, wanted, rules, policy))
 
 
@@ -164,7 +164,7 @@ def create_partitions_steps(
 
 
 def _without_reassignments(image: ClusterImage, wanted: Sequence[MorePartitions]) -> ClusterImage:
-    """Where topics have the replication factor that they are on their way to."""
+    """The image with the replication factors that running reassignments lead to."""
     image = _usable(image)
     topics = [image.topics[more.name] for more in wanted if more.name in image.topics]
     put = [
@@ -193,7 +193,7 @@ def _with_more(image: ClusterImage, grown: GrownTopic) -> GrownTopic | Operating
 def delete_topics(
     image: ClusterImage, topics: Sequence[str | TopicId]
 ) -> Plan[list[OperatingError | None]]:
-    """Each by name, or by id where another of the same name must not be meant."""
+    """Each by name, or by id where a new topic of the same name must not be deleted."""
     return run_blocking(delete_topics_steps(image, topics))
 
 
@@ -203,7 +203,7 @@ def delete_topics_steps(
     """`delete_topics` in steps."""
     results: list[OperatingError | None] = []
     gone: dict[TopicId, TopicImage] = {}
-    # All the marks first: with a mark the topic is gone, whatever becomes of the rest.
+    # All deletion marks first: with its mark a topic is gone, even if the rest fails.
     groups: list[Group] = []
     pace = YieldCounter()
     for one in topics:
@@ -253,7 +253,7 @@ def alter_topic_configs(
     *,
     check_configs: CheckConfigs,
 ) -> Plan[list[UncleanElection]]:
-    """Replace all settings of a topic; raises UnknownTopic, or what is wrong with them."""
+    """Replace all settings of a topic; raises UnknownTopic, or why a setting is invalid."""
     old = image.topics.get(name)
     if old is None:
         raise UnknownTopic(name)
@@ -274,9 +274,9 @@ def alter_topic_configs(
 
 
 def _review_eligible(draft: Draft, topic: TopicImage, rules: TopicRules) -> None:
-    """With a smaller `min.insync.replicas` the high watermark may move without them.
+    """Recompute the ELR: with a smaller `min.insync.replicas` the high watermark may pass them.
 
-    So they are forgotten before the leader can hear of it.
+    So they are removed before the leader can see the new setting.
     """
     for partition in topic.partitions:
         if partition.elr:
@@ -288,9 +288,9 @@ def _review_eligible(draft: Draft, topic: TopicImage, rules: TopicRules) -> None
 def alter_broker_configs(
     image: ClusterImage, name: str, configs: Mapping[str, str], policy_after: Policy
 ) -> Plan[list[UncleanElection]]:
-    """Replace all dynamic settings of a broker, or with the name "" those of all.
+    """Replace all dynamic settings of a broker, or of all brokers with the name "".
 
-    `policy_after` decides as it will be with these settings: they may be defaults of topics.
+    `policy_after` is the policy with these settings: they may be defaults of topics.
     """
     if not is_config_name(name):
         raise InvalidRequest(f"{name!r} is no broker id")

@@ -1,4 +1,4 @@
-"""What a broker that is alone answers where a cluster would move leaders and replicas. No I/O.
+"""What a standalone broker answers where a cluster would move leaders and replicas. No I/O.
 
 Every partition has one replica, which leads: nothing can be elected, and nothing moved.
 """
@@ -28,7 +28,7 @@ class StandaloneAdministration:
     async def elect_leaders(
         self, kind: ElectionKind, partitions: Sequence[TopicPartition] | None
     ) -> Outcomes:
-        """Whatever kind it is, the only replica leads."""
+        """For every kind of election: the only replica leads already."""
         del kind
         return {
             one: ElectionNotNeeded(one) if self._find(one) is not None else UnknownPartition(one)
@@ -41,17 +41,17 @@ class StandaloneAdministration:
         *,
         may_change_factor: bool = True,
     ) -> Outcomes:
-        """Replicas as they are are no change; others there cannot be."""
+        """The current replicas are no change; there are no other brokers to move to."""
         del may_change_factor
         return {one: self._refusal(one, replicas) for one, replicas in wanted.items()}
 
     def reassignments(self, partitions: Sequence[TopicPartition] | None) -> list[Reassignment]:
-        """None is ever under way."""
+        """There is never one under way."""
         del partitions
         return []
 
     async def unregister_broker(self, broker_id: BrokerId) -> None:
-        """It cannot be forgotten while it serves, and there is no other."""
+        """The only broker cannot be unregistered while it is running."""
         if broker_id not in self._image.brokers:
             raise BrokerIdNotRegistered(broker_id)
         raise InvalidRequest(f"broker {broker_id} is alive")

@@ -1,7 +1,7 @@
-"""Changes of metadata, one after the other: decide, make durable off the loop, then let it be so.
+"""Changes of metadata, one after the other: decide, make durable off the loop, then apply.
 
-A change that began goes on when its caller gives up waiting: what is on disk and what is in memory
-must not part.
+A change that has begun continues when its caller gives up waiting: disk and memory must not
+diverge.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ class NextImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[T]):
-    """What to write, and what is so once it is written. Without files nothing is to be done."""
+    """What to write, and the state once it is written. Without files there is nothing to do."""
 
     result: T
     files: FileChanges = NO_CHANGES
     following: NextImage | None = None
     after: Callable[[], None] | None = None
-    """State besides the image that changes too."""
+    """Changes state other than the image."""
 
 
 Decide = Callable[[], Decision[T] | StepGenerator[Decision[T]]]
@@ -43,7 +43,7 @@ Decide = Callable[[], Decision[T] | StepGenerator[Decision[T]]]
 
 
 class _Waiting(NamedTuple):
-    """A change, or other steps, that wait for their turn."""
+    """A change, or other steps, waiting in the queue."""
 
     work: Callable[[], Coroutine[Any, Any, Any]]
     future: asyncio.Future[Any]
@@ -58,7 +58,7 @@ class ChangeQueue:
         scheduler: CooperativeScheduler,
         make_current: Callable[[NextImage], StepGenerator[None]],
     ) -> None:
-        """`make_current` is taken when an image is durable, before the answer."""
+        """`make_current` is run when an image is durable, before the caller is answered."""
         self._store = store
         self._scheduler = scheduler
         self._apply_steps = make_current
@@ -66,14 +66,14 @@ class ChangeQueue:
         self._is_working = False
 
     async def run(self, decide: Decide[T], *, name: str) -> T:
-        """Let the change have its turn; its result, or what it raised.
+        """Queue the change and wait for it; returns its result, or raises what it raised.
 
         `decide` is called when all earlier changes are done.
         """
         return cast("T", await self._queued(partial(self._change, decide, name)))
 
     async def run_between(self, steps: Callable[[], StepGenerator[T]], *, name: str) -> T:
-        """Take steps while no change is going on."""
+        """Run steps while no change is under way."""
         return cast("T", await self._queued(lambda: self._scheduler.run(steps(), name=name)))
 
     async def _queued(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -92,7 +92,7 @@ class ChangeQueue:
                 continue  # given up before it began
             try:
                 result = await waiting.work()
-            except Exception as error:  # noqa: BLE001 - handed to whoever waits
+            except Exception as error:  # noqa: BLE001 - raised to the caller
                 _answer(waiting.future, error=error)
             else:
                 _answer(waiting.future, result=result)
@@ -106,7 +106,7 @@ class ChangeQueue:
         decision = cast("Decision[Any]", decided)
         if decision.files.is_empty:
             return decision.result
-        # Refused, not kept waiting, where the background has no room: nothing is changed yet.
+        # Refused, not queued, when the background pool is full: nothing is changed yet.
         write = partial(self._store.apply, decision.files)
         await run_in_background(self._scheduler.background, write, name=name)
         if decision.after is not None:
@@ -120,7 +120,7 @@ def _answer(
     future: asyncio.Future[Any], *, result: object = None, error: BaseException | None = None
 ) -> None:
     if future.done():
-        return  # nobody waits any more
+        return  # the caller no longer waits
     if error is not None:
         future.set_exception(error)
     else:

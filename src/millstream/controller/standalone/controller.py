@@ -1,7 +1,7 @@
-"""The controller of a broker that is alone: decisions as in a cluster, kept in files of its own.
+"""The controller of a standalone broker: decisions as in a cluster, stored in its own files.
 
-Changes go one after the other: each is decided on the image that the last one left, made durable
-off the loop, and only then becomes the image, is told to the subscribers, and is answered.
+Changes run one after the other: each is decided on the image that the last one left, made durable
+off the loop, and only then becomes the image, is passed to the subscribers, and is answered.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -27,12 +27,12 @@ from millstream.controller.image import (
     is_config_name,
 )
 from millstream.controller.known_directories import (
+    DirectoryFacts,
     DirectoryPlan,
-    Surroundings,
     missing_partitions,
     plan_directories,
 )
-from millstream.controller.standalone.adoption import Adopter, Adoption, Finding
+from millstream.controller.standalone.adoption import Adopter, Adoption, FoundPartition
 from millstream.controller.standalone.changes import ChangeQueue, Decision, NextImage
 from millstream.controller.store import (
     BROKER,
@@ -70,8 +70,8 @@ METADATA_DIRECTORY: Final = "metadata"
 """Inside the first log directory."""
 
 
-class LocalController:
-    """One broker's metadata. Made, `load`ed, `open`ed; all methods run on the loop's thread."""
+class StandaloneController:
+    """One broker's metadata. Call `load`, then `open`; all methods run on the loop's thread."""
 
     def __init__(
         self,
@@ -86,21 +86,21 @@ class LocalController:
         on_full: Callable[[str], None] | None = None,
     ) -> None:
         """With `scheduler` the steps of changes alternate with those of requests. `on_full` is
-        called, on any thread, with the directory that had no room for a change.
+        called, on any thread, with the directory that had no space for a change.
         """
         self._disk = disk
         self._randomness = randomness
         self._directories = list(directories)
         self.broker_id = broker_id
-        home = _metadata_home(disk, self._directories)
-        self._home_directory = home.removesuffix(f"/{METADATA_DIRECTORY}")
+        metadata = _find_metadata(disk, self._directories)
+        self._metadata_directory = metadata.removesuffix(f"/{METADATA_DIRECTORY}")
         """The log directory with the metadata."""
-        self._store = MetadataStore(disk, home, on_full=on_full)
+        self._store = MetadataStore(disk, metadata, on_full=on_full)
         self._check_configs = check_configs or _check_topic_configs
         self._found: dict[str, identity.MetaProperties] = {}
         self._known: set[KnownDirectory] = set()
         self.directory_plan = DirectoryPlan()
-        """Once loaded: the log directories that have to stay offline, and those not needed."""
+        """Once loaded: the log directories that must stay offline, and those that are forgotten."""
         self._starts = 0
         self._next_producer_id = 0
         self._deleted: dict[TopicId, TopicImage] = {}
@@ -115,17 +115,19 @@ class LocalController:
     # -- start and stop --------------------------------------------------------------------
 
     def load(self, *, cluster_id: str | None = None) -> None:
-        """Lock and read the metadata; `image` is there then. Nothing of it is changed.
+        """Lock and read the metadata; then `image` is available. Nothing is changed.
 
-        Raises WrongBrokerId, OfACluster, InconsistentClusterId, DuplicateDirectoryId,
+        Raises WrongBrokerId, DirectoryOfCluster, InconsistentClusterId, DuplicateDirectoryId,
         MetadataMissing, DamagedMetadata, LogDirectoryLocked or StorageFailed; nothing stays locked.
         `cluster_id` is for a directory without one.
         """
         self._found = identity.read_meta_properties(self._disk, self._directories)
         identity.check_broker_id(self._found, self.broker_id)
-        identity.check_alone(self._disk, self._found)
+        identity.check_standalone(self._disk, self._found)
         if not _has_metadata(self._disk, self._store.directory):
-            identity.check_metadata_home(identity.marked_directories(self._disk, self._found))
+            identity.check_metadata_present(
+                identity.read_metadata_locations(self._disk, self._found)
+            )
         known = identity.agreed_cluster_id(self._found, None)
         identity.check_directory_ids(self._found)
         self._store.open()
@@ -158,34 +160,43 @@ class LocalController:
 
     def _plan_directories(self) -> DirectoryPlan:
         for one in self._known:
-            said = self._found.get(one.path)
-            if said is not None and said.directory_id is None and one.path == self._home_directory:
-                # With the metadata in it, it is surely the directory that lost its file.
-                self._found[one.path] = said._replace(directory_id=one.directory_id)
-        around = Surroundings(
+            properties = self._found.get(one.path)
+            if (
+                properties is not None
+                and properties.directory_id is None
+                and one.path == self._metadata_directory
+            ):
+                # It has the metadata, so it is certainly the directory that lost its file.
+                self._found[one.path] = properties._replace(directory_id=one.directory_id)
+        facts = DirectoryFacts(
             self._directories,
             self._found,
             lambda: len(missing_partitions(self._disk, self._found, self.image)),
             lambda one: self._store.path_of(directory_file(one)),
         )
-        return plan_directories(sorted(self._known), around)
+        return plan_directories(sorted(self._known), facts)
 
     def open(self) -> None:
-        """Take the log directories as ours and count this start; then changes may come.
+        """Claim the log directories and count this start; then changes are accepted.
 
-        Before clients do: from here on every leader epoch is one higher than in the last run.
+        To be called before clients connect: from here on every leader epoch is one higher than in
+        the last run.
         """
         image = self.image
         state = BrokerState(self.broker_id, image.cluster_id, self._starts)
         plan = self.directory_plan
-        here = {path: said for path, said in self._found.items() if not plan.is_withheld(path)}
+        here = {
+            path: properties
+            for path, properties in self._found.items()
+            if not plan.is_withheld(path)
+        }
         self.directory_ids = identity.directory_ids_of(here, self._randomness)
         known = {KnownDirectory(one, path) for path, one in self.directory_ids.items()}
         files = {directory_file(one): documents.encode_directory(one) for one in known}
         is_new = {directory_file(one) for one in known - self._known}
-        # The ids go into our own metadata first: if a crash follows, the directories are completed
-        # from there and do not get a second cluster's; and no partition is ever made in a
-        # directory that would not be missed.
+        # The ids are written to our own metadata first: after a crash the directories are completed
+        # from there and do not get the ids of a second cluster; and no partition is ever created in
+        # a directory that would not be missed.
         changes = FileChanges(
             write={
                 BROKER: documents.encode_state(state),
@@ -207,65 +218,67 @@ class LocalController:
             cluster_id=self.image.cluster_id,
             directory_ids=self.directory_ids,
         )
-        home = self.directory_ids.get(self._home_directory)
-        if home is not None:
-            known = KnownDirectory(home, self._home_directory)
-            identity.mark_metadata_home(self._disk, here, known)
+        metadata = self.directory_ids.get(self._metadata_directory)
+        if metadata is not None:
+            known = KnownDirectory(metadata, self._metadata_directory)
+            identity.write_metadata_location(self._disk, here, known)
 
     def start(self, *, cluster_id: str | None = None) -> None:
-        """`load` and `open` in one, where nothing has to happen between."""
+        """`load` and `open` in one call, where nothing has to happen between them."""
         self.load(cluster_id=cluster_id)
         self.open()
 
     def leave_out(self, directories: Container[str]) -> None:
-        """Log directories that turned out to be unusable are not ours to mark; before `open`."""
+        """Exclude log directories that turned out to be unusable from being claimed; call before
+        `open`.
+        """
         self._found = {path: one for path, one in self._found.items() if path not in directories}
 
     def close(self) -> None:
-        """Give the lock back. Background work must have ended."""
+        """Release the lock. Background work must have ended."""
         self._store.close()
 
     # -- state -----------------------------------------------------------------------------
 
     @property
     def image(self) -> ClusterImage:
-        """What the cluster looks like now."""
+        """The current image of the cluster."""
         image = self._image
-        if image is None:  # asked for with every request
+        if image is None:  # no invariant(): this runs with every request
             raise InvariantViolated("the controller is used before it was loaded")
         return image
 
     @property
     def deciding_image(self) -> ClusterImage:
-        """What the next change is decided on; here the same."""
+        """The image that the next change is decided on; here the same."""
         return self.image
 
     @property
     def next_producer_id(self) -> int:
-        """The first that was never handed out."""
+        """The first id that was never handed out."""
         return self._next_producer_id
 
     @property
     def is_first_start(self) -> bool:
-        """Whether there was nothing of this broker before."""
+        """Whether this broker was never started before."""
         return self._starts == 1
 
     @property
     def deleted_topics(self) -> list[TopicImage]:
-        """Topics that are gone while some of their logs may still be in a directory."""
+        """Deleted topics of which some logs may still be in a directory."""
         return list(self._deleted.values())
 
     def subscribe(self, callback: Subscriber, *, prepare: Subscriber | None = None) -> None:
         """Call it on the loop after each durable change, before the change is answered.
 
-        `prepare` is called before the change shows in the image: what others will look for as soon
-        as they see it must be there. If one of them raises, the change stands and whoever asked
-        for it gets the error.
+        `prepare` is called before the change is visible in the image: what clients look for as soon
+        as they see the change must be there. If one of them raises, the change stands and its
+        caller gets the error.
         """
         self._subscribers.add(callback, prepare=prepare)
 
     def register(self, broker: BrokerImage) -> None:
-        """Tell where this broker can be reached, as soon as its ports are open."""
+        """Set this broker's endpoints, as soon as its ports are open."""
         image = self.image
         self._image = image.changed(brokers={**image.brokers, broker.broker_id: broker})
 
@@ -276,12 +289,12 @@ class LocalController:
         leader_epochs: Mapping[TopicPartition, LeaderEpoch] | None = None,
         is_complete: bool = False,
     ) -> Adoption:
-        """Take in the partitions of a data directory of Apache Kafka; durable on return.
+        """Adopt the partitions of a data directory of Apache Kafka; durable on return.
 
-        `found` has all partitions in the log directories, with the topic ids they say, and
-        `leader_epochs` the last ones in their logs. With `is_complete` every directory could be
-        read, so what was not found of deleted topics is gone for good. The caller removes the
-        logs that the outcome calls doomed. At start, before subscribers have come.
+        `found` has all partitions in the log directories, with their topic ids, and `leader_epochs`
+        the last ones in their logs. With `is_complete` every directory could be read, so deleted
+        topics of which nothing was found are gone for good. The caller removes the logs in
+        `to_delete` of the outcome. Call at start, before anything subscribes.
         """
         adopter = Adopter(
             self.image,
@@ -290,10 +303,10 @@ class LocalController:
             randomness=self._randomness,
         )
         epochs = leader_epochs or {}
-        by_topic: dict[str, list[Finding]] = {}
+        by_topic: dict[str, list[FoundPartition]] = {}
         for partition, topic_id in sorted(found.items(), key=lambda item: item[0]):
             epoch = epochs.get(partition, NO_LEADER_EPOCH)
-            finding = Finding(partition.partition, topic_id, epoch)
+            finding = FoundPartition(partition.partition, topic_id, epoch)
             by_topic.setdefault(partition.topic, []).append(finding)
         for name, findings in by_topic.items():
             adopter.take(name, findings)
@@ -326,9 +339,9 @@ class LocalController:
         validate_only: bool = False,
         defaults: TopicDefaults = TopicDefaults(),  # noqa: B008 - immutable
     ) -> list[TopicImage | OperatingError]:
-        """Each topic as it is now, or why it is not; raises what concerns the request as a whole.
+        """Each created topic, or why it was refused; raises for the request as a whole.
 
-        With `validate_only` nothing is changed and the topics are what they would have been.
+        With `validate_only` nothing is changed and the topics are as they would have been created.
         """
 
         def decide() -> StepGenerator[Decision[list[TopicImage | OperatingError]]]:
@@ -344,7 +357,7 @@ class LocalController:
         return await self._changes.run(decide, name="create topics")
 
     async def delete_topics(self, topics: Sequence[str | TopicId]) -> list[OperatingError | None]:
-        """Each by name, or by id where another of the same name must not be meant."""
+        """Each by name, or by id where a new topic of the same name must not be deleted."""
 
         def decide() -> StepGenerator[Decision[list[OperatingError | None]]]:
             deleted: dict[TopicId, TopicImage] = {}
@@ -372,7 +385,7 @@ class LocalController:
         return await self._changes.run(decide, name="delete topics")
 
     async def forget_deleted(self, topic_ids: Iterable[TopicId]) -> None:
-        """Their logs are gone from every directory, also from those that are offline."""
+        """Call when their logs are gone from every directory, also from those that are offline."""
 
         def decide() -> Decision[None]:
             known = {one: self._deleted[one] for one in topic_ids if one in self._deleted}
@@ -391,7 +404,7 @@ class LocalController:
     async def create_partitions(
         self, wanted: Sequence[MorePartitions], *, validate_only: bool = False
     ) -> list[OperatingError | None]:
-        """Add partitions to topics; raises what concerns the request as a whole."""
+        """Add partitions to topics; raises for the request as a whole."""
 
         def decide() -> StepGenerator[Decision[list[OperatingError | None]]]:
             planned = yield from plan_growth_steps(self.image, wanted, self._rules(TopicDefaults()))
@@ -409,7 +422,7 @@ class LocalController:
     async def alter_topic_configs(
         self, topic: str, configs: Mapping[str, str], *, validate_only: bool = False
     ) -> None:
-        """Replace all settings of a topic; raises UnknownTopic, or what is wrong with them."""
+        """Replace all settings of a topic; raises UnknownTopic, or why a setting is invalid."""
 
         def decide() -> Decision[None]:
             old = self.image.topics.get(topic)
@@ -428,7 +441,7 @@ class LocalController:
     async def alter_broker_configs(
         self, name: str, configs: Mapping[str, str], *, validate_only: bool = False
     ) -> None:
-        """Replace all dynamic settings of a broker, or with the name "" those of all."""
+        """Replace all dynamic settings of a broker, or of all brokers with the name ""."""
 
         def decide() -> Decision[None]:
             if not is_config_name(name):
@@ -448,7 +461,7 @@ class LocalController:
         await self._changes.run(decide, name=f"configure broker {name or '(all)'}")
 
     async def allocate_producer_id_block(self) -> range:
-        """Ids that nobody got before and nobody will get again, over restarts too (I-20)."""
+        """Ids that no producer got before or will get again, across restarts (I-20)."""
 
         def decide() -> Decision[range]:
             block = range(self._next_producer_id, self._next_producer_id + PRODUCER_ID_BLOCK)
@@ -463,7 +476,7 @@ class LocalController:
         return await self._changes.run(decide, name="allocate producer ids")
 
     async def run_between(self, steps: Callable[[], StepGenerator[T]], *, name: str) -> T:
-        """Take steps while no change is going on."""
+        """Run steps while no change is under way."""
         return await self._changes.run_between(steps, name=name)
 
     # -- inside ----------------------------------------------------------------------------
@@ -483,7 +496,7 @@ class LocalController:
         }
 
     def _apply_steps(self, following: NextImage) -> StepGenerator[None]:
-        """The change is durable: it is so from now on, whatever the subscribers make of it."""
+        """The change is durable: it stands from now on, even if subscribers fail."""
         failure = yield from self._subscribers.prepare_steps(following.change)
         image = following.image
         if image.brokers is not self.image.brokers:
@@ -494,27 +507,28 @@ class LocalController:
             raise failure or second  # type: ignore[misc]
 
 
-def _metadata_home(disk: Disk, directories: Sequence[str]) -> str:
-    """Where the metadata is, whatever the order of the directories; the first without any.
+def _find_metadata(disk: Disk, directories: Sequence[str]) -> str:
+    """The metadata directory, in whichever log directory it is; in the first where there is none.
 
-    Raises DamagedMetadata for two: each is one history, and to choose would lose the other.
+    Raises DamagedMetadata for two: each is a history of its own, and choosing one would lose the
+    other.
     """
-    places = [f"{one}/{METADATA_DIRECTORY}" for one in directories]
+    directories = [f"{one}/{METADATA_DIRECTORY}" for one in directories]
     found = []
-    for place in places:
-        with suppress(OSError):  # a directory that failed has its own say later
-            if disk.exists(f"{place}/{BROKER}"):
-                found.append(place)
+    for directory in directories:
+        with suppress(OSError):  # a failed directory is reported later
+            if disk.exists(f"{directory}/{BROKER}"):
+                found.append(directory)
     if len(found) > 1:
         raise DamagedMetadata({found[1]: f"there is metadata in {found[0]} too"})
-    return found[0] if found else places[0]
+    return found[0] if found else directories[0]
 
 
-def _has_metadata(disk: Disk, place: str) -> bool:
+def _has_metadata(disk: Disk, directory: str) -> bool:
     try:
-        return disk.exists(f"{place}/{BROKER}")
+        return disk.exists(f"{directory}/{BROKER}")
     except OSError:
-        return True  # whoever opens it tells why it cannot be used
+        return True  # opening it will raise why it cannot be used
 
 
 def _check_topic_configs(configs: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ _HEADER: Final = Struct(">4sII")
 
 
 class WalkedLog(NamedTuple):
-    """What a log file has."""
+    """The content of a log file."""
 
     txns: list[Txn]
     valid_bytes: int
@@ -28,7 +28,7 @@ class WalkedLog(NamedTuple):
 
 
 def encode_batch(txns: Sequence[Txn], salt: bytes) -> bytes:
-    """With the salt in its checksum no client can write data that passes for a batch."""
+    """The salt in the checksum keeps clients from writing data that looks like a batch."""
     payload = b"".join(map(encode_txn, txns))
     return _HEADER.pack(_MAGIC, len(payload), _checksum(payload, salt)) + payload
 

@@ -23,7 +23,7 @@ log = get_logger("millstream.coordination.keeper.commits")
 
 
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""A snapshot that these prevent is tried again; what is on disk is not in doubt."""
+"""A snapshot that these prevent is retried; what is on disk is not in doubt."""
 
 
 class _Waiting(NamedTuple):
@@ -32,7 +32,7 @@ class _Waiting(NamedTuple):
 
 
 class Commits:
-    """Between the machine and the journal. All on the loop, the journal's work elsewhere."""
+    """Between the machine and the journal. All on the loop, the journal's work in threads."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Commits:
         return not (self._is_writing or self._gathered or self._is_folding)
 
     async def wait_idle(self, *, timeout_s: float) -> bool:
-        """Whether it came to rest in time."""
+        """Whether it became idle in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while not self.is_idle:
@@ -117,7 +117,7 @@ class Commits:
             self._is_folding = False
             self._changed.set()
             if _is_harmless(outcome.error):
-                # The logs are all there still, so nothing is lost; the next roll tries again.
+                # All logs still exist, so nothing is lost; the next roll retries.
                 log.error("snapshot failed", error=outcome.error)
             elif outcome.error is not None:
                 self._fail(outcome.error)
@@ -126,7 +126,7 @@ class Commits:
         self._background.submit(lambda: self._journal.fold(before), folded, name="keeper snapshot")
 
     def _fail(self, error: BaseException) -> None:
-        """After a failed write nobody knows what the disk has: nothing may leave any more."""
+        """After a failed write it is unknown what the disk has: nothing more may be sent."""
         self._has_failed = True
         self._waiting.clear()
         self._gathered.clear()
@@ -134,6 +134,8 @@ class Commits:
 
 
 def _is_harmless(error: BaseException | None) -> bool:
-    """Damage counts, too: the truth is in memory, and a restart would only find out later."""
+    """Whether a failed snapshot can be retried; also after damage: memory has the true state, and a
+    restart would only find the damage later.
+    """
     is_short = isinstance(error, OSError) and error.errno in _NO_ROOM
     return is_short or isinstance(error, KeeperDataDamaged)

@@ -20,7 +20,7 @@ class Owner(Protocol):
     """The server, as its connections see it."""
 
     chunk: memoryview
-    """Where bytes arrive, of whichever connection: they are taken out before the next ones."""
+    """The receive buffer that all connections share: it is emptied before the next read."""
 
     def opened(self, connection: "KeeperConnection") -> None: ...
 
@@ -39,7 +39,7 @@ class KeeperConnection(asyncio.BufferedProtocol):
         self.connection_id = connection_id
         self.opened_ms = 0
         self.is_ending = False
-        """Nothing it says counts any more."""
+        """Nothing more is read from it."""
         self.received_count = 0
         self.sent_count = 0
         self.outstanding = 0
@@ -99,14 +99,14 @@ class KeeperConnection(asyncio.BufferedProtocol):
         self._transport.write(frame)
 
     def answered(self) -> None:
-        """One request less that waits; there may be room for more."""
+        """A request was answered; more may be read."""
         self.outstanding -= 1
         if self.outstanding == OUTSTANDING_PER_CONNECTION_MAX // 2:
             self._adjust_reading()
             self._parse()
 
     def close(self) -> None:
-        """Behind what was sent."""
+        """Close after what was sent."""
         self.is_ending = True
         if self._transport is not None:
             self._transport.close()
@@ -132,7 +132,7 @@ class KeeperConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _parse(self) -> None:
-        """Hand over all whole frames; an answer may call it again from inside."""
+        """Hand over all complete frames; an answer may call it again from inside."""
         if self._is_parsing:
             return
         self._is_parsing = True
@@ -152,7 +152,7 @@ class KeeperConnection(asyncio.BufferedProtocol):
             self._adjust_reading()
 
     def _frame_end(self, start: int) -> int | None:
-        """Where the frame ends that begins here; None when it is not all there."""
+        """Where the frame that begins here ends; None when it is incomplete."""
         if len(self._input) - start < _LENGTH.size:
             return None
         if self.received_count == 0:

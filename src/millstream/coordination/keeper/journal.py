@@ -1,4 +1,4 @@
-"""The server's files in one directory, changed so that a crash loses nothing that was promised.
+"""The server's files in one directory; a crash loses nothing that was acknowledged.
 
     identity                    the secret behind session passwords and checksums; made once
     snapshot.00000000000004d2   the whole state after that zxid
@@ -43,12 +43,12 @@ class KeeperDataLocked(OperatingError):
 
 
 class Recovered(NamedTuple):
-    """What the files said."""
+    """The state recovered from the files."""
 
     state: State
     secret: bytes
     truncated_bytes: int
-    """A torn end that was cut off: never acknowledged."""
+    """The size of a torn end that was truncated: it was never acknowledged."""
 
 
 class Journal:
@@ -125,7 +125,7 @@ class Journal:
     def append(self, txns: Sequence[Txn]) -> Zxid | None:
         """Durable on return. Gives the zxid before which all logs may be folded, if any.
 
-        After an OSError nothing may be appended any more: nobody knows what the disk has.
+        After an OSError nothing may be appended any more: it is unknown what the disk has.
         """
         closed_before = None
         if self._log_bytes >= self._roll_bytes:
@@ -158,7 +158,7 @@ class Journal:
         try:
             write_atomically(self._disk, path, encode_snapshot(state))
         except OSError:
-            with suppress(OSError):  # half a snapshot must not take the room of the log
+            with suppress(OSError):  # a partial snapshot must not take the log's space
                 self._disk.remove(path + _TEMPORARY)
             raise
         for name in self._names():
@@ -185,7 +185,7 @@ class Journal:
         return state
 
     def _logs_after(self, zxid: Zxid) -> list[str]:
-        """Those with something later than the snapshot; older ones a crash left behind."""
+        """Logs with something later than the snapshot; older ones were left by a crash."""
         names = self._numbered(_LOG)
         needed = [
             name
@@ -197,7 +197,7 @@ class Journal:
         return needed
 
     def _replay(self, state: State, name: str, *, is_last: bool) -> int:
-        """Apply what is new in a log; gives where its whole batches end."""
+        """Apply what is new in a log; returns where its complete batches end."""
         path = self._path(name)
         data = read_whole(self._disk, path)
         try:
@@ -235,7 +235,7 @@ def _zxid(name: str) -> Zxid:
     try:
         return Zxid(int(name.rpartition(".")[2], 16))
     except ValueError as error:
-        raise KeeperDataDamaged(f"a file of a strange name: {name}") from error
+        raise KeeperDataDamaged(f"unexpected file name: {name}") from error
 
 
 def _decode_identity(path: str, data: bytes) -> bytes:

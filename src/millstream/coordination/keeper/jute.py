@@ -67,7 +67,7 @@ class JuteReader:
             raise MalformedRequest(f"not UTF-8: {error}") from error
 
     def vector(self, read_item: Callable[[], T], *, item_bytes_min: int) -> list[T]:
-        """Null counts as empty, as in ZooKeeper."""
+        """Null is read as empty, as in ZooKeeper."""
         count = self.integer()
         if count == -1:
             return []

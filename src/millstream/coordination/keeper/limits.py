@@ -11,7 +11,7 @@ CONNECTIONS_MAX: Final = 2_000
 """A cluster on one machine needs a few dozen; each costs a descriptor and some buffers."""
 
 SESSIONS_MAX: Final = 20_000
-"""Sessions live on without their connection: clients that come and go must not fill the memory."""
+"""Sessions outlive their connections: clients that connect and leave must not fill the memory."""
 
 DATA_BYTES_MAX: Final = 512 * MIB
 """All nodes together, with NODE_BYTES for each: the tree is in memory, twice while a snapshot is
@@ -27,7 +27,7 @@ OUTSTANDING_PER_CONNECTION_MAX: Final = 1_000
 """Requests that wait for the disk, as ZooKeeper's `globalOutstandingLimit`; more are not read."""
 
 OUTPUT_BYTES_MAX: Final = 32 * MIB
-"""Answers and events that a client does not take; one that lets more pile up is dropped."""
+"""Answers and events that a client does not read; a client with more is disconnected."""
 
 LOG_ROLL_BYTES: Final = 16 * MIB
 """When a log is closed and folded into a new snapshot: a start then reads a second's worth."""
@@ -36,7 +36,7 @@ READ_BUFFER_BYTES: Final = 256 * KIB
 """One for all connections; more at once would keep the others waiting."""
 
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
-"""A connection that has not asked for a session by then is closed."""
+"""A connection that has not requested a session by then is closed."""
 
 STOP_TIMEOUT_S: Final = 5.0
 """What is under way to the disk may take this long when the server stops."""

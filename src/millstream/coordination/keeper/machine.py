@@ -1,8 +1,8 @@
-"""The server without clock, disk or network: what comes in, and what is to be done about it.
+"""The server without clock, disk or network: requests in, effects out.
 
 A change is made in memory at once. What leaves the server because of it, or after it, must wait
 until the log has it on disk; the shell knows by the order of effects: a `Send` or `Drop` may leave
-when every `Log` before it is durable. So nobody ever sees a change that a crash could take back.
+when every `Log` before it is durable. So no client ever sees a change that a crash could undo.
 """
 
 import hmac
@@ -18,11 +18,11 @@ from millstream.coordination.keeper.requests import (
     CheckRequest,
     ConnectRequest,
     CreateRequest,
+    EmptyRequest,
     Header,
     MultiReadRequest,
     MultiRequest,
     PathRequest,
-    PlainRequest,
     ReadRequest,
     SetAclRequest,
     SetDataRequest,
@@ -46,7 +46,7 @@ _SESSION_ID_BASE: Final = 1 << 56
 _ACCEPTED_AUTH: Final = ("digest", "ip")
 
 
-class Moment(NamedTuple):
+class Timestamps(NamedTuple):
     """Both clocks: one for deadlines, one for the times that nodes carry."""
 
     monotonic_ms: int
@@ -82,7 +82,9 @@ Effect = Log | Send | Drop
 class Machine:
     """All decisions of the server."""
 
-    def __init__(self, state: State, rules: SessionRules, *, secret: bytes, now: Moment) -> None:
+    def __init__(
+        self, state: State, rules: SessionRules, *, secret: bytes, now: Timestamps
+    ) -> None:
         self.state = state
         self.watches = WatchTable()
         self.sessions = LiveSessions(rules)
@@ -93,8 +95,8 @@ class Machine:
 
     # -- connections and sessions -----------------------------------------------------------
 
-    def handle(self, connection: ConnectionId, frame: bytes, now: Moment) -> list[Effect]:
-        """One frame of a connection, the first of which asks for a session."""
+    def handle(self, connection: ConnectionId, frame: bytes, now: Timestamps) -> list[Effect]:
+        """Handle one frame of a connection; its first requests a session."""
         session_id = self.sessions.of(connection)
         try:
             if session_id is None:
@@ -105,11 +107,11 @@ class Machine:
             return [Drop(connection, str(error))]
 
     def disconnected(self, connection: ConnectionId) -> None:
-        """The session waits for its client to come back."""
+        """The session waits for its client to reconnect."""
         self.watches.forget(connection)
         self.sessions.detach(connection)
 
-    def expire(self, now: Moment) -> list[Effect]:
+    def expire(self, now: Timestamps) -> list[Effect]:
         """Close the sessions whose time is up."""
         effects: list[Effect] = []
         for session_id in self.sessions.expired(now.monotonic_ms):
@@ -119,7 +121,7 @@ class Machine:
         return effects
 
     def _connect(
-        self, connection: ConnectionId, request: ConnectRequest, now: Moment
+        self, connection: ConnectionId, request: ConnectRequest, now: Timestamps
     ) -> list[Effect]:
         if request.last_zxid_seen > self.state.last_zxid:
             return [Drop(connection, "the client has seen changes that this server has not")]
@@ -153,7 +155,7 @@ class Machine:
             return False
         return hmac.compare_digest(password_of(self._secret, session_id), password)
 
-    def _open_session(self, timeout_ms: int, now: Moment, effects: list[Effect]) -> SessionId:
+    def _open_session(self, timeout_ms: int, now: Timestamps, effects: list[Effect]) -> SessionId:
         session_id = SessionId(_SESSION_ID_BASE + self.state.last_zxid + 1)
         draft = Draft(self.state, time_ms=now.wall_ms, session_id=session_id)
         draft.add(OpenSession(timeout_ms))
@@ -162,7 +164,7 @@ class Machine:
         return session_id
 
     def _close_session(
-        self, session_id: SessionId, now: Moment, effects: list[Effect]
+        self, session_id: SessionId, now: Timestamps, effects: list[Effect]
     ) -> ConnectionId | None:
         connection = self.sessions.remove(session_id)
         if connection is not None:
@@ -174,21 +176,21 @@ class Machine:
         return connection
 
     def _commit(self, draft: Draft, effects: list[Effect]) -> None:
-        """The log first, then those who watch."""
+        """The log first, then the watch events."""
         txn = draft.commit()
         if txn is not None:
             effects.append(Log(txn))
 
-        def tell(connection: ConnectionId, kind: Event, path: str) -> None:
+        def notify(connection: ConnectionId, kind: Event, path: str) -> None:
             effects.append(Send(connection, replies.event(kind, path, draft.zxid)))
 
         for trigger in draft.triggers:
-            self.watches.fire(trigger, tell)
+            self.watches.fire(trigger, notify)
 
     # -- requests ---------------------------------------------------------------------------
 
     def _request(
-        self, connection: ConnectionId, session_id: SessionId, frame: bytes, now: Moment
+        self, connection: ConnectionId, session_id: SessionId, frame: bytes, now: Timestamps
     ) -> list[Effect]:
         reader = JuteReader(frame)
         header = read_header(reader)
@@ -219,7 +221,7 @@ class Machine:
         session_id: SessionId,
         op: Op,
         reader: JuteReader,
-        now: Moment,
+        now: Timestamps,
         effects: list[Effect],
     ) -> bytes:
         """The answer's body; raises KeeperError."""
@@ -230,17 +232,19 @@ class Machine:
             case MultiReadRequest(operations):
                 return reads.read_all(self.state, self.watches, connection, operations)
             case PathRequest():
-                return reads.look(self.state, session_id, request)
+                return reads.read_path(self.state, session_id, request)
             case WatchRequest():
                 return reads.change_watches(self.watches, connection, request)
             case SetWatchesRequest():
-                for kind, path in reads.watch_again(self.state, self.watches, connection, request):
+                for kind, path in reads.restore_watches(
+                    self.state, self.watches, connection, request
+                ):
                     frame = replies.event(kind, path, self.state.last_zxid)
                     effects.append(Send(connection, frame))
                 return b""
             case MultiRequest(operations):
                 return self._multi(session_id, operations, now, effects)
-            case PlainRequest():
+            case EmptyRequest():
                 return replies.who_am_i() if op == Op.WHO_AM_I else b""
             case _:
                 draft = Draft(self.state, time_ms=now.wall_ms, session_id=session_id)
@@ -249,7 +253,9 @@ class Machine:
                 return body
 
     def _apply(self, draft: Draft, request: WriteRequest) -> tuple[Op, bytes]:
-        """Make one change; what to answer. Raises KeeperError without having changed anything."""
+        """Make one change and return the answer. Raises KeeperError without having changed
+        anything.
+        """
         change = change_of(self.state, request)
         if change is not None:
             draft.add(change)
@@ -274,7 +280,7 @@ class Machine:
         self,
         session_id: SessionId,
         operations: tuple[WriteRequest, ...],
-        now: Moment,
+        now: Timestamps,
         effects: list[Effect],
     ) -> bytes:
         draft = Draft(self.state, time_ms=now.wall_ms, session_id=session_id)
@@ -291,7 +297,7 @@ class Machine:
         return replies.multi(results)
 
     def _closed_by_client(
-        self, connection: ConnectionId, session_id: SessionId, header: Header, now: Moment
+        self, connection: ConnectionId, session_id: SessionId, header: Header, now: Timestamps
     ) -> list[Effect]:
         effects: list[Effect] = []
         self._close_session(session_id, now, effects)
@@ -301,7 +307,7 @@ class Machine:
     def _authenticate(
         self, connection: ConnectionId, header: Header, reader: JuteReader
     ) -> list[Effect]:
-        """Nodes are for everybody here, so who somebody is makes no difference."""
+        """All nodes are open to all clients, so a client's identity makes no difference."""
         if header.op == Op.AUTH:
             reader.integer()
             if reader.text() in _ACCEPTED_AUTH:

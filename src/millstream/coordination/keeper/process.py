@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.model.errors import OperatingError
 from millstream.observe import logs
 from millstream.runtime import descriptors, fatal
@@ -24,9 +24,9 @@ _WORKERS: Final = 2
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
-def system_seams() -> KeeperSeams:
-    """Of this machine and the running loop."""
-    return KeeperSeams(
+def system_dependencies() -> KeeperDependencies:
+    """The real dependencies, with the running loop."""
+    return KeeperDependencies(
         network=LoopNetwork(),
         disk=OsDisk(),
         background=ThreadBackground(asyncio.get_running_loop(), workers=_WORKERS),
@@ -45,8 +45,8 @@ def run(settings: KeeperSettings, *, log_level: str = "INFO") -> int:
 
 
 async def _serve(settings: KeeperSettings) -> int:
-    seams = system_seams()
-    server = KeeperServer(seams, settings)
+    dependencies = system_dependencies()
+    server = KeeperServer(dependencies, settings)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, server.ended.set)
     try:
@@ -55,14 +55,14 @@ async def _serve(settings: KeeperSettings) -> int:
         logs.flush()
         sys.stderr.write(f"millstream: the keeper cannot start: {error}\n")
         return EXIT_FAILED
-    # What a start read stays for long: the collector need not look at it again and again.
+    # What a start has read stays for long: the collector need not scan it again and again.
     gc.freeze()
-    with suppress(OSError):  # nobody needs to listen
+    with suppress(OSError):  # stdout may be closed
         sys.stdout.write(f"ready: {settings.host}:{server.port}\n")
         sys.stdout.flush()
     await server.ended.wait()
     await server.stop()
-    await seams.background.close(timeout_s=_CLOSE_TIMEOUT_S)
+    await dependencies.background.close(timeout_s=_CLOSE_TIMEOUT_S)
     logs.flush()
     if server.failure is not None:
         sys.stderr.write(f"millstream: the keeper's disk failed: {server.failure}\n")

@@ -12,7 +12,7 @@ PASSWORD_BYTES: Final = 16
 
 
 class Op(IntEnum):
-    """What a request asks for."""
+    """The operation of a request."""
 
     CREATE = 1
     DELETE = 2
@@ -64,7 +64,7 @@ class Code(IntEnum):
 
 
 class Event(IntEnum):
-    """What a watch tells."""
+    """The event that a watch reports."""
 
     CREATED = 1
     DELETED = 2

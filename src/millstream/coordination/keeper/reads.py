@@ -64,7 +64,7 @@ def read_all(
     connection: ConnectionId,
     operations: Iterable[ReadRequest],
 ) -> bytes:
-    """MULTI_READ: each stands for itself."""
+    """MULTI_READ: each operation succeeds or fails by itself."""
     results: list[replies.MultiResult] = []
     for operation in operations:
         try:
@@ -74,7 +74,7 @@ def read_all(
     return replies.multi(results)
 
 
-def look(state: State, session_id: SessionId, request: PathRequest) -> bytes:
+def read_path(state: State, session_id: SessionId, request: PathRequest) -> bytes:
     """GET_ACL, SYNC, GET_EPHEMERALS and GET_ALL_CHILDREN_NUMBER."""
     op, path = request
     if op == Op.SYNC:
@@ -106,7 +106,7 @@ def change_watches(watches: WatchTable, connection: ConnectionId, request: Watch
     if mode not in tuple(WatcherType):
         raise KeeperError(Code.BAD_ARGUMENTS)
     found = False
-    for table, modes in _meant(watches, mode):
+    for table, modes in _tables_for(watches, mode):
         if op == Op.CHECK_WATCHES:
             found |= table.has(connection, path, modes)
         else:
@@ -116,7 +116,7 @@ def change_watches(watches: WatchTable, connection: ConnectionId, request: Watch
     return b""
 
 
-def _meant(watches: WatchTable, kind: int) -> list[tuple[Table, Mode]]:
+def _tables_for(watches: WatchTable, kind: int) -> list[tuple[Table, Mode]]:
     match kind:
         case WatcherType.CHILDREN:
             return [(watches.children, Mode.ONCE)]
@@ -130,10 +130,10 @@ def _meant(watches: WatchTable, kind: int) -> list[tuple[Table, Mode]]:
             return [(watches.data, _ALL_MODES), (watches.children, _ALL_MODES)]
 
 
-def watch_again(
+def restore_watches(
     state: State, watches: WatchTable, connection: ConnectionId, request: SetWatchesRequest
 ) -> Iterator[tuple[Event, str]]:
-    """Watches of a client that came back: told at once where something happened meanwhile."""
+    """Restore the watches of a reconnected client; yields events for what happened meanwhile."""
     for path in request.data:
         node = state.nodes.get(path)
         if node is None:

@@ -89,5 +89,5 @@ def multi(results: Sequence[MultiResult]) -> bytes:
 
 
 def who_am_i() -> bytes:
-    """Nobody in particular."""
+    """An anonymous client."""
     return pack_integer(0)

@@ -27,7 +27,7 @@ class ConnectRequest(NamedTuple):
     session_id: SessionId
     password: bytes
     knows_read_only: bool
-    """Whether the client has the last field, which the oldest have not; the answer has it too."""
+    """Whether the client sends the last field, which the oldest do not; the answer has it too."""
 
 
 class Header(NamedTuple):
@@ -123,8 +123,8 @@ class MultiReadRequest(NamedTuple):
     operations: tuple[ReadRequest, ...]
 
 
-class PlainRequest(NamedTuple):
-    """What has no body, or one that is not looked at: PING, CLOSE_SESSION, AUTH and so on."""
+class EmptyRequest(NamedTuple):
+    """Requests without a body, or with one that is ignored: PING, CLOSE_SESSION, AUTH and so on."""
 
     op: Op
 
@@ -138,7 +138,7 @@ Request = (
     | SetWatchesRequest
     | MultiRequest
     | MultiReadRequest
-    | PlainRequest
+    | EmptyRequest
 )
 
 _READS: Final = (Op.EXISTS, Op.GET_DATA, Op.GET_CHILDREN, Op.GET_CHILDREN2)
@@ -182,7 +182,7 @@ def read_request(op: Op, reader: JuteReader) -> Request:
         case Op.CREATE | Op.CREATE2 | Op.DELETE | Op.SET_DATA | Op.CHECK | Op.SET_ACL:
             return _read_write(op, reader)
         case _:
-            return PlainRequest(op)
+            return EmptyRequest(op)
 
 
 def _read_write(op: Op, reader: JuteReader) -> WriteRequest:
@@ -203,7 +203,7 @@ def _read_write(op: Op, reader: JuteReader) -> WriteRequest:
 
 
 def _path(reader: JuteReader) -> str:
-    # kazoo sends an empty string as null; neither is a path, and who uses it says so.
+    # kazoo sends an empty string as null; neither is a path, and its use is refused.
     return reader.text() or ""
 
 

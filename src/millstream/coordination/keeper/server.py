@@ -16,7 +16,7 @@ from millstream.coordination.keeper.limits import (
     READ_BUFFER_BYTES,
     STOP_TIMEOUT_S,
 )
-from millstream.coordination.keeper.machine import Drop, Effect, Log, Machine, Moment, Send
+from millstream.coordination.keeper.machine import Drop, Effect, Log, Machine, Send, Timestamps
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.coordination.keeper.watches import ConnectionId
 from millstream.model.invariant import invariant
@@ -42,8 +42,8 @@ class KeeperSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeeperSeams:
-    """Everything outside."""
+class KeeperDependencies:
+    """Everything outside of the server."""
 
     network: Network
     disk: Disk
@@ -54,7 +54,7 @@ class KeeperSeams:
 
 @dataclass(slots=True)
 class _Counts:
-    """Since the start; of connections that are gone, too."""
+    """Counters since the start, including closed connections."""
 
     received: int = 0
     sent: int = 0
@@ -74,10 +74,12 @@ class _Counts:
 class KeeperServer:
     """One server; `start` once, then `stop` once."""
 
-    def __init__(self, seams: KeeperSeams, settings: KeeperSettings) -> None:
-        self._seams = seams
+    def __init__(self, dependencies: KeeperDependencies, settings: KeeperSettings) -> None:
+        self._dependencies = dependencies
         self._settings = settings
-        self._journal = Journal(seams.disk, settings.directory, roll_bytes=settings.log_roll_bytes)
+        self._journal = Journal(
+            dependencies.disk, settings.directory, roll_bytes=settings.log_roll_bytes
+        )
         self._machine: Machine
         self._commits: Commits
         self._connections: dict[ConnectionId, KeeperConnection] = {}
@@ -104,8 +106,8 @@ class KeeperServer:
     async def start(self) -> None:
         """Read the files, then listen; raises KeeperDataDamaged, KeeperDataLocked, OSError."""
         recovered = await run_in_background(
-            self._seams.background,
-            lambda: self._journal.open(self._seams.randomness),
+            self._dependencies.background,
+            lambda: self._journal.open(self._dependencies.randomness),
             name="keeper start",
         )
         if recovered.truncated_bytes:
@@ -114,10 +116,10 @@ class KeeperServer:
         now = self._now()
         self._machine = Machine(state, rules, secret=recovered.secret, now=now)
         self._commits = Commits(
-            self._journal, self._seams.background, state.last_zxid, self._failed
+            self._journal, self._dependencies.background, state.last_zxid, self._failed
         )
         try:
-            self._listener = await self._seams.network.listen(
+            self._listener = await self._dependencies.network.listen(
                 self._make_connection, host=self._settings.host, port=self._settings.port
             )
         except BaseException:
@@ -128,13 +130,13 @@ class KeeperServer:
         log.info("listening", port=self.port, nodes=len(state.nodes), zxid=state.last_zxid)
 
     async def stop(self) -> None:
-        """Sessions stay: their clients may come back to the next server in time."""
+        """Sessions stay: their clients may reconnect to the next server in time."""
         if self._listener is not None:
             self._listener.close()
         if self._tick is not None:
             self._tick.cancel()
         for connection in self._connections.values():
-            connection.is_ending = True  # what is under way is answered, nothing more is taken
+            connection.is_ending = True  # requests under way are answered, new ones are not read
         is_idle = await self._commits.wait_idle(timeout_s=STOP_TIMEOUT_S)
         await self._close_connections()
         if is_idle:  # a thread that hangs in the disk still has the file
@@ -144,7 +146,7 @@ class KeeperServer:
         self.ended.set()
 
     async def _close_connections(self) -> None:
-        """Each behind its last answer, unless its client does not take that."""
+        """Close each after its last answer is sent, unless its client does not read it."""
         self._all_closed.clear()
         for connection in list(self._connections.values()):
             connection.close()
@@ -225,7 +227,7 @@ class KeeperServer:
         late_ms = now.monotonic_ms - self._ticked_ms - tick_ms
         self._ticked_ms = now.monotonic_ms
         if late_ms >= tick_ms:
-            # This process was held up, not its clients: what they said waits in the sockets.
+            # This process was stalled, not its clients: their pings are waiting in the sockets.
             self._machine.sessions.postpone(late_ms)
         self._carry_out(self._machine.expire(now))
         self._commits.start()
@@ -235,14 +237,14 @@ class KeeperServer:
                 connection.abort()
         self._schedule_tick()
 
-    def _now(self) -> Moment:
-        clock = self._seams.clock
-        return Moment(int(clock.monotonic_s() * 1000), clock.wall_ms())
+    def _now(self) -> Timestamps:
+        clock = self._dependencies.clock
+        return Timestamps(int(clock.monotonic_s() * 1000), clock.wall_ms())
 
-    # -- trouble and figures ----------------------------------------------------------------
+    # -- failures and figures ---------------------------------------------------------------
 
     def _failed(self, error: BaseException) -> None:
-        """The disk failed. Memory is ahead of it, so only a restart knows what is true."""
+        """The disk failed. Memory is ahead of it, so only a restart can find the durable state."""
         log.error("disk failed", error=error)
         self.failure = error
         if self._listener is not None:

@@ -14,7 +14,7 @@ from millstream.model.ids import SessionId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRules:
-    """How long sessions may live without a word; `None` is by the tick, as in ZooKeeper."""
+    """How long sessions may live without a ping; `None`: derived from the tick, as in ZooKeeper."""
 
     tick_ms: int = 500
     timeout_min_ms: int | None = None
@@ -27,7 +27,7 @@ class SessionRules:
 
 
 def password_of(secret: bytes, session_id: SessionId) -> bytes:
-    """Whoever has it may take the session over; known without being kept for each session."""
+    """A client that has it may take over the session; computed, not stored per session."""
     text = session_id.to_bytes(8, "big", signed=True)
     return hmac.digest(secret, text, "sha256")[:PASSWORD_BYTES]
 
@@ -57,7 +57,7 @@ class LiveSessions:
     def attach(
         self, session_id: SessionId, connection: ConnectionId, *, timeout_ms: int, now_ms: int
     ) -> ConnectionId | None:
-        """The session is on this connection from now on; gives the one it was on before."""
+        """Attach the session to this connection; returns the connection it was on before."""
         live = self._live[session_id]
         before, live.connection = live.connection, connection
         live.timeout_ms = timeout_ms
@@ -74,7 +74,7 @@ class LiveSessions:
             self._live[session_id].connection = None
 
     def remove(self, session_id: SessionId) -> ConnectionId | None:
-        """The session is gone; gives its connection."""
+        """Remove the session; returns its connection."""
         live = self._live.pop(session_id)
         if live.connection is not None:
             del self._by_connection[live.connection]
@@ -93,7 +93,7 @@ class LiveSessions:
         return sorted(late, key=lambda one: (self._live[one].deadline_ms, one))
 
     def postpone(self, by_ms: int) -> None:
-        """The server itself was asleep: nobody could have been heard."""
+        """The server itself was stalled: no client's ping could be received."""
         for live in self._live.values():
             live.deadline_ms += by_ms
 

@@ -1,4 +1,4 @@
-"""The whole state as bytes, and back; a checksum tells a damaged one."""
+"""The whole state as bytes, and back; a checksum detects damage."""
 
 from struct import Struct
 from typing import Final

@@ -1,4 +1,4 @@
-"""Everything a restart must find again: the tree of nodes and which sessions there are.
+"""Everything a restart must recover: the tree of nodes and the sessions.
 
 Changes are made through a `Draft`, which can be undone as long as it was not committed: a multi
 checks each of its operations against what the ones before it did.
@@ -28,7 +28,7 @@ from millstream.model.invariant import invariant
 
 OPEN_ACL: Final = (Acl(OPEN_PERMISSIONS, "world", "anyone"),)
 SPECIAL_PATHS: Final = (ROOT, "/zookeeper", "/zookeeper/config", "/zookeeper/quota")
-"""There from the start and for ever, as in ZooKeeper."""
+"""They always exist, as in ZooKeeper."""
 
 NO_ZXID: Final = Zxid(0)
 _INT_SPAN: Final = 1 << 32
@@ -234,14 +234,14 @@ class Draft:
         self._undo.append(undo)
 
     def _close_session(self) -> None:
-        """Alone in its transaction and never undone."""
+        """The only change of its transaction, and never undone."""
         for path in sorted(self._state.ephemerals.get(self._session_id, ())):
             self._delete(path)
         self._state.sessions.pop(self._session_id, None)
 
 
 def size_of(path: str, data: bytes | None) -> int:
-    """What a node counts for."""
+    """The size of a node as counted towards the limit."""
     return NODE_BYTES + len(path) + len(data or b"")
 
 

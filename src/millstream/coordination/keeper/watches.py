@@ -1,8 +1,8 @@
-"""Who watches what. A connection's watches end with it.
+"""The watches of all connections. A connection's watches end with it.
 
-Data watches and child watches are two tables, as in ZooKeeper. A plain watch is spent when it was
-told; a persistent one stays; a recursive one (kept with the data watches) is also told of
-everything below its path, but not of changes of child lists.
+Data watches and child watches are two tables, as in ZooKeeper. A one-time watch is removed when it
+fires; a persistent one stays; a recursive one (kept with the data watches) also fires for
+everything below its path, but not for changes of child lists.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from millstream.coordination.keeper.state import Trigger
 from millstream.coordination.paths import ROOT, parent_of
 
 ConnectionId = NewType("ConnectionId", int)
-Told = Callable[[ConnectionId, Event, str], None]
+Notify = Callable[[ConnectionId, Event, str], None]
 
 
 class Mode(IntFlag):
@@ -67,8 +67,8 @@ class Table:
         for path in list(self.by_connection.get(connection, ())):
             self.remove(connection, path, Mode.ONCE | Mode.PERSISTENT | Mode.RECURSIVE)
 
-    def spend(self, path: str) -> list[ConnectionId]:
-        """Who is to be told of a change of this path."""
+    def take_watchers(self, path: str) -> list[ConnectionId]:
+        """The connections to notify of a change of this path; one-time watches are removed."""
         found = list(self.by_path.get(path, ()))
         for connection in found:
             self.remove(connection, path, Mode.ONCE)
@@ -103,19 +103,19 @@ class WatchTable:
         tables = (self.data, self.children)
         return sum(len(table.by_connection.get(connection, ())) for table in tables)
 
-    def fire(self, trigger: Trigger, tell: Told) -> None:
-        """Tell everyone who waits for this."""
+    def fire(self, trigger: Trigger, notify: Notify) -> None:
+        """Notify every connection that watches this."""
         kind, path = trigger
         if kind == Event.CHILDREN:
-            for connection in self.children.spend(path):
-                tell(connection, kind, path)
+            for connection in self.children.take_watchers(path):
+                notify(connection, kind, path)
             return
-        told = self.data.spend(path)
+        watchers = self.data.take_watchers(path)
         if kind == Event.DELETED:
             # One event for a node's end, however it was watched.
-            told = list(dict.fromkeys(told + self.children.spend(path)))
-        for connection in told:
-            tell(connection, kind, path)
+            watchers = list(dict.fromkeys(watchers + self.children.take_watchers(path)))
+        for connection in watchers:
+            notify(connection, kind, path)
 
 
 def _paths_above(path: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""ZooKeeper's four-letter words: what an operator's tools ask a server without a session."""
+"""ZooKeeper's four-letter words: commands of operators' tools, without a session."""
 
 from typing import Final, NamedTuple
 
@@ -10,7 +10,7 @@ WORDS: Final = frozenset(
     (b"ruok", b"stat", b"srvr", b"mntr", b"isro", b"envi", b"conf", b"wchs", b"dump")
 )
 _COMPATIBLE: Final = "3.9.5"
-"""The version of ZooKeeper whose protocol this server speaks: clients look at it."""
+"""The version of ZooKeeper whose protocol this server speaks: clients check it."""
 
 
 class Client(NamedTuple):

@@ -102,7 +102,7 @@ def _existing(state: State, path: str, permission: Permission) -> Node:
 
 
 def check_allowed(node: Node, *permissions: Permission) -> None:
-    """Any of the permissions is enough; every entry of a list is for everybody."""
+    """Any of the permissions is enough; every entry of a list is for all clients."""
     wanted = sum(permissions)
     if not any(entry.permissions & wanted for entry in node.acl):
         raise KeeperError(Code.NO_AUTH)
@@ -119,7 +119,9 @@ def _check_room(state: State, growth_bytes: int) -> None:
 
 
 def _checked_acl(acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
-    """Only lists for everybody: keeping others without enforcing them would be a false promise."""
+    """Only lists open to all clients: keeping others without enforcing them would be a false
+    promise.
+    """
     unique = tuple(dict.fromkeys(acl))
     if not unique or any((one.scheme, one.identity) != ("world", "anyone") for one in unique):
         raise KeeperError(Code.INVALID_ACL)

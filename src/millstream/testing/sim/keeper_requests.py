@@ -22,7 +22,7 @@ from millstream.model.ids import SessionId, Zxid
 _MULTI_HEADER: Final = Struct(">iBi")
 _MULTI_END: Final = _MULTI_HEADER.pack(-1, 1, -1)
 
-_ERRORS: Final[dict[int, type[errors.AnswerRefused]]] = {
+_ERRORS: Final[dict[int, type[errors.RequestRefused]]] = {
     Code.NO_NODE: errors.NoNode,
     Code.NODE_EXISTS: errors.NodeExists,
     Code.BAD_VERSION: errors.BadVersion,
@@ -33,7 +33,7 @@ _ERRORS: Final[dict[int, type[errors.AnswerRefused]]] = {
 }
 
 
-def refusal(code: int, path: str) -> errors.AnswerRefused:
+def refusal(code: int, path: str) -> errors.RequestRefused:
     kind = _ERRORS.get(code)
     return kind(path) if kind is not None else errors.Unexpected(path, f"error {code}")
 

@@ -4,9 +4,13 @@ import pytest
 
 from kits.controller.controller_kit import ROOT
 from millstream.broker.cluster.identity import ClusterIdentity
-from millstream.controller.errors import InconsistentClusterId, NotOfThisCluster, OfACluster
+from millstream.controller.errors import (
+    DirectoryNotOfThisCluster,
+    DirectoryOfCluster,
+    InconsistentClusterId,
+)
 from millstream.controller.identity import DIRECTORIES_FILE, EPOCH_FILE
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.model.ids import NO_BROKER_EPOCH, BrokerEpoch, BrokerId
 from millstream.runtime.disk import remove_tree, write_atomically
 from millstream.runtime.randomness import SeededRandomness
@@ -26,8 +30,8 @@ def identity(disk: SimDisk, seed: int = 1) -> ClusterIdentity:
     return made
 
 
-def standalone_controller(disk: SimDisk) -> LocalController:
-    return LocalController(
+def standalone_controller(disk: SimDisk) -> StandaloneController:
+    return StandaloneController(
         disk=disk,
         background=InlineBackground(),
         randomness=SeededRandomness(4),
@@ -52,7 +56,7 @@ def test_logs_that_came_from_elsewhere_are_not_taken() -> None:
     disk = SimDisk(directories=DIRECTORIES)
     fresh = identity(disk)
     fresh.check_logs(0)
-    with pytest.raises(NotOfThisCluster, match="3 logs"):
+    with pytest.raises(DirectoryNotOfThisCluster, match="3 logs"):
         fresh.check_logs(3)
 
 
@@ -70,7 +74,7 @@ def test_metadata_of_a_broker_alone_is_noticed_until_it_is_a_members() -> None:
 def test_directory_of_a_cluster_is_not_for_a_broker_alone() -> None:
     disk = SimDisk(directories=DIRECTORIES)
     identity(disk).complete("the cluster")
-    with pytest.raises(OfACluster, match=r"zookeeper\.connect"):
+    with pytest.raises(DirectoryOfCluster, match=r"zookeeper\.connect"):
         standalone_controller(disk).start()
 
 

@@ -182,7 +182,7 @@ def test_every_refusal_has_its_code() -> None:
     [
         (UnknownPartition(TopicPartition("t", 0)), ErrorCode.COORDINATOR_NOT_AVAILABLE),
         (
-            NotEnoughReplicas(TopicPartition("t", 0), in_sync=1, wanted=2),
+            NotEnoughReplicas(TopicPartition("t", 0), in_sync=1, required=2),
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ),
         (NotLeader(TopicPartition("t", 0)), ErrorCode.NOT_COORDINATOR),

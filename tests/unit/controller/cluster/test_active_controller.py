@@ -51,10 +51,10 @@ def test_topics_are_created_grown_configured_and_deleted_and_all_brokers_know() 
         assert await controller.delete_topics(["t"]) == [None]
         assert not (await cluster.all_know()).topics
         for one in cluster.nodes:
-            names = [topic.name for change in one.heard for topic in change.created]
-            gone = [topic.name for change in one.heard for topic in change.deleted]
+            names = [topic.name for change in one.received_changes for topic in change.created]
+            gone = [topic.name for change in one.received_changes for topic in change.deleted]
             assert (names, gone) == (["t"], ["t"])
-            assert [change for change, _ in one.prepared] == one.heard
+            assert [change for change, _ in one.prepared] == one.received_changes
 
     cluster_played(1, story)
 
@@ -268,7 +268,7 @@ def test_who_is_deposed_says_so_to_all_who_wait() -> None:
         loop = asyncio.get_running_loop()
         await cluster.all_know()
         position = leader.metadata_follower.position
-        news = loop.create_task(controller.news(position, wait_s=100))
+        news = loop.create_task(controller.changes_since(position, wait_s=100))
         leader.member.cut()
         asked = loop.create_task(controller.create_topics([new_topic("late")]))
         await happens(
@@ -282,7 +282,7 @@ def test_who_is_deposed_says_so_to_all_who_wait() -> None:
         with pytest.raises(NotController):
             await controller.delete_topics(["late"])
         with pytest.raises(NotController):
-            await controller.news(NO_POSITION, wait_s=0)
+            await controller.changes_since(NO_POSITION, wait_s=0)
         image = await cluster.all_know()
         assert "late" not in image.topics
         await cluster.has_brokers(1, 2, 3)

@@ -18,7 +18,7 @@ from kits.controller.cluster_plans_kit import (
     tree_of,
 )
 from millstream.controller.cluster import nodes
-from millstream.controller.cluster.brokers import BrokerNews, brokers_changed, unregister_broker
+from millstream.controller.cluster.brokers import BrokerChanges, brokers_changed, unregister_broker
 from millstream.controller.cluster.errors import BrokerIdNotRegistered
 from millstream.controller.cluster.nodes import Registration
 from millstream.controller.cluster.plans import Plan, Policy
@@ -37,7 +37,7 @@ def cluster(one: PartitionImage, *, absent: tuple[int, ...] = ()) -> ClusterImag
 
 def look(
     before: ClusterImage, *brokers: Registration, rules: Policy | None = None
-) -> Plan[BrokerNews]:
+) -> Plan[BrokerChanges]:
     """The plan, carried out on nodes and compared with the image it promises."""
     plan = brokers_changed(before, registered(*brokers), rules or policy())
     tree = tree_of(before)
@@ -58,7 +58,7 @@ def test_nothing_new_is_no_plan() -> None:
     plan = look(before, *ALL)
     assert not plan.groups
     assert plan.image is before
-    assert plan.result == BrokerNews()
+    assert plan.result == BrokerChanges()
 
 
 def test_a_dead_leader_is_followed_by_the_first_replica_in_sync() -> None:
@@ -105,7 +105,7 @@ def test_a_clean_restart_between_two_looks_is_a_new_election() -> None:
     found = only(plan.image)
     assert (found.leader, found.isr, found.elr) == (1, (1,), ())
     assert found.leader_epoch > 5
-    assert plan.result == BrokerNews(restarted=ids(1))
+    assert plan.result == BrokerChanges(restarted=ids(1))
 
 
 def test_a_restarted_broker_is_out_of_sync_until_its_leader_brings_it_in() -> None:
@@ -120,7 +120,7 @@ def test_an_unproved_broker_leaves_isr_and_elr_before_it_counts_as_alive() -> No
     plan = look(cluster(partition(1, 2, 3, isr=[1, 2])), back, ALL[1], ALL[2])
     found = only(plan.image)
     assert (found.leader, found.isr, found.elr) == (2, (2,), ())
-    assert plan.result == BrokerNews(restarted=ids(1), unproved=ids(1))
+    assert plan.result == BrokerChanges(restarted=ids(1), unproved=ids(1))
 
 
 def test_two_sessions_lost_between_two_looks_are_proved_by_the_older_epoch() -> None:
@@ -205,7 +205,7 @@ def test_a_new_broker_is_known_from_then_on() -> None:
     (noted,) = [one for group in plan.groups for one in group]
     known = nodes.decode_known_broker(BrokerId(4), getattr(noted, "data", b""))
     assert known == nodes.KnownBroker(found.epoch, "r", found.endpoints)
-    assert plan.result == BrokerNews(joined=ids(4), unproved=ids(4))
+    assert plan.result == BrokerChanges(joined=ids(4), unproved=ids(4))
     assert plan.change.brokers_changed
 
 

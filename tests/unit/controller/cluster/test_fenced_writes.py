@@ -9,8 +9,8 @@ import pytest
 from millstream.controller.cluster.fenced_writes import (
     Deposed,
     FencedWriter,
-    ImageMistaken,
-    packed,
+    ImageOutdated,
+    pack_groups,
     size_of,
 )
 from millstream.controller.cluster.nodes import CONTROLLER_EPOCH
@@ -41,7 +41,7 @@ def test_packed(seed: int) -> None:
         group(number, random.choice([1, 2, 100, 499]), random.choice([0, 10, 1000]))
         for number in range(random.integer(1, 40))
     ]
-    multis = list(packed(groups, FENCE))
+    multis = list(pack_groups(groups, FENCE))
     assert [one for multi in multis for one in multi[1:]] == [one for g in groups for one in g]
     where = {one.path: number for number, multi in enumerate(multis) for one in multi[1:]}
     for one in groups:
@@ -58,14 +58,14 @@ def test_packed(seed: int) -> None:
 
 
 def test_nothing_to_write_is_no_multi() -> None:
-    assert list(packed([], FENCE)) == []
-    assert list(packed([[]], FENCE)) == []
+    assert list(pack_groups([], FENCE)) == []
+    assert list(pack_groups([[]], FENCE)) == []
 
 
 @pytest.mark.parametrize("bad", [group(1, 500), group(1, 1, MULTI_BYTES_MAX)])
 def test_a_group_that_fits_no_multi_is_a_fault(bad: list[Operation]) -> None:
     with pytest.raises(InvariantViolated):
-        list(packed([bad], FENCE))
+        list(pack_groups([bad], FENCE))
 
 
 class Refusing:
@@ -87,7 +87,7 @@ class Refusing:
     ("error", "raised"),
     [
         (MultiFailed(index=0, cause=BadVersion("")), Deposed),
-        (MultiFailed(index=3, cause=BadVersion("")), ImageMistaken),
+        (MultiFailed(index=3, cause=BadVersion("")), ImageOutdated),
         (SessionLost(""), SessionLost),
     ],
 )

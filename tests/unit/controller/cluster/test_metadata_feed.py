@@ -108,20 +108,20 @@ class History:
         self.images.append(image)
 
 
-def answers(news: MetadataDelta, piece_partitions: int) -> list[PullMetadataResponse]:
+def answers(delta: MetadataDelta, chunk_partitions: int) -> list[PullMetadataResponse]:
     """Over the wire."""
-    transfer: Transfer = run_blocking(cut_chunks_steps(news, piece_partitions=piece_partitions))
-    count = max(1, len(transfer.pieces))
-    made = [response_of(transfer, transfer_id=3, piece=piece) for piece in range(count)]
+    transfer: Transfer = run_blocking(cut_chunks_steps(delta, chunk_partitions=chunk_partitions))
+    count = max(1, len(transfer.chunks))
+    made = [response_of(transfer, transfer_id=3, chunk=chunk) for chunk in range(count)]
     return [PullMetadataResponse.decode(one.encode(0), 0) for one in made]
 
 
-def put_together(base: ClusterImage, pieces: Sequence[PullMetadataResponse]) -> ClusterImage:
-    assembly = ChunkAssembler(base, pieces[0])
-    for one in pieces:
+def put_together(base: ClusterImage, chunks: Sequence[PullMetadataResponse]) -> ClusterImage:
+    assembly = ChunkAssembler(base, chunks[0])
+    for one in chunks:
         assembly.add(one)
-    assert assembly.next_piece is None
-    return assembly.assembled().image
+    assert assembly.next_chunk is None
+    return assembly.assemble().image
 
 
 def is_same(one: ClusterImage, other: ClusterImage) -> bool:
@@ -147,15 +147,15 @@ def test_from_any_position_the_pieces_make_the_newest_image(seed: int) -> None:
     newest = history.feed.image
     kinds = set()
     for image in history.images:
-        news = history.feed.since(FeedPosition(7, image.version))
+        delta = history.feed.since(FeedPosition(7, image.version))
         if image is newest:
-            assert news.changes == []
+            assert delta.changes == []
             continue
-        kinds.add(news.changes is None)
+        kinds.add(delta.changes is None)
         for size in (2, 5, 1000):
-            assert is_same(put_together(image, answers(news, size)), newest)
-        if news.changes is not None:
-            assert difference(image, put_together(image, answers(news, 5))) == difference(
+            assert is_same(put_together(image, answers(delta, size)), newest)
+        if delta.changes is not None:
+            assert difference(image, put_together(image, answers(delta, 5))) == difference(
                 image, newest
             )
     assert kinds == {True, False}
@@ -196,23 +196,23 @@ def test_changes_are_weighed_by_their_partitions() -> None:
 
 def test_no_piece_is_larger_than_allowed_and_a_large_topic_is_spread() -> None:
     image = empty().changed(put=[topic("large", 25, number=1), topic("small", 1, number=2)])
-    news = MetadataDelta(FeedPosition(7, image.version), image, None)
-    pieces = answers(news, 10)
-    assert len(pieces) == 3
-    for one in pieces:
+    delta = MetadataDelta(FeedPosition(7, image.version), image, None)
+    chunks = answers(delta, 10)
+    assert len(chunks) == 3
+    for one in chunks:
         assert sum(len(part.partitions) + 1 for part in one.topics) <= 10
-    assert pieces[0].brokers is not None
-    assert all(one.brokers is None for one in pieces[1:])
+    assert chunks[0].brokers is not None
+    assert all(one.brokers is None for one in chunks[1:])
 
 
 def test_pieces_that_do_not_belong_together_are_refused() -> None:
     image = empty().changed(put=[topic("large", 25, number=1)])
-    news = MetadataDelta(FeedPosition(7, image.version), image, None)
-    first, second, third = answers(news, 10)
+    delta = MetadataDelta(FeedPosition(7, image.version), image, None)
+    first, second, third = answers(delta, 10)
     assembly = ChunkAssembler(empty(), first)
     assembly.add(first)
     with pytest.raises(BrokenTransfer):
-        assembly.assembled()
+        assembly.assemble()
     with pytest.raises(BrokenTransfer):
         assembly.add(third)
     second.version += 1
@@ -225,9 +225,9 @@ def test_changes_on_the_wrong_image_are_refused() -> None:
     before = empty().changed(put=[topic("t", 3, number=1)])
     moved = [partition(0, 1), *before.topics["t"].partitions[1:]]
     after = before.changed(put=[before.topics["t"]._replace(partitions=tuple(moved))])
-    news = MetadataDelta(FeedPosition(7, after.version), after, [difference(before, after)])
-    (only,) = answers(news, 10)
+    delta = MetadataDelta(FeedPosition(7, after.version), after, [difference(before, after)])
+    (only,) = answers(delta, 10)
     assembly = ChunkAssembler(empty(), only)
     assembly.add(only)
     with pytest.raises(BrokenTransfer):
-        assembly.assembled()
+        assembly.assemble()

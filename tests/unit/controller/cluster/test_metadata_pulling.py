@@ -90,7 +90,7 @@ def test_a_broker_whose_pieces_were_forgotten_starts_again() -> None:
         controller = await cluster.controller()
         await cluster.all_know()
         source = cluster.leader.source
-        whole = source._next_piece
+        whole = source._next_chunk
         forgotten: list[int] = []
 
         def forget_once(broker_id: object, request: PullMetadataRequest) -> object:
@@ -99,7 +99,7 @@ def test_a_broker_whose_pieces_were_forgotten_starts_again() -> None:
                 source._transfers.clear()
             return whole(broker_id, request)  # type: ignore[arg-type]
 
-        source._next_piece = forget_once  # type: ignore[assignment, method-assign]
+        source._next_chunk = forget_once  # type: ignore[assignment, method-assign]
         await controller.create_topics([new_topic("t", 1000, 2)])
         await happens(lambda: forgotten, "it was asked for the second piece")
         await cluster.all_know()

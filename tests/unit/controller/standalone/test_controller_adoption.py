@@ -6,7 +6,7 @@ import pytest
 
 from kits.controller.controller_kit import METADATA, create, made, new_disk, run, started
 from millstream.controller.standalone.adoption import ADOPTED_TOPIC_CONFIGS
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.model.config import validate_topic_configs
 from millstream.model.ids import LeaderEpoch, TopicId, TopicPartition
 from millstream.testing.sim.disk import SimDisk
@@ -18,7 +18,7 @@ def at(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(topic, partition)
 
 
-def next_start(disk: SimDisk) -> tuple[LocalController, SimDisk]:
+def next_start(disk: SimDisk) -> tuple[StandaloneController, SimDisk]:
     disk.kill()
     metadata_follower = disk.after_kill()
     return started(metadata_follower, seed=9), metadata_follower
@@ -30,7 +30,7 @@ def test_a_kafka_directory_is_taken_in_and_stays() -> None:
     found = {at("t", 0): A, at("t", 2): A, at("t", 1): A, at("u", 0): B}
     outcome = controller.adopt(found)
     assert sorted(one.name for one in outcome.adopted) == ["t", "u"]
-    assert (outcome.doomed, outcome.refused, outcome.missing) == ([], {}, [])
+    assert (outcome.to_delete, outcome.refused, outcome.missing) == ([], {}, [])
     topics = next_start(disk)[0].image.topics
     assert topics["t"].topic_id == A
     assert topics["u"].topic_id == B
@@ -110,14 +110,14 @@ def test_what_cannot_be_told_is_left_alone() -> None:
     before = controller.image.topics
     outcome = controller.adopt(found)
     assert set(outcome.refused) == set(found)
-    assert (outcome.adopted, outcome.changed, outcome.doomed) == ([], [], [])
+    assert (outcome.adopted, outcome.changed, outcome.to_delete) == ([], [], [])
     assert controller.image.topics == before
 
 
 # -- deletion ----------------------------------------------------------------------------------
 
 
-def deleted_with_logs_left(disk: SimDisk) -> tuple[LocalController, SimDisk, TopicId]:
+def deleted_with_logs_left(disk: SimDisk) -> tuple[StandaloneController, SimDisk, TopicId]:
     """A topic was deleted and the broker died before its logs were removed."""
     controller = started(disk)
     topic_id = run(lambda: create(controller, "t", partitions=2))[0].topic_id
@@ -128,14 +128,14 @@ def deleted_with_logs_left(disk: SimDisk) -> tuple[LocalController, SimDisk, Top
 def test_logs_of_a_deleted_topic_are_doomed_and_not_taken_in() -> None:
     controller, _, topic_id = deleted_with_logs_left(new_disk())
     outcome = controller.adopt({at("t", 1): topic_id, at("other", 0): B}, is_complete=True)
-    assert outcome.doomed == [at("t", 1)]
+    assert outcome.to_delete == [at("t", 1)]
     assert sorted(controller.image.topics) == ["other"]
 
 
 def test_a_log_without_an_id_of_a_deleted_topics_name_is_doomed() -> None:
     """A crash while the partition was made: its directory was there, its id was not."""
     controller, _, _ = deleted_with_logs_left(new_disk())
-    assert controller.adopt({at("t", 0): None}, is_complete=True).doomed == [at("t", 0)]
+    assert controller.adopt({at("t", 0): None}, is_complete=True).to_delete == [at("t", 0)]
     assert controller.image.topics == {}
 
 
@@ -143,7 +143,7 @@ def test_old_logs_are_doomed_beside_the_topic_that_was_created_again() -> None:
     controller, _, topic_id = deleted_with_logs_left(new_disk())
     fresh = run(lambda: create(controller, "t", partitions=2))[0].topic_id
     outcome = controller.adopt({at("t", 0): fresh, at("t", 1): topic_id}, is_complete=True)
-    assert outcome.doomed == [at("t", 1)]
+    assert outcome.to_delete == [at("t", 1)]
     assert outcome.refused == {}
     assert controller.image.topics["t"].topic_id == fresh
 
@@ -153,14 +153,14 @@ def test_a_log_without_an_id_belongs_to_the_topic_that_exists() -> None:
     controller, _, _ = deleted_with_logs_left(new_disk())
     run(lambda: create(controller, "t"))
     outcome = controller.adopt({at("t", 0): None}, is_complete=True)
-    assert (outcome.doomed, outcome.refused) == ([], {})
+    assert (outcome.to_delete, outcome.refused) == ([], {})
 
 
 def test_a_deletion_is_remembered_until_its_logs_are_surely_gone() -> None:
     controller, disk, topic_id = deleted_with_logs_left(new_disk())
     controller.adopt({}, is_complete=False)  # a directory is offline: they may be in there
     controller, disk = next_start(disk)
-    assert controller.adopt({at("t", 0): topic_id}, is_complete=True).doomed == [at("t", 0)]
+    assert controller.adopt({at("t", 0): topic_id}, is_complete=True).to_delete == [at("t", 0)]
     controller, disk = next_start(disk)
     assert len(controller.deleted_topics) == 1
     controller.adopt({}, is_complete=True)

@@ -15,7 +15,7 @@ from millstream.controller.errors import (
     UnknownTopic,
 )
 from millstream.controller.image import BrokerImage, Endpoint, ImageChange, TopicImage
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.controller.topics import MorePartitions, NewTopic
 from millstream.model.errors import (
     DiskFull,
@@ -37,7 +37,7 @@ from millstream.testing.sim.trace import Trace
 NOBODYS_ID = TopicId(UUID(int=5))
 
 
-def restarted(controller: LocalController, disk: SimDisk) -> LocalController:
+def restarted(controller: StandaloneController, disk: SimDisk) -> StandaloneController:
     """The next process's controller."""
     disk.kill()
     return started(disk.after_kill(), seed=99)
@@ -334,7 +334,7 @@ def test_nothing_is_changed_before_the_start_or_after_the_end() -> None:
 # -- order -------------------------------------------------------------------------------------
 
 
-def slow(disk: SimDisk, *, queued_max: int = 100) -> LocalController:
+def slow(disk: SimDisk, *, queued_max: int = 100) -> StandaloneController:
     """A controller whose disk takes its time; call it on a running loop."""
     randomness = SeededRandomness(1)
     background = SimBackground(
@@ -346,7 +346,7 @@ def slow(disk: SimDisk, *, queued_max: int = 100) -> LocalController:
 def test_changes_that_come_together_are_made_one_after_the_other() -> None:
     disk = new_disk()
 
-    async def change() -> LocalController:
+    async def change() -> StandaloneController:
         controller = slow(disk)
         one = NewTopic(name="t", partition_count=1)
         results = await asyncio.gather(*[controller.create_topics([one]) for _ in range(5)])
@@ -364,7 +364,7 @@ def test_changes_that_come_together_are_made_one_after_the_other() -> None:
 def test_a_change_that_began_is_finished_without_its_caller() -> None:
     disk = new_disk()
 
-    async def change() -> LocalController:
+    async def change() -> StandaloneController:
         controller = slow(disk)
         told: list[ImageChange] = []
         controller.subscribe(told.append)

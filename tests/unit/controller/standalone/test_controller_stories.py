@@ -199,7 +199,7 @@ def test_a_new_controllers_snapshot_follows_an_old_ones_changes() -> None:
         assert image.controller_id != first.broker_id
         for one in cluster.nodes:
             assert one.metadata_follower.position > max(positions)
-            created = [topic for change in one.heard for topic in change.created]
+            created = [topic for change in one.received_changes for topic in change.created]
             assert len(created) == 1  # a snapshot is compared, not taken for news
         again = Broker(cluster.world, int(first.broker_id), name="again")
         cluster.nodes.append(await again.start())

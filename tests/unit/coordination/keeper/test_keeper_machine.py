@@ -49,7 +49,7 @@ def test_time_outs_may_have_limits_of_their_own() -> None:
 def test_a_session_expires_at_the_tick_after_its_time_and_every_word_counts(bench: Bench) -> None:
     bench.create(ONE, "/e", kind=NodeKind.EPHEMERAL)
     bench.advance(5_000)
-    bench.ask(ONE, Op.PING)
+    bench.request(ONE, Op.PING)
     bench.advance(1_500)
     assert bench.dropped == {TWO: "session expired"}
     bench.advance(4_500)
@@ -66,14 +66,14 @@ def test_a_client_comes_back_on_another_connection_and_the_old_one_is_closed(
 ) -> None:
     greeting = bench.connect(THREE)
     assert greeting is not None
-    bench.ask(THREE, Op.EXISTS, wire.watched("/w", watch=True))
+    bench.request(THREE, Op.EXISTS, wire.watched("/w", watch=True))
     again = bench.connect(4, session_id=greeting.session_id, password=greeting.password)
     assert again == greeting
     assert bench.dropped == {THREE: "the session moved to another connection"}
     bench.create(ONE, "/w")
     assert bench.events(THREE) == bench.events(4) == []  # watches went with their connection
     bench.machine.disconnected(ConnectionId(THREE))
-    assert bench.ask(4, Op.PING).code == Code.OK
+    assert bench.request(4, Op.PING).code == Code.OK
 
 
 def test_without_its_password_a_session_is_not_given_away(bench: Bench) -> None:
@@ -101,7 +101,7 @@ def test_a_client_from_the_future_is_sent_away(bench: Bench) -> None:
 def test_session_ids_are_never_given_twice_also_after_a_restart(bench: Bench) -> None:
     seen = {greeting.session_id for one in range(10, 20) if (greeting := bench.connect(one))}
     for one in range(10, 20):
-        bench.ask(one, Op.CLOSE_SESSION)
+        bench.request(one, Op.CLOSE_SESSION)
     state = State()
     for txn in bench.txns:
         state.replay(txn)
@@ -120,7 +120,7 @@ def test_the_number_of_sessions_is_bounded(bench: Bench, monkeypatch: pytest.Mon
 
 def test_closing_answers_then_hangs_up(bench: Bench) -> None:
     bench.create(ONE, "/e", kind=NodeKind.EPHEMERAL)
-    assert bench.ask(ONE, Op.CLOSE_SESSION).code == Code.OK
+    assert bench.request(ONE, Op.CLOSE_SESSION).code == Code.OK
     assert bench.dropped == {ONE: "closed by the client"}
     assert "/e" not in bench.machine.state.nodes
 
@@ -130,29 +130,29 @@ def test_closing_answers_then_hangs_up(bench: Bench) -> None:
 
 def test_a_plain_watch_is_told_once(bench: Bench) -> None:
     bench.create(ONE, "/w")
-    bench.ask(ONE, Op.GET_DATA, wire.watched("/w", watch=True))
+    bench.request(ONE, Op.GET_DATA, wire.watched("/w", watch=True))
     for number in range(3):
-        bench.ask(TWO, Op.SET_DATA, wire.set_data("/w", b"x", number))
+        bench.request(TWO, Op.SET_DATA, wire.set_data("/w", b"x", number))
     assert bench.events(ONE) == [(Event.CHANGED, "/w")]
 
 
 def test_the_event_of_an_own_change_comes_before_its_answer(bench: Bench) -> None:
     bench.create(ONE, "/w")
-    bench.ask(ONE, Op.GET_DATA, wire.watched("/w", watch=True))
-    answer = bench.ask(ONE, Op.SET_DATA, wire.set_data("/w", b"x", 0))
+    bench.request(ONE, Op.GET_DATA, wire.watched("/w", watch=True))
+    answer = bench.request(ONE, Op.SET_DATA, wire.set_data("/w", b"x", 0))
     assert answer.code == Code.OK  # the last frame
     assert bench.events(ONE) == [(Event.CHANGED, "/w")]
 
 
 def test_persistent_watches_stay_and_recursive_ones_see_below(bench: Bench) -> None:
     bench.create(ONE, "/p")
-    bench.ask(ONE, Op.ADD_WATCH, pack_text("/p") + pack_integer(0))
-    bench.ask(TWO, Op.ADD_WATCH, pack_text("/p") + pack_integer(1))
+    bench.request(ONE, Op.ADD_WATCH, pack_text("/p") + pack_integer(0))
+    bench.request(TWO, Op.ADD_WATCH, pack_text("/p") + pack_integer(1))
     bench.create(ONE, "/p/c")
-    bench.ask(ONE, Op.SET_DATA, wire.set_data("/p/c", b"", 0))
-    bench.ask(ONE, Op.SET_DATA, wire.set_data("/p", b"", 0))
-    bench.ask(ONE, Op.DELETE, wire.versioned("/p/c", -1))
-    bench.ask(ONE, Op.DELETE, wire.versioned("/p", -1))
+    bench.request(ONE, Op.SET_DATA, wire.set_data("/p/c", b"", 0))
+    bench.request(ONE, Op.SET_DATA, wire.set_data("/p", b"", 0))
+    bench.request(ONE, Op.DELETE, wire.versioned("/p/c", -1))
+    bench.request(ONE, Op.DELETE, wire.versioned("/p", -1))
     assert bench.events(ONE) == [
         (Event.CHILDREN, "/p"),
         (Event.CHANGED, "/p"),
@@ -171,12 +171,12 @@ def test_persistent_watches_stay_and_recursive_ones_see_below(bench: Bench) -> N
 def test_watches_can_be_looked_for_and_removed(bench: Bench) -> None:
     bench.create(ONE, "/w")
     data, children = pack_text("/w") + pack_integer(2), pack_text("/w") + pack_integer(1)
-    assert bench.ask(ONE, Op.CHECK_WATCHES, data).code == Code.NO_WATCHER
-    bench.ask(ONE, Op.GET_DATA, wire.watched("/w", watch=True))
-    assert bench.ask(ONE, Op.CHECK_WATCHES, data).code == Code.OK
-    assert bench.ask(ONE, Op.REMOVE_WATCHES, children).code == Code.NO_WATCHER
-    assert bench.ask(ONE, Op.REMOVE_WATCHES, data).code == Code.OK
-    bench.ask(TWO, Op.SET_DATA, wire.set_data("/w", b"", 0))
+    assert bench.request(ONE, Op.CHECK_WATCHES, data).code == Code.NO_WATCHER
+    bench.request(ONE, Op.GET_DATA, wire.watched("/w", watch=True))
+    assert bench.request(ONE, Op.CHECK_WATCHES, data).code == Code.OK
+    assert bench.request(ONE, Op.REMOVE_WATCHES, children).code == Code.NO_WATCHER
+    assert bench.request(ONE, Op.REMOVE_WATCHES, data).code == Code.OK
+    bench.request(TWO, Op.SET_DATA, wire.set_data("/w", b"", 0))
     assert bench.events(ONE) == []
 
 
@@ -185,14 +185,14 @@ def test_a_client_that_came_back_learns_what_it_missed(bench: Bench, op: Op) -> 
     for path in ("/same", "/changed", "/gone", "/parent", "/still"):
         bench.create(ONE, path)
     since = bench.machine.state.last_zxid
-    bench.ask(ONE, Op.SET_DATA, wire.set_data("/changed", b"", 0))
-    bench.ask(ONE, Op.DELETE, wire.versioned("/gone", 0))
+    bench.request(ONE, Op.SET_DATA, wire.set_data("/changed", b"", 0))
+    bench.request(ONE, Op.DELETE, wire.versioned("/gone", 0))
     bench.create(ONE, "/new")
     bench.create(ONE, "/parent/c")
     lists = [["/same", "/changed", "/gone"], ["/new", "/later"], ["/parent", "/still", "/gone"]]
     if op == Op.SET_WATCHES2:
         lists += [["/same"], ["/"]]
-    assert bench.ask(TWO, op, set_watches(since, *lists)).code == Code.OK
+    assert bench.request(TWO, op, set_watches(since, *lists)).code == Code.OK
     assert bench.events(TWO) == [
         (Event.CHANGED, "/changed"),
         (Event.DELETED, "/gone"),
@@ -213,14 +213,14 @@ def test_watches_of_one_connection_are_bounded(
 ) -> None:
     monkeypatch.setattr(machine, "WATCHES_PER_CONNECTION_MAX", 10)
     for number in range(11):
-        bench.ask(ONE, Op.EXISTS, wire.watched(f"/{number}", watch=True))
+        bench.request(ONE, Op.EXISTS, wire.watched(f"/{number}", watch=True))
     assert bench.dropped == {ONE: "too many watches"}
 
 
 def test_nothing_is_left_of_a_connection_that_went_away(bench: Bench) -> None:
     for op, mode in ((Op.GET_DATA, b""), (Op.GET_CHILDREN, b"")):
-        bench.ask(ONE, op, wire.watched("/", watch=True) + mode)
-    bench.ask(ONE, Op.ADD_WATCH, pack_text("/") + pack_integer(1))
+        bench.request(ONE, op, wire.watched("/", watch=True) + mode)
+    bench.request(ONE, Op.ADD_WATCH, pack_text("/") + pack_integer(1))
     bench.machine.disconnected(ConnectionId(ONE))
     for table in (bench.machine.watches.data, bench.machine.watches.children):
         assert not table.by_path
@@ -233,35 +233,35 @@ def test_nothing_is_left_of_a_connection_that_went_away(bench: Bench) -> None:
 
 def test_what_is_there_from_the_start_stays(bench: Bench) -> None:
     for path in ("/", "/zookeeper", "/zookeeper/quota"):
-        answer = bench.ask(ONE, Op.DELETE, wire.versioned(path, -1))
+        answer = bench.request(ONE, Op.DELETE, wire.versioned(path, -1))
         assert answer.code == Code.BAD_ARGUMENTS
-    names = JuteReader(bench.ask(ONE, Op.GET_CHILDREN, wire.watched("/", watch=False)).body)
+    names = JuteReader(bench.request(ONE, Op.GET_CHILDREN, wire.watched("/", watch=False)).body)
     assert names.texts() == ["zookeeper"]
 
 
 def test_access_lists_for_everybody_are_kept_to(bench: Bench) -> None:
     read_only = create_with_acl("/r", acl(1))
-    assert bench.ask(ONE, Op.CREATE, read_only).code == Code.OK
-    assert bench.ask(ONE, Op.GET_DATA, wire.watched("/r", watch=False)).code == Code.OK
-    assert bench.ask(ONE, Op.SET_DATA, wire.set_data("/r", b"", -1)).code == Code.NO_AUTH
+    assert bench.request(ONE, Op.CREATE, read_only).code == Code.OK
+    assert bench.request(ONE, Op.GET_DATA, wire.watched("/r", watch=False)).code == Code.OK
+    assert bench.request(ONE, Op.SET_DATA, wire.set_data("/r", b"", -1)).code == Code.NO_AUTH
     assert bench.create(ONE, "/r/c").code == Code.NO_AUTH
-    assert bench.ask(ONE, Op.SET_ACL, pack_text("/r") + acl(31) + pack_integer(-1)).code == (
+    assert bench.request(ONE, Op.SET_ACL, pack_text("/r") + acl(31) + pack_integer(-1)).code == (
         Code.NO_AUTH
     )
-    answer = bench.ask(ONE, Op.GET_ACL, pack_text("/r"))
+    answer = bench.request(ONE, Op.GET_ACL, pack_text("/r"))
     assert answer.body.startswith(acl(1))
 
 
 @pytest.mark.parametrize("acls", [acl(31, "digest", "a:b"), acl(31, "auth", ""), pack_integer(0)])
 def test_access_lists_that_would_not_be_kept_to_are_refused(bench: Bench, acls: bytes) -> None:
-    assert bench.ask(ONE, Op.CREATE, create_with_acl("/r", acls)).code == Code.INVALID_ACL
+    assert bench.request(ONE, Op.CREATE, create_with_acl("/r", acls)).code == Code.INVALID_ACL
 
 
 def test_an_access_list_is_changed_by_its_own_version(bench: Bench) -> None:
     bench.create(ONE, "/a")
     change = pack_text("/a") + acl(17)
-    assert bench.ask(ONE, Op.SET_ACL, change + pack_integer(1)).code == Code.BAD_VERSION
-    answer = bench.ask(ONE, Op.SET_ACL, change + pack_integer(0))
+    assert bench.request(ONE, Op.SET_ACL, change + pack_integer(1)).code == Code.BAD_VERSION
+    answer = bench.request(ONE, Op.SET_ACL, change + pack_integer(0))
     stat = wire.read_stat(JuteReader(answer.body))
     assert (stat.acl_version, stat.version) == (1, 0)
 
@@ -272,15 +272,15 @@ def test_an_access_list_is_changed_by_its_own_version(bench: Bench) -> None:
 )
 def test_authentication(bench: Bench, scheme: str, code: Code) -> None:
     packet = pack_integer(0) + pack_text(scheme) + pack_text("me:secret")
-    assert bench.ask(ONE, Op.AUTH, packet, xid=-4)[::2] == (-4, code)
+    assert bench.request(ONE, Op.AUTH, packet, xid=-4)[::2] == (-4, code)
     assert (ONE in bench.dropped) is (code != Code.OK)
 
 
 def test_what_the_server_cannot_do_it_says(bench: Bench) -> None:
     for op in (16, 19, 21, 999):
-        assert bench.ask(ONE, op).code == Code.UNIMPLEMENTED
+        assert bench.request(ONE, op).code == Code.UNIMPLEMENTED
     flags = wire.create("/a", b"", NodeKind.PERSISTENT)[:-4] + pack_integer(4)
-    assert bench.ask(ONE, Op.CREATE, flags).code == Code.BAD_ARGUMENTS
+    assert bench.request(ONE, Op.CREATE, flags).code == Code.BAD_ARGUMENTS
 
 
 def test_the_data_of_all_nodes_together_is_bounded(
@@ -291,19 +291,19 @@ def test_the_data_of_all_nodes_together_is_bounded(
     before = encode_snapshot(bench.machine.state)
     assert bench.create(ONE, "/b", bytes(1000)).code == Code.QUOTA_EXCEEDED
     grown = wire.set_data("/a", bytes(3000), -1)
-    assert bench.ask(ONE, Op.SET_DATA, grown).code == Code.QUOTA_EXCEEDED
+    assert bench.request(ONE, Op.SET_DATA, grown).code == Code.QUOTA_EXCEEDED
     assert encode_snapshot(bench.machine.state) == before
-    assert bench.ask(ONE, Op.SET_DATA, wire.set_data("/a", b"", -1)).code == Code.OK
-    assert bench.ask(ONE, Op.DELETE, wire.versioned("/a", -1)).code == Code.OK
+    assert bench.request(ONE, Op.SET_DATA, wire.set_data("/a", b"", -1)).code == Code.OK
+    assert bench.request(ONE, Op.DELETE, wire.versioned("/a", -1)).code == Code.OK
 
 
 def test_ephemerals_and_descendants_are_listed(bench: Bench) -> None:
     bench.create(ONE, "/a")
     bench.create(ONE, "/a/e", kind=NodeKind.EPHEMERAL)
     bench.create(TWO, "/a/f", kind=NodeKind.EPHEMERAL)
-    listed = bench.ask(ONE, Op.GET_EPHEMERALS, pack_text("/"))
+    listed = bench.request(ONE, Op.GET_EPHEMERALS, pack_text("/"))
     assert JuteReader(listed.body).texts() == ["/a/e"]
-    counted = bench.ask(ONE, Op.GET_ALL_CHILDREN_NUMBER, pack_text("/a"))
+    counted = bench.request(ONE, Op.GET_ALL_CHILDREN_NUMBER, pack_text("/a"))
     assert JuteReader(counted.body).integer() == 2
 
 
@@ -318,7 +318,7 @@ def test_every_change_has_a_zxid_of_its_own_and_refusals_have_none(bench: Bench)
     before = bench.machine.state.last_zxid
     bench.create(ONE, "/a")
     assert bench.create(ONE, "/a").code == Code.NODE_EXISTS
-    answer = bench.ask(ONE, Op.SET_DATA, wire.set_data("/a", b"", 0))
+    answer = bench.request(ONE, Op.SET_DATA, wire.set_data("/a", b"", 0))
     assert answer.zxid == before + 2
     assert [txn.zxid for txn in bench.txns] == list(range(1, before + 3))
 
@@ -368,8 +368,8 @@ def test_the_log_always_gives_the_same_state(data: st.DataObject) -> None:
                     operations.append(port.Delete(path=path, version=data.draw(versions)))
                 case _:
                     operations.append(port.Check(path=path, version=data.draw(versions)))
-        bench.ask(connection, Op.MULTI, wire.multi(operations))
-    bench.ask(ONE, Op.CLOSE_SESSION)
+        bench.request(connection, Op.MULTI, wire.multi(operations))
+    bench.request(ONE, Op.CLOSE_SESSION)
     state = State()
     for txn in bench.txns:
         state.replay(txn)

@@ -11,7 +11,7 @@ from kits.storage.compaction_kit import Bench, filled, sim_disk
 from kits.storage.log_stories import batch_of
 from kits.storage.manager_stories import ONE, TWO, Broker
 from kits.storage.move_kit import A, B, Mover
-from millstream.controller.standalone.controller import LocalController
+from millstream.controller.standalone.controller import StandaloneController
 from millstream.model.errors import DiskFull, OperatingError
 from millstream.model.ids import LeaderEpoch
 from millstream.model.limits import ROOM_PROBE_BYTES
@@ -123,7 +123,7 @@ def test_a_move_that_does_not_fit_is_the_targets() -> None:
 
 
 def test_a_topic_whose_metadata_does_not_fit(broker: Broker) -> None:
-    controller = LocalController(
+    controller = StandaloneController(
         disk=broker.disk,
         background=InlineBackground(),
         randomness=SeededRandomness(1),

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from millstream.coordination import errors, port
 from millstream.coordination.keeper.changes import Txn
 from millstream.coordination.keeper.machine import Effect, Log
-from millstream.coordination.keeper.server import KeeperSeams, KeeperServer, KeeperSettings
+from millstream.coordination.keeper.server import KeeperDependencies, KeeperServer, KeeperSettings
 from millstream.coordination.keeper.sessions import SessionRules
 from millstream.testing.sim.durability import FateChooser
 from millstream.testing.sim.keeper_session import WireCoordination, WireSession
@@ -58,7 +58,7 @@ class KeeperMachine:
     async def start(self) -> None:
         scene, node = self._scene, self.node
         process = SimProcess(scene.world.loop, KEEPER, node.network)
-        seams = KeeperSeams(
+        seams = KeeperDependencies(
             network=process.network,
             disk=node.disk,
             background=node.background,

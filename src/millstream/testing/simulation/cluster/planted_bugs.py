@@ -191,7 +191,11 @@ def _any_marker_proves(_: Any) -> Any:
 BUGS: Final = (
     Planted(
         "an uncleanly restarted replica stays eligible",
-        (Patch("millstream.controller.cluster.brokers:_Looks.is_proved", _always_proved),),
+        (
+            Patch(
+                "millstream.controller.cluster.brokers:_BrokerComparison.is_proved", _always_proved
+            ),
+        ),
         ("I-14", "I-01", "I-13", "lost-write", "lost-read"),
     ),
     Planted(

@@ -17,7 +17,7 @@ from millstream.controller.cluster.standalone_bootstrap import (
     StandaloneState,
     bootstrap_from_standalone,
 )
-from millstream.controller.errors import NotOfThisCluster, OfACluster
+from millstream.controller.errors import DirectoryNotOfThisCluster, DirectoryOfCluster
 from millstream.controller.topics import NewTopic
 from millstream.coordination.port import Coordination
 from millstream.model.errors import AllDirectoriesFailed
@@ -226,7 +226,7 @@ def test_a_cluster_that_is_there_does_not_take_a_broker_that_was_alone() -> None
         machine.next_life()
         session = await world.open("another")
         await session.create(nodes.CONTROLLER_EPOCH, b"1")
-        with pytest.raises(NotOfThisCluster, match="has had a controller"):
+        with pytest.raises(DirectoryNotOfThisCluster, match="has had a controller"):
             await machine.member()
         machine.next_life()
         lone = await machine.alone()
@@ -244,7 +244,7 @@ def test_a_cluster_of_another_id_does_not_either() -> None:
         session = await world.open("another")
         await session.create("/cluster")
         await session.create(nodes.CLUSTER_ID, nodes.encode_cluster_id("another"))
-        with pytest.raises(NotOfThisCluster, match="belongs to cluster another"):
+        with pytest.raises(DirectoryNotOfThisCluster, match="belongs to cluster another"):
             await machine.member()
 
     played(23, story)
@@ -261,7 +261,7 @@ def test_a_log_directory_that_is_missing_keeps_the_broker_alone() -> None:
         assert moved, "both directories have partitions"
         await lone.stop()
         machine.next_life()
-        with pytest.raises(NotOfThisCluster, match="is missing"):
+        with pytest.raises(DirectoryNotOfThisCluster, match="is missing"):
             await machine.member(log_dirs="/data")
 
     played(24, story)
@@ -274,7 +274,7 @@ def test_a_founder_is_not_alone_again() -> None:
         machine.next_life()
         await (await machine.member()).stop()
         machine.next_life()
-        with pytest.raises(OfACluster):
+        with pytest.raises(DirectoryOfCluster):
             await machine.alone()
 
     played(25, story)
