@@ -1,4 +1,4 @@
-# The front door. Every target builds what it needs in .venv and build/ and nothing else.
+# The entry point for all work. Every target builds what it needs in .venv and build/ and nothing else.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -19,7 +19,7 @@ PORT ?=
 WORKERS ?= 2
 BASE ?= HEAD
 
-# Compiled modules are kept, also where the environment says PYTHONDONTWRITEBYTECODE: without them every
+# Compiled modules are kept, even if PYTHONDONTWRITEBYTECODE is set: without them every
 # process that a test starts compiles our sources again, and pytest rewrites every test file in each worker.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -40,26 +40,26 @@ $(STAMP): pyproject.toml setup.py
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
 	@touch $@
 
-# Without a C compiler this works too (unless MILLSTREAM_REQUIRE_KERNELS=1): plain Python takes over.
+# Without a C compiler this works too (unless MILLSTREAM_REQUIRE_KERNELS=1), in pure Python.
 $(KERNELS): $(STAMP) $(wildcard src/millstream/kernels/_compiled/*.p*)
 	@mkdir -p build
 	@$(BIN)/python setup.py --quiet build_ext --inplace >build/kernels.log 2>&1 \
 	  || { cat build/kernels.log; exit 1; }
 	@$(BIN)/millstream version 2>/dev/null | grep -q 'kernels *compiled$$' \
-	  || echo "kernels: not compiled, plain Python takes over, about ten times slower (why: build/kernels.log)"
+	  || echo "kernels: not compiled, using pure Python, about ten times slower (see build/kernels.log)"
 	@touch $@
 
-demo: $(KERNELS) ## the main job end to end, checks itself
+demo: $(KERNELS) ## a self-checking end-to-end example
 	@$(BIN)/python -m examples.shop
 
-test: $(KERNELS) ## unit, property, simulation with fixed seeds, real processes
+test: $(KERNELS) ## unit, property and simulation tests with fixed seeds, and tests of real processes
 	@$(PYTEST) -m "not interop" --durations=15 --durations-min=5 tests
 
-quick: $(KERNELS) ## unit tests but the slow ones: under a minute and a half on two cores
+quick: $(KERNELS) ## unit tests except the slow ones: under a minute and a half on two cores
 	@$(PYTEST) -m "not interop and not slow" tests/unit
 
-# Which tests those are: tests/kits/repository/changed_tests.py. It names what has none, or only in other targets.
-changed: $(KERNELS) ## tests of what differs from the last commit (or from BASE), by where they lie
+# The selection is in tests/kits/repository/changed_tests.py. It lists files without tests, or with tests in other targets.
+changed: $(KERNELS) ## tests of what differs from the last commit (or from BASE), by path
 	@tests=$$(PYTHONPATH=tests $(BIN)/python -m kits.repository.changed $(BASE)); \
 	  if test -n "$$tests"; then echo "$$tests"; $(PYTEST) -m "not interop" $$tests; fi
 
@@ -72,39 +72,39 @@ check: $(KERNELS) ## ruff, cython-lint, mypy --strict, stubs against kernels, im
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/mkdocs build --quiet --strict --site-dir build/site
 
-hooks: $(STAMP) ## let git run ruff on what is committed
+hooks: $(STAMP) ## let git run ruff on every commit
 	@git config core.hooksPath .githooks
 
-interop: $(KERNELS) ## foreign peers: Apache Kafka, its tools, other clients, Spark
+interop: $(KERNELS) ## tests with Apache Kafka, its tools, other clients and Spark
 	@$(PYTEST) -m interop tests/interop
 
-# With PROOF=1 bugs are planted in the cluster's and the groups' code, one by one, and each must be caught.
+# With PROOF=1 bugs are planted in the cluster's and the groups' code, one by one, and each must be detected.
 sim: $(KERNELS) ## seeds FROM .. FROM+SEEDS of the simulator: PART log, broker, cluster, groups or all
 	@$(BIN)/python -m millstream.testing.simulation.run --part $(PART) --seeds $(SEEDS) --from $(FROM) --steps $(STEPS) \
 	  $(if $(PROOF),--proof)
 
-# Without ROUNDS 10 of each, but of Spark the whole matrix: every kill once (CELLS='driver / topic'
-# chooses some by name). ENSEMBLE=1 has the cluster on three real ZooKeeper servers.
+# Without ROUNDS: 10 of each, but for Spark the whole matrix: every kill once (CELLS='driver / topic'
+# chooses some by name). ENSEMBLE=1 runs the cluster on three real ZooKeeper servers.
 chaos: $(KERNELS) ## ROUNDS of real processes killed while they work: PART log, broker, spark, cluster, groups or all
 	@$(BIN)/python -m millstream.testing.chaos.run --part $(PART) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(CELLS),--cells "$(CELLS)") $(if $(ENSEMBLE),--ensemble)
 
-soak: $(KERNELS) ## HOURS of simulation and chaos in turn: PART log, broker or all
+soak: $(KERNELS) ## HOURS of simulation and chaos, alternating: PART log, broker or all
 	@$(BIN)/python -m millstream.testing.soak --part $(PART) --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 # For broker and cluster: C generators (gcc and librdkafka-dev, installed when missing and root), QUICK=1
-# for a short run, CELLS=requests,produce for some groups only. Both reach the program as environment. For
+# for a short run, CELLS=requests,produce for some groups only. Both are passed as environment variables. For
 # Spark the same, with Java and its connector from Maven Central.
-bench: $(KERNELS) ## one PART (kernels, log, broker, cluster, spark, groups) or all, ours and the peer in one run
+bench: $(KERNELS) ## benchmarks against a peer: PART kernels, log, broker, cluster, spark, groups or all
 	@$(if $(filter all broker cluster groups,$(PART)),$(BIN)/python -m bench.broker_generators,true)
 	@$(BIN)/python -m bench --part $(PART)
 
-# PORT=0 takes a free port; without PORT it is 9092, or what
-# data/broker-1/server.properties says.
-up: $(KERNELS) ## three brokers with data in ./data (or those it has; BROKERS=n), until Ctrl-C
+# PORT=0 chooses a free port; without PORT it is 9092, or the one in
+# data/broker-1/server.properties.
+up: $(KERNELS) ## three brokers (BROKERS=n, or those in ./data) with data in ./data, until Ctrl-C
 	@exec $(BIN)/millstream up --data-dir data $(if $(PORT),--port $(PORT)) \
 		$(if $(BROKERS),--brokers $(BROKERS),$(if $(wildcard data/broker-1),,--brokers 3))
 
-clean: ## remove what the targets built
+clean: ## remove everything that the targets built
 	rm -rf build $(VENV) src/millstream/kernels/_compiled/*.so src/*.egg-info
 	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +

@@ -32,8 +32,8 @@ GROUPS: dict[str, Callable[[Systems], list[Row]]] = {
     "start": broker_start.measure,
     "scale": broker_scale.measure,
 }
-"""Memory is asked after the load; what comes behind it brings systems of its own."""
-ALONE = {"start", "scale"}
+"""Memory is measured after the load; the groups after it start systems of their own."""
+EXCLUSIVE = {"start", "scale"}
 WARM_UP_RECORDS = 3_000_000
 WARM_UP_SECONDS = 5.0
 
@@ -49,7 +49,7 @@ def measure() -> list[Row]:
     cost = page_cache_seconds_per_gb(directory)
     rows = [fact("broker.page_cache", "dd of new files, CPU s/GB, paid by both systems", cost)]
     with running(directory) as systems:
-        if set(chosen) - ALONE:
+        if set(chosen) - EXCLUSIVE:
             warm_up(systems)
         for name in chosen:
             rows += GROUPS[name](systems)
@@ -57,7 +57,7 @@ def measure() -> list[Row]:
 
 
 def warm_up(systems: Systems) -> None:
-    """A virtual machine of Java is slow until its compiler has seen the load."""
+    """A JVM is slow until its compiler has seen the load."""
     shape = broker_produce.Shape(100, "16 KB", 6)
     for system in systems:
         topic = create_topic(system.address, shape.partitions)

@@ -23,13 +23,13 @@ from bench.broker_systems import (
 from bench.measure import ATTEMPTS, OTHERS_MAX_CORES, RUNS, Row, Spread, spread
 
 QUICK = bool(os.environ.get("QUICK"))
-"""A few cells, three runs each, none repeated: for a look, not for a claim."""
+"""A few cells, three runs each, none repeated: for orientation, not for a claim."""
 RUNS_HERE = 3 if QUICK else RUNS
 ATTEMPTS_HERE = 1 if QUICK else ATTEMPTS
 
 
 class Done(NamedTuple):
-    """What a generator did: `units` in `seconds`, and the `amount` that the cost is divided by."""
+    """The result of a generator: `units` in `seconds`, and the `amount` that costs refer to."""
 
     units: float
     seconds: float
@@ -51,7 +51,7 @@ class Load(NamedTuple):
     run: Callable[[System, Any], Done]
     clean: Callable[[System, Any], None]
     written_bytes: int = 0
-    """How much the broker will write: so many pages are made ready before."""
+    """How many bytes the broker will write: their pages are prepared before the run."""
 
 
 class Comparison(NamedTuple):
@@ -109,7 +109,7 @@ def sample(load: Load, system: System, running: tuple[System, ...]) -> Sample:
 def recycle_pages(size_bytes: int) -> None:
     """Write a file of that size and remove it: its pages are the next to be used.
 
-    A virtual machine gives free memory back to its host after a few seconds; whoever touches it
+    A virtual machine gives free memory back to its host after a few seconds; the first to touch it
     then pays several times more, and which of the two systems that is would be chance.
     """
     descriptor, path = tempfile.mkstemp(prefix="bench-pages-", dir="build")
@@ -131,7 +131,7 @@ def others_seconds(running: tuple[System, ...]) -> float:
 
 
 def _machine_seconds() -> float:
-    """User, nice and system time of all processors: what processes are charged."""
+    """User, nice and system time of all processors."""
     numbers = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4]
     return sum(map(int, numbers)) / TICKS
 
@@ -140,18 +140,18 @@ def speed_row(identity: str, what: str, found: Comparison, *, at_least: float | 
     """More is better."""
     judged = goal(found.ours_speed.median / found.peer_speed.median, at_least=at_least)
     pair = (found.ours_speed, found.peer_speed)
-    return tell(_row(identity, what, pair, found.others_cores) | judged)
+    return print_row(_row(identity, what, pair, found.others_cores) | judged)
 
 
 def cost_row(identity: str, what: str, found: Comparison, *, at_most: float | None) -> Row:
     """Less is better."""
     judged = goal(found.ours_cost.median / found.peer_cost.median, at_most=at_most)
     pair = (found.ours_cost, found.peer_cost)
-    return tell(_row(identity, what, pair, found.others_cores) | judged)
+    return print_row(_row(identity, what, pair, found.others_cores) | judged)
 
 
 def goal(ratio: float, *, at_least: float | None = None, at_most: float | None = None) -> Row:
-    """The part of a row that judges. A goal missed within the rounding of a table is missed."""
+    """The verdict of a row. A goal that is missed by less than the rounding is still missed."""
     wanted = at_least if at_least is not None else at_most
     is_met = None
     if at_least is not None:
@@ -172,7 +172,7 @@ def lower_is_better(
     """A row of figures that were taken without a load generator: seconds, bytes."""
     mine, theirs = spread(ours), spread(peer)
     judged = goal(mine.median / theirs.median, at_most=at_most)
-    return tell(_row(identity, what, (mine, theirs), None) | judged)
+    return print_row(_row(identity, what, (mine, theirs), None) | judged)
 
 
 def _row(identity: str, what: str, pair: tuple[Spread, Spread], others: float | None) -> Row:
@@ -192,8 +192,8 @@ def _row(identity: str, what: str, pair: tuple[Spread, Spread], others: float | 
     return found
 
 
-def tell(row: Row) -> Row:
-    """One line as soon as a figure is known: the whole matrix takes long."""
+def print_row(row: Row) -> Row:
+    """Print a line as soon as a figure is known: the whole matrix takes long."""
     marks = {None: "", True: "met", False: "MISSED"}[row["met"]]
     line = f"{row['what']}: {row['ours']} / {row['peer']} = {row['ratio']} {marks}"
     print(line, row.get("ours_range"), row.get("peer_range"), file=sys.stderr, flush=True)

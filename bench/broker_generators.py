@@ -23,7 +23,7 @@ class CannotBuildError(RuntimeError):
 
 
 def missing() -> str | None:
-    """What keeps the generators from being built, None when nothing does."""
+    """Why the generators cannot be built; None when they can."""
     for program in ("gcc", "pkg-config"):
         if shutil.which(program) is None:
             return program
@@ -32,7 +32,7 @@ def missing() -> str | None:
 
 
 def build(directory: Path = BUILT) -> Path:
-    """All of them, those that are older than their source; installs what is missing as root."""
+    """Build the generators that are older than their source; as root, install what is missing."""
     lacking = missing()
     if lacking is not None and os.geteuid() == 0 and shutil.which("apt-get"):
         _install()
@@ -49,7 +49,7 @@ def build(directory: Path = BUILT) -> Path:
 def run(
     name: str, *arguments: object, stdin: bytes = b"", directory: Path = BUILT
 ) -> dict[str, Any]:
-    """One run of a generator and the figures it prints."""
+    """Run a generator once and return the figures it prints."""
     command = [str(directory / name), *map(str, arguments)]
     done = subprocess.run(
         command, input=stdin, capture_output=True, check=False, timeout=RUN_TIMEOUT_S

@@ -12,15 +12,15 @@ from bench.measure import Row
 CONNECTIONS = 100
 AT_MOST = 0.2
 MIB = 1 << 20
-SETTLE_S = 2.0 if QUICK else 5.0
+IDLE_WAIT_S = 2.0 if QUICK else 5.0
 
 
 def measure(systems: Systems) -> list[Row]:
-    """Asked last, of the systems that ran everything else; idle figures come from fresh ones."""
+    """Measured last, on the systems that ran everything else; idle figures are of fresh ones."""
     busy = _with_connections(systems)
     directory = Path(tempfile.mkdtemp(prefix="bench-idle-", dir="build"))
     with running(directory) as fresh:
-        wait_seconds(SETTLE_S)
+        wait_seconds(IDLE_WAIT_S)
         idle = _resident(fresh)
     return [
         _row("idle", "idle", idle),
@@ -43,7 +43,7 @@ def _with_connections(systems: Systems) -> tuple[float, float]:
             for _ in range(CONNECTIONS):
                 connection = opened.enter_context(connect(system.address))
                 exchange(connection, produce_frame(topic))
-        wait_seconds(SETTLE_S)
+        wait_seconds(IDLE_WAIT_S)
         return _resident(systems)
 
 

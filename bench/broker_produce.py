@@ -13,7 +13,7 @@ from bench.broker_wire import Topic, create_topic, delete_topics
 from bench.measure import Row
 
 BATCHES = {"16 KB": 16_384, "128 KB": 131_072, "1 MB": 1_000_000}
-"""The last one just below what both systems take without being told."""
+"""The last one is just below the default limit of both systems."""
 RUN_BYTES = {100: 200_000_000, 1_000: 500_000_000}
 RUN_BYTES_QUICK = {100: 100_000_000, 1_000: 300_000_000}
 SPEED_AT_LEAST = {"16 KB": 1.8, "128 KB": 1.0, "1 MB": 1.0}

@@ -1,4 +1,4 @@
-"""PF12: ours against itself: what a record and a request cost as everything around grows tenfold.
+"""PF12: ours against itself: the cost of a record and a request when everything else grows tenfold.
 
 `ours` is the broker with much, `peer` the same broker with a tenth of it. CPU, not time: the client
 shares the machine.
@@ -13,7 +13,7 @@ from bench.broker_cells import QUICK, Comparison, Load, compare, cost_row
 from bench.broker_consume import consume
 from bench.broker_produce import Shape, produce
 from bench.broker_requests import send
-from bench.broker_systems import System, Systems, ours_alone
+from bench.broker_systems import System, Systems, only_ours
 from bench.broker_wire import Topic, connect, create_topic, delete_topics, exchange, produce_frame
 from bench.measure import Row
 
@@ -28,7 +28,7 @@ SHAPE = Shape(100, "16 KB", 6)
 
 
 class Named:
-    """One broker under two names, for what is around it."""
+    """One broker under two names, one for each amount of other load."""
 
     def __init__(self, system: System, name: str) -> None:
         self._system = system
@@ -57,7 +57,7 @@ def measure(_systems: Systems) -> list[Row]:
 def two_brokers() -> Iterator[Systems]:
     """Both ours, with much and with little."""
     first, second = (Path(tempfile.mkdtemp(prefix="bench-scale-", dir="build")) for _ in range(2))
-    with ours_alone(first) as many, ours_alone(second) as few:
+    with only_ours(first) as many, only_ours(second) as few:
         yield Systems(Named(many, "much"), Named(few, "little"))
 
 
@@ -82,7 +82,7 @@ def _partitions() -> list[Row]:
 
 
 def _connections() -> list[Row]:
-    """Others are open and idle; then all of them are busy."""
+    """Other connections are open and idle; then all of them are busy."""
     with two_brokers() as systems, contextlib.ExitStack() as opened:
         topics = {system.name: create_topic(system.address, 1) for system in systems}
         for system, count in zip(systems, CONNECTIONS, strict=True):

@@ -15,11 +15,11 @@ from bench.broker_systems import Kafka, Millstream, System, Systems, make_peer
 from bench.broker_wire import (
     CREATE_TOPICS_VERSION,
     Topic,
-    ask,
     brokers_of,
     create_request,
     frame_of,
     produce_request_by_name,
+    send_and_receive,
     takes_record,
 )
 from bench.measure import Row
@@ -76,14 +76,14 @@ def process_starts(
 def _compile_package() -> None:
     """As pip leaves an installed package.
 
-    Without it a source tree is compiled anew by every process where the environment says
+    Without it a source tree is compiled again by every process where the environment says
     PYTHONDONTWRITEBYTECODE: a third of a start, and nothing that a user would see.
     """
     compileall.compile_dir(next(iter(package)), quiet=2)
 
 
 def _process_start(make: Callable[[Path], System]) -> float:
-    """On an empty data directory, or what `make` leaves there."""
+    """Start on an empty data directory, or on the one that `make` leaves."""
     with tempfile.TemporaryDirectory(prefix="bench-start-", dir="build") as scratch:
         system = make(Path(scratch) / "it")
         with ThreadPoolExecutor(1) as watcher:
@@ -98,7 +98,7 @@ def _process_start(make: Callable[[Path], System]) -> float:
 
 
 def first_acknowledged(address: str) -> float:
-    """Ask for a topic, then send a record, each until it works; the time at which it did."""
+    """Create a topic, then send a record, each until it succeeds; return the time of success."""
     deadline = time.monotonic() + GIVE_UP_S
     topic: Topic | None = None
     while time.monotonic() < deadline:
@@ -113,7 +113,7 @@ def first_acknowledged(address: str) -> float:
 def _created(address: str) -> Topic | None:
     replicas = len(brokers_of(address))
     request = create_request("first", 1, replication_factor=replicas)
-    result = ask(address, request, CREATE_TOPICS_VERSION).topics[0]
+    result = send_and_receive(address, request, CREATE_TOPICS_VERSION).topics[0]
     return None if result.error_code else Topic("first", result.topic_id, 1)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from millstream.testing.peers.kafka import ApacheKafka, Place, free_ports, kafka_jars
+from millstream.testing.peers.kafka import ApacheKafka, NodeConfig, free_ports, kafka_jars
 
 PEERS = Path("build/peers")
 JVM_OPTIONS = (
@@ -25,7 +25,7 @@ JVM_OPTIONS = (
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
 )
-"""What Kafka's own start script gives its broker."""
+"""The JVM options of Kafka's own start script."""
 KAFKA_SETTINGS = {
     "num.io.threads": "8",
     "num.network.threads": "3",
@@ -51,11 +51,11 @@ class System(Protocol):
 
     @property
     def address(self) -> str:
-        """For clients: of every broker, with commas between."""
+        """Addresses of all brokers for clients, separated by commas."""
 
     @property
     def process_ids(self) -> tuple[int, ...]:
-        """Of all that belongs to it: their CPU and memory count."""
+        """All processes of the system: their CPU and memory are added up."""
 
     def start(self) -> None: ...
 
@@ -63,7 +63,7 @@ class System(Protocol):
 
 
 class Server:
-    """A process that says `ready:` on its standard output when it serves."""
+    """A process that prints `ready:` on its standard output when it serves."""
 
     def __init__(
         self, directory: Path, arguments: Iterable[str], *, tree: Path | None = None
@@ -171,14 +171,14 @@ class Kafka:
         self,
         directory: Path,
         settings: Mapping[str, str] | None = None,
-        place: Place | None = None,
+        node: NodeConfig | None = None,
     ) -> None:
         self._kafka = ApacheKafka(
             directory,
             jars=kafka_jars(PEERS),
             settings={**KAFKA_SETTINGS, **(settings or {})},
             jvm_options=JVM_OPTIONS,
-            place=place,
+            node=node,
         )
         self.format = self._kafka.format
         self.spawn = self._kafka.spawn
@@ -245,8 +245,8 @@ def running(directory: Path, settings: Mapping[str, str] | None = None) -> Itera
 
 
 @contextlib.contextmanager
-def ours_alone(directory: Path) -> Iterator[System]:
-    """For what is compared with itself."""
+def only_ours(directory: Path) -> Iterator[System]:
+    """Only ours, for cells that compare it with itself."""
     system = Millstream(directory / "ours")
     try:
         system.start()
@@ -263,7 +263,7 @@ def cpu_seconds(process_ids: Iterable[int]) -> float:
 
 
 def kernel_thread_seconds() -> float:
-    """Of all threads of the kernel: they write back what both systems wrote."""
+    """CPU time of the kernel's threads, which write back what both systems wrote."""
     total = 0
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
@@ -285,7 +285,7 @@ def _resident_bytes(process_id: int) -> int:
 
 
 def page_cache_seconds_per_gb(directory: Path) -> float:
-    """What the machine charges for a gigabyte of new file pages, whoever writes them."""
+    """The CPU time of a gigabyte of new file pages on this machine, for any program."""
     target = directory / "fresh"
     before = os.times()
     command = ["dd", "if=/dev/zero", f"of={target}", "bs=1M", "count=1024", "status=none"]
@@ -297,7 +297,7 @@ def page_cache_seconds_per_gb(directory: Path) -> float:
 
 
 def wait_seconds(seconds: float) -> None:
-    """For idle figures: nothing can be waited for."""
+    """For idle figures, where there is no condition to wait for."""
     time.sleep(seconds)
 
 

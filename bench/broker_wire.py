@@ -1,4 +1,4 @@
-"""Blocking requests to either system: topics made and removed, and frames for the C generators.
+"""Blocking requests to either system: create and delete topics, and frames for the C generators.
 
 An address may name several brokers, with commas between: a cluster. Then topics have a replica on
 each of them, and records go to the partition's leader.
@@ -50,7 +50,7 @@ IN_SYNC_MIN = 2
 
 
 class Topic(NamedTuple):
-    """As the system that has it knows it."""
+    """A topic as its system describes it."""
 
     name: str
     topic_id: uuid.UUID
@@ -58,7 +58,7 @@ class Topic(NamedTuple):
 
 
 def connect(address: str, *, timeout_s: float = TIMEOUT_S) -> socket.socket:
-    """To the first broker that is named."""
+    """Connect to the first broker of the address list."""
     host, _, port = brokers_of(address)[0].rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=timeout_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -83,8 +83,10 @@ def exchange(connection: socket.socket, frame: bytes) -> bytes:
     return _exactly(connection, size)
 
 
-def ask(address: str, request: Any, version: int, *, timeout_s: float = TIMEOUT_S) -> Any:
-    """One request on a connection of its own."""
+def send_and_receive(
+    address: str, request: Any, version: int, *, timeout_s: float = TIMEOUT_S
+) -> Any:
+    """Send one request on a new connection and return the response."""
     with connect(address, timeout_s=timeout_s) as connection:
         answer = exchange(connection, frame_of(request, version))
     start = 4 + response_header_version(request.API_KEY, version)
@@ -98,7 +100,7 @@ def create_topic(address: str, partitions: int, configs: dict[str, str] | None =
     if replicas > 1:
         configs = {"min.insync.replicas": str(IN_SYNC_MIN), **(configs or {})}
     request = create_request(name, partitions, configs, replication_factor=replicas)
-    answer = ask(address, request, CREATE_TOPICS_VERSION)
+    answer = send_and_receive(address, request, CREATE_TOPICS_VERSION)
     result = answer.topics[0]
     if result.error_code:
         raise RuntimeError(f"{address}: topic not created: {result.error_code}")
@@ -125,7 +127,7 @@ def create_request(
 
 
 def wait_until_served(address: str, topic: Topic) -> None:
-    """Every partition has taken a record. A new topic's leader may not know it yet at first."""
+    """Wait until every partition accepts a record: a new topic's leader may not know it yet."""
     deadline = time.monotonic() + TIMEOUT_S
     for index in range(topic.partitions):
         while not takes_record(address, topic, index):
@@ -137,35 +139,41 @@ def takes_record(address: str, topic: Topic, index: int, *, timeout_s: float = T
     leader = leader_address(address, topic, index, timeout_s=timeout_s)
     if leader is None:
         return False
-    answer = ask(leader, produce_request(topic, index), PRODUCE_VERSION, timeout_s=timeout_s)
+    answer = send_and_receive(
+        leader, produce_request(topic, index), PRODUCE_VERSION, timeout_s=timeout_s
+    )
     return not answer.responses[0].partition_responses[0].error_code
 
 
 def leader_address(
     address: str, topic: Topic, index: int, *, timeout_s: float = TIMEOUT_S
 ) -> str | None:
-    """Of the one broker, or of the one that leads by the cluster's word; None: nobody does."""
+    """The address of the partition's leader; None without one."""
     if len(brokers_of(address)) == 1:
         return address
-    told = metadata(address, [topic.name], timeout_s=timeout_s)
-    places = {one.node_id: f"{one.host}:{one.port}" for one in told.brokers}
-    for one in told.topics[0].partitions:
+    described = metadata(address, [topic.name], timeout_s=timeout_s)
+    addresses = {one.node_id: f"{one.host}:{one.port}" for one in described.brokers}
+    for one in described.topics[0].partitions:
         if one.partition_index == index:
-            return places.get(one.leader_id)
+            return addresses.get(one.leader_id)
     return None
 
 
 def metadata(address: str, topics: list[str], *, timeout_s: float = TIMEOUT_S) -> MetadataResponse:
-    """As the first broker that is named knows it."""
+    """Metadata from the first broker of the address list."""
     named = [MetadataRequestTopic(name=name) for name in topics]
     request = MetadataRequest(topics=named, allow_auto_topic_creation=False)
-    answer: MetadataResponse = ask(address, request, METADATA_VERSION, timeout_s=timeout_s)
+    answer: MetadataResponse = send_and_receive(
+        address, request, METADATA_VERSION, timeout_s=timeout_s
+    )
     return answer
 
 
 def delete_topics(address: str, topics: list[Topic]) -> None:
     named = [DeleteTopicState(name=topic.name) for topic in topics]
-    ask(address, DeleteTopicsRequest(topics=named, timeout_ms=60_000), DELETE_TOPICS_VERSION)
+    send_and_receive(
+        address, DeleteTopicsRequest(topics=named, timeout_ms=60_000), DELETE_TOPICS_VERSION
+    )
 
 
 def produce_request(topic: Topic, index: int, *, value_bytes: int = 100) -> ProduceRequest:
@@ -198,7 +206,7 @@ def error_position() -> int:
 
 
 def produce_answer(error_code: int) -> bytes:
-    """As a broker would answer `produce_frame`, correlation id 0, without its size."""
+    """A broker's response to `produce_frame`, correlation id 0, without its size."""
     partition = PartitionProduceResponse(index=0, error_code=error_code)
     of_topic = TopicProduceResponse(topic_id=uuid.UUID(int=1), partition_responses=[partition])
     header = encode_response_header(ProduceResponse.API_KEY, PRODUCE_VERSION, 0)

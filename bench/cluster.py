@@ -34,11 +34,11 @@ GROUPS: dict[str, Callable[[Clusters], list[Row]]] = {
     "failover": cluster_failover.measure,
 }
 """On clusters of three that run all the time."""
-ALONE: dict[str, Callable[[], list[Row]]] = {
+EXCLUSIVE: dict[str, Callable[[], list[Row]]] = {
     "start": cluster_start.measure,
     "partitions": cluster_partitions.measure,
 }
-"""These bring systems of their own, and want the machine for them."""
+"""These start systems of their own, and need the whole machine."""
 WARM_UP_RECORDS = 200_000 if QUICK else 1_000_000
 WARM_UP_SECONDS = 2.0 if QUICK else 5.0
 
@@ -48,10 +48,10 @@ def measure() -> list[Row]:
         build()
     except CannotBuildError as error:
         sys.exit(f"bench: {error}")
-    chosen = os.environ.get("CELLS", ",".join([*GROUPS, *ALONE])).split(",")
-    unknown = [name for name in chosen if name not in {**GROUPS, **ALONE}]
+    chosen = os.environ.get("CELLS", ",".join([*GROUPS, *EXCLUSIVE])).split(",")
+    unknown = [name for name in chosen if name not in {**GROUPS, **EXCLUSIVE}]
     if unknown:
-        sys.exit(f"bench: no such cells: {', '.join(unknown)}; {', '.join([*GROUPS, *ALONE])}")
+        sys.exit(f"bench: no such cells: {', '.join(unknown)}; {', '.join([*GROUPS, *EXCLUSIVE])}")
     Path("build").mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir="build") as scratch:
         cost = page_cache_seconds_per_gb(Path(scratch))
@@ -63,13 +63,13 @@ def measure() -> list[Row]:
                 for name in on_clusters:
                     rows += GROUPS[name](clusters)
     for name in chosen:
-        if name in ALONE:
-            rows += ALONE[name]()
+        if name in EXCLUSIVE:
+            rows += EXCLUSIVE[name]()
     return rows
 
 
 def warm_up(clusters: Clusters) -> None:
-    """A virtual machine of Java is slow until its compiler has seen the load."""
+    """A JVM is slow until its compiler has seen the load."""
     shape = Shape(100, "16 KB", 6)
     for system in clusters.systems:
         topic = create_topic(system.address, shape.partitions)

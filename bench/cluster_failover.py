@@ -1,9 +1,9 @@
-"""PF10: how long nothing is acknowledged when a leader is killed, or stopped in order.
+"""PF10: how long nothing is acknowledged when a leader is killed, or stopped cleanly.
 
-Two clients send a record every few milliseconds to one partition; what counts is the longest time
-between two acknowledgements. The probe asks who leads before every record, so that its time is the
-cluster's; librdkafka, which looks for a new leader once a second, tells what applications see. A
-controller that dies with its leaderships is a row of its own.
+Two clients send a record every few milliseconds to one partition; the figure is the longest time
+between two acknowledgements. The probe requests the leader before every record, so that its time is
+the cluster's; librdkafka, which refreshes its metadata once a second, shows what applications see.
+A controller that is killed together with its leaderships is a row of its own.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from bench.broker_generators import BUILT
 from bench.broker_systems import wait_seconds
 from bench.broker_wire import Topic, brokers_of, create_topic, delete_topics, takes_record
 from bench.cluster_systems import SESSION_MS, Cluster, Clusters
-from bench.cluster_wire import view_of, wait_for, wait_whole
+from bench.cluster_wire import view_of, wait_for, wait_in_sync
 from bench.measure import Row
 
 INTERVAL_MS = 5
 PARTITIONS = 6
 """So that every broker leads some."""
 RUNS = 2 if QUICK else 4
-SETTLE_S = 2.0
+IDLE_WAIT_S = 2.0
 PROBE_S = 0.5
-"""As long as the probe waits for an answer before it asks again who leads."""
+"""How long the probe waits for an answer before it requests the leader again."""
 HEAL_S = 120.0
 KILL_AT_MOST_S = SESSION_MS / 1000 + 0.5
 STOP_AT_MOST_S = 0.3
@@ -71,14 +71,14 @@ def _rows(identity: str, name: str, most: float, gaps: list[list[Gaps]]) -> list
 
 
 def _gaps(cluster: Cluster, topic: Topic, case: str) -> Gaps:
-    """One kill or stop, and everything back in its place."""
-    wait_whole(cluster.address, topic, timeout_s=HEAL_S)
+    """One kill or stop, and the restart."""
+    wait_in_sync(cluster.address, topic, timeout_s=HEAL_S)
     partition, victim = choose(cluster, topic, is_controller=case == "kill_controller")
     left = cluster.address_without(victim)
     with watched(cluster, topic, partition) as watch, Probe(cluster, topic, partition) as probe:
-        wait_seconds(SETTLE_S)
-        watch.anew()
-        probe.anew()
+        wait_seconds(IDLE_WAIT_S)
+        watch.restart()
+        probe.restart()
         if case == "stop":
             cluster.nodes[victim].stop()
         else:
@@ -88,7 +88,7 @@ def _gaps(cluster: Cluster, topic: Topic, case: str) -> Gaps:
             return view_of(left, topic)[partition].leader not in (-1, victim)
 
         wait_for(is_moved, "another broker leads", timeout_s=HEAL_S)
-        wait_seconds(SETTLE_S)
+        wait_seconds(IDLE_WAIT_S)
         probe.ended()
         figures = watch.ended()
     cluster.restart(victim)
@@ -105,7 +105,7 @@ def choose(cluster: Cluster, topic: Topic, *, is_controller: bool) -> tuple[int,
 
 
 class Probe:
-    """Asks who leads, sends one record there, and again; from any broker that answers."""
+    """Repeatedly requests the leader, from any broker that answers, and sends it one record."""
 
     def __init__(self, cluster: Cluster, topic: Topic, partition: int) -> None:
         self._brokers = brokers_of(cluster.address)
@@ -122,7 +122,7 @@ class Probe:
     def __exit__(self, *_: object) -> None:
         self.ended()
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """Count from here on."""
         self.longest_s = 0.0
 
@@ -154,7 +154,7 @@ class Watch:
         self._process = process
         self._input: IO[bytes] | None = process.stdin
 
-    def anew(self) -> None:
+    def restart(self) -> None:
         """Count from here on."""
         if self._input is not None:
             self._input.write(b"x")
@@ -178,8 +178,8 @@ def watched(cluster: Cluster, topic: Topic, partition: int) -> Iterator[Watch]:
         try:
             line = process.stdout.readline() if process.stdout is not None else b""
             if not line:
-                told = process.stderr.read().decode() if process.stderr is not None else ""
-                raise RuntimeError(f"gaps: nothing was acknowledged: {told[-500:]}")
+                errors = process.stderr.read().decode() if process.stderr is not None else ""
+                raise RuntimeError(f"gaps: nothing was acknowledged: {errors[-500:]}")
             yield Watch(process)
         finally:
             process.kill()

@@ -1,4 +1,4 @@
-"""PF11: ten thousand partitions on one broker: made, started again, their memory, their idle CPU.
+"""PF11: ten thousand partitions on one broker: creation, restart, memory and idle CPU.
 
 Ours is a broker with its keeper, both counted; Kafka's is broker and controller in one. They run
 one after the other: idle figures are of a machine that has nothing else to do.
@@ -21,7 +21,7 @@ from bench.broker_wire import (
     CREATE_TIMEOUT_MS,
     CREATE_TOPICS_VERSION,
     Topic,
-    ask,
+    send_and_receive,
     takes_record,
 )
 from bench.cluster_systems import MillstreamCluster
@@ -34,7 +34,7 @@ PER_TOPIC = 100
 TOPICS_PER_REQUEST = 10
 """Kafka's controller refuses requests that make more than ten thousand records."""
 RUNS = 1 if QUICK else 3
-SETTLE_S = 5.0 if QUICK else 15.0
+IDLE_WAIT_S = 5.0 if QUICK else 15.0
 IDLE_S = 5.0 if QUICK else 20.0
 TIMEOUT_S = 300.0
 AT_MOST = 0.5
@@ -75,7 +75,7 @@ def _one_run(system: System) -> dict[str, float]:
         topics = _create(system.address)
         _wait_until_served(system.address, topics)
         create_s = time.perf_counter() - begin
-        wait_seconds(SETTLE_S)
+        wait_seconds(IDLE_WAIT_S)
         idle, memory = _idle_cores(system), resident_bytes(system.process_ids) / MIB
         system.stop()
         begin = time.perf_counter()
@@ -96,15 +96,15 @@ def _create(address: str) -> list[Topic]:
             for name in names
         ]
         request = CreateTopicsRequest(topics=wanted, timeout_ms=CREATE_TIMEOUT_MS)
-        for told in ask(address, request, CREATE_TOPICS_VERSION).topics:
-            if told.error_code:
-                raise RuntimeError(f"{address}: topic not created: {told.error_code}")
-            topics.append(Topic(told.name, told.topic_id, PER_TOPIC))
+        for created in send_and_receive(address, request, CREATE_TOPICS_VERSION).topics:
+            if created.error_code:
+                raise RuntimeError(f"{address}: topic not created: {created.error_code}")
+            topics.append(Topic(created.name, created.topic_id, PER_TOPIC))
     return topics
 
 
 def _wait_until_served(address: str, topics: list[Topic]) -> None:
-    """Every partition has a leader, and the last one of every topic has taken a record."""
+    """Wait until every partition has a leader, and the last one of every topic accepts a record."""
     for topic in topics:
 
         def is_served(topic: Topic = topic) -> bool:

@@ -35,7 +35,7 @@ def measure(clusters: Clusters) -> list[Row]:
 
 
 def per_core(identity: str, what: str, cost: Row) -> Row:
-    """The same figure the other way round: what one core of brokers' time copies in a second."""
+    """The inverse of that figure: what one core of brokers' time copies in a second."""
     turned = {name: round(1000 / cost[name]) for name in ("ours", "peer")}
     ranges = {
         f"{name}_range": [round(1000 / one) for one in reversed(cost[f"{name}_range"])]

@@ -1,4 +1,4 @@
-"""What one record costs that three brokers must have: requests one by one, and end to end.
+"""The cost of one record on three brokers: requests one by one, and end to end.
 
 No goal is set for these; the ones for one broker (PF13, PF4) stand beside it as a measure.
 """

@@ -20,8 +20,8 @@ from bench.broker_systems import (
     Server,
     Systems,
 )
-from bench.broker_wire import ask, metadata
-from millstream.testing.peers.kafka import free_ports, places
+from bench.broker_wire import metadata, send_and_receive
+from millstream.testing.peers.kafka import free_ports, node_configs
 from millstream.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     RequestPartitionData,
@@ -30,7 +30,7 @@ from millstream.wire.messages.describe_quorum import (
 
 BROKERS = 3
 SESSION_MS = 6_000
-"""Ours by default; Kafka's is made the same, so that both may take as long to miss a broker."""
+"""Our default; Kafka gets the same, so that both take equally long to detect a lost broker."""
 DESCRIBE_QUORUM_VERSION = 1
 OURS_SETTINGS = {"zookeeper.session.timeout.ms": str(SESSION_MS)}
 KAFKA_SETTINGS = {"broker.session.timeout.ms": str(SESSION_MS)}
@@ -71,7 +71,7 @@ class Cluster:
         return tuple(node.process_id for node in self.nodes.values())
 
     def start(self) -> None:
-        """All at once: Kafka's serve only when most of their quorum are there."""
+        """Start all at once: Kafka's nodes serve only with a majority of their quorum."""
         for node in self.nodes.values():
             node.spawn()
         for node in self.nodes.values():
@@ -85,12 +85,12 @@ class Cluster:
         raise NotImplementedError
 
     def restart(self, broker_id: int) -> None:
-        """One that was killed or stopped."""
+        """Start a broker that was killed or stopped."""
         self.nodes[broker_id].spawn()
         self.nodes[broker_id].wait_ready()
 
     def address_without(self, broker_id: int) -> str:
-        """Of the brokers that are left."""
+        """The addresses of the other brokers."""
         left = (node.address for number, node in self.nodes.items() if number != broker_id)
         return ",".join(left)
 
@@ -100,7 +100,7 @@ class Keeper(Server):
 
     def __init__(self, directory: Path, *, tree: Path | None = None) -> None:
         (port,) = free_ports(1)
-        self.place = f"127.0.0.1:{port}"
+        self.address = f"127.0.0.1:{port}"
         arguments = ["keeper", "--data-dir", str(directory / "data"), "--port", str(port)]
         super().__init__(directory, arguments, tree=tree)
 
@@ -111,7 +111,7 @@ class MillstreamCluster(Cluster):
     def __init__(self, directory: Path, count: int = BROKERS, *, tree: Path | None = None) -> None:
         self.name = OURS if tree is None else OURS_OF_ANOTHER_COMMIT
         self._keeper = Keeper(directory / "keeper", tree=tree)
-        shared = {**OURS_SETTINGS, "zookeeper.connect": self._keeper.place}
+        shared = {**OURS_SETTINGS, "zookeeper.connect": self._keeper.address}
         super().__init__(
             {
                 number: Millstream(
@@ -146,28 +146,30 @@ class KafkaCluster(Cluster):
 
     def __init__(self, directory: Path, count: int = BROKERS) -> None:
         self._kafkas = [
-            Kafka(directory / f"broker-{place.node_id}", KAFKA_SETTINGS, place)
-            for place in places(count)
+            Kafka(directory / f"broker-{node.node_id}", KAFKA_SETTINGS, node)
+            for node in node_configs(count)
         ]
         super().__init__(dict(enumerate(self._kafkas, 1)))
 
     def format(self) -> None:
-        """Make the data directories, which is no part of a start."""
+        """Create the data directories, which is not part of a start."""
         for node in self._kafkas:
             node.format()
 
     def stop(self) -> None:
-        """At once: the last brokers would wait minutes for a quorum that is gone."""
+        """Kill all at once: in a clean stop the last ones would wait minutes for a quorum."""
         for node in self._kafkas:
             node.kill()
 
     def controller_id(self) -> int:
-        """Its Metadata names any broker; the leader of the quorum is the one that counts."""
-        asked = RequestTopicData(
+        """Its Metadata names a random broker; the controller is the leader of the quorum."""
+        topic = RequestTopicData(
             topic_name="__cluster_metadata", partitions=[RequestPartitionData(partition_index=0)]
         )
-        told = ask(self.address, DescribeQuorumRequest(topics=[asked]), DESCRIBE_QUORUM_VERSION)
-        found: int = told.topics[0].partitions[0].leader_id
+        answer = send_and_receive(
+            self.address, DescribeQuorumRequest(topics=[topic]), DESCRIBE_QUORUM_VERSION
+        )
+        found: int = answer.topics[0].partitions[0].leader_id
         return found
 
 

@@ -24,7 +24,7 @@ CELLS: Final[dict[str, Callable[[Systems], list[Row]]]] = {
     "loading": groups_loading.measure,
 }
 SETTINGS: Final = {
-    # What both have unless told otherwise; the harness of the tests tells the peer something else.
+    # The default of both systems; the harness of the tests has another value for the peer.
     "group.initial.rebalance.delay.ms": "3000",
     "offsets.topic.num.partitions": "50",
 }

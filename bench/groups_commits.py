@@ -1,4 +1,4 @@
-"""Commits per second: one offset each, acknowledged when it counts, over raw sockets."""
+"""Commits per second: one offset each, acknowledged when it is committed, over raw sockets."""
 
 import time
 import uuid
@@ -7,7 +7,7 @@ from typing import Final
 from bench.broker_cells import QUICK, Done, Load, compare, cost_row, speed_row
 from bench.broker_generators import run
 from bench.broker_systems import System, Systems
-from bench.broker_wire import Topic, ask, create_topic, delete_topics, frame_of
+from bench.broker_wire import Topic, create_topic, delete_topics, frame_of, send_and_receive
 from bench.measure import Row
 from millstream.wire.headers import encode_response_header
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -51,10 +51,10 @@ def commits_load(connections: int, in_flight: int) -> Load:
 
 
 def commit(system: System, topic: Topic, *, connections: int, in_flight: int) -> Done:
-    """By groups without members, as consumers that assign themselves commit."""
+    """Commits of groups without members, as from consumers with assigned partitions."""
     prefix = uuid.uuid4().hex[:8]
     requests = [commit_request(f"{prefix}-{n}", topic.name, {0: n}) for n in range(GROUPS)]
-    for request in requests:  # the offsets topic is there, and every group is known
+    for request in requests:  # so that the offsets topic exists, and every group is known
         wait_until_committed(system, request)
     host, _, port = system.address.rpartition(":")
     figures = run(
@@ -82,20 +82,20 @@ def commit_request(group: str, topic: str, offsets: dict[int, int]) -> OffsetCom
 
 
 def wait_until_committed(system: System, request: OffsetCommitRequest) -> None:
-    """Who asks for a coordinator makes the offsets topic; it may not be there yet."""
+    """FindCoordinator creates the offsets topic; it may not exist yet."""
     find = FindCoordinatorRequest(key_type=0, coordinator_keys=[request.group_id])
     deadline_s = time.perf_counter() + COMMITTED_MAX_S
     while time.perf_counter() < deadline_s:
-        if ask(system.address, find, FIND_VERSION).coordinators[0].error_code:
+        if send_and_receive(system.address, find, FIND_VERSION).coordinators[0].error_code:
             continue
-        answer = ask(system.address, request, VERSION)
+        answer = send_and_receive(system.address, request, VERSION)
         if not any(part.error_code for topic in answer.topics for part in topic.partitions):
             return
     raise TimeoutError(f"{system.name} takes no commit")
 
 
 def error_position() -> int:
-    """Where an answer has its error code, counted from behind the size."""
+    """The position of the error code in a response, counted after the size."""
     first, second = (_answer(code) for code in (0, 0x0101))
     return next(at for at, pair in enumerate(zip(first, second, strict=True)) if pair[0] != pair[1])
 

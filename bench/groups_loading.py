@@ -9,12 +9,12 @@ from bench.broker_cells import QUICK, lower_is_better
 from bench.broker_systems import System, Systems
 from bench.broker_wire import (
     Topic,
-    ask,
     connect,
     create_topic,
     delete_topics,
     exchange,
     frame_of,
+    send_and_receive,
 )
 from bench.groups_commits import VERSION, commit_request, wait_until_committed
 from bench.measure import Row, fact
@@ -45,10 +45,10 @@ def measure(systems: Systems) -> list[Row]:
         delete_topics(system.address, [topic])
     ours, peer = (system.name for system in systems)
     offsets = PARTITIONS * GROUPS
-    told = f"{offsets:,} offsets after a restart: s"
+    answered = f"{offsets:,} offsets after a restart: s"
     rows = [
         lower_is_better(
-            f"groups.loading.{name}", f"{told} {what}", found[ours], found[peer], at_most=None
+            f"groups.loading.{name}", f"{answered} {what}", found[ours], found[peer], at_most=None
         )
         for name, what, found in (
             ("ready", "from ready to all served", ready),
@@ -93,11 +93,13 @@ def served_after_restart(system: System, prefix: str) -> tuple[float, float]:
 
 
 def is_served(system: System, group: str) -> bool:
-    wish = OffsetFetchRequestGroup(group_id=group, topics=None)
-    (told,) = ask(system.address, OffsetFetchRequest(groups=[wish]), FETCH_VERSION).groups
-    if told.error_code:
+    group_request = OffsetFetchRequestGroup(group_id=group, topics=None)
+    (answered,) = send_and_receive(
+        system.address, OffsetFetchRequest(groups=[group_request]), FETCH_VERSION
+    ).groups
+    if answered.error_code:
         return False
-    found = sum(len(topic.partitions) for topic in told.topics)
+    found = sum(len(topic.partitions) for topic in answered.topics)
     if found != PARTITIONS:
         raise RuntimeError(f"{system.name} has {found} offsets of {group}, not {PARTITIONS}")
     return True

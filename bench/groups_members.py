@@ -18,18 +18,18 @@ from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.history.group_events import Place
 from millstream.testing.protocol_members.classic import ClassicMember
 from millstream.testing.protocol_members.consumer import ConsumerMember
-from millstream.testing.protocol_members.member import MemberSpec, ProtocolMember, TopicsKnown
+from millstream.testing.protocol_members.member import KnownTopics, MemberSpec, ProtocolMember
 
 SIZES: Final = (10, 50) if QUICK else (10, 100, 500)
 RUNS: Final = 1 if QUICK else 3
 STABLE_MAX_S: Final = 120.0
-LOOK_S: Final = 0.005
+POLL_INTERVAL_S: Final = 0.005
 HEARTBEAT_S: Final = 0.5
 CLASSIC, SERVER_SIDE = "classic", "server-side"
 
 
-class _Deaf:
-    """Nobody has to hear what a member goes through here."""
+class _IgnoreEvents:
+    """A listener that ignores a member's events."""
 
     def assigned(self, places: list[Place], generation: int) -> None: ...
 
@@ -46,7 +46,7 @@ class Group:
         self._address = Address(host, int(port))
         self._kind = kind
         self._topic = topic
-        self._known = TopicsKnown(
+        self._known = KnownTopics(
             partitions={topic.name: topic.partitions}, names={topic.topic_id: topic.name}
         )
         self._name = f"group-{uuid.uuid4().hex[:8]}"
@@ -58,14 +58,14 @@ class Group:
         number = len(self.members)
         settings = RpcSettings(client_id=f"member-{number}", request_timeout_s=60.0)
         connections = Connections(LoopNetwork(), settings, SeededRandomness(f"{number}"))
-        wish = MemberSpec(
+        spec = MemberSpec(
             group=self._name,
             topics=(self._topic.name,),
             session_ms=30_000,
             rebalance_ms=60_000,
             heartbeat_s=HEARTBEAT_S,
         )
-        given = (wish, _Deaf(), self._known, connections, lambda: self._address)
+        given = (spec, _IgnoreEvents(), self._known, connections, lambda: self._address)
         made: ProtocolMember
         if self._kind == CLASSIC:
             made = ClassicMember(*given)
@@ -76,21 +76,21 @@ class Group:
         self._tasks.append(asyncio.get_running_loop().create_task(made.run()))
 
     async def stable_s(self, began_s: float) -> float:
-        """Until every partition has an owner and every member is in one generation."""
+        """Wait until every partition has an owner and every member is in one generation."""
         while not self._is_stable():
             for task in self._tasks:
                 if task.done():
                     task.result()
             if time.perf_counter() - began_s > STABLE_MAX_S:
                 raise TimeoutError(f"{self._kind} group of {len(self.members)} is not stable")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         return time.perf_counter() - began_s
 
     def _is_stable(self) -> bool:
         owned = sum(len(one.positions) for one in self.members)
         generations = {one.generation for one in self.members}
-        is_settled = all(one.is_settled and one.positions for one in self.members)
-        return is_settled and owned == self._topic.partitions and len(generations) == 1
+        is_stable = all(one.is_stable and one.positions for one in self.members)
+        return is_stable and owned == self._topic.partitions and len(generations) == 1
 
     async def close(self) -> None:
         for member in self.members:
@@ -125,7 +125,7 @@ def measure_stable(systems: Systems) -> list[Row]:
 
 
 def measure_rebalance(systems: Systems) -> list[Row]:
-    """From the join of one more to the last that has what it then has."""
+    """From the join of one more member to the last member that has its new partitions."""
     return [
         _row(systems, kind, size, _until_one_more, "rebalance", "until one more has its share")
         for kind in (CLASSIC, SERVER_SIDE)
@@ -138,7 +138,7 @@ def _row(systems: Systems, kind: str, size: int, work: Work, name: str, what: st
     mine: list[float] = []
     theirs: list[float] = []
     for system, found in ((peer, []), (ours, []), *[(ours, mine), (peer, theirs)] * RUNS):
-        # The first of each warms up and does not count.
+        # The first of each is a warm-up and is discarded.
         with topic_on(system, size + 1) as topic:
             found.append(asyncio.run(work(Group(system, topic, kind), size)))
     return lower_is_better(

@@ -1,4 +1,4 @@
-"""The storage engine against plain system calls on the same bytes, and how it scales."""
+"""The storage engine against bare system calls on the same bytes, and how it scales."""
 
 import json
 import os
@@ -136,7 +136,7 @@ def measure_read(name: str, batch: bytearray) -> Row:
 def timed(
     work: Callable[[], object], size_bytes: int, after: Callable[[], object] = lambda: None
 ) -> float:
-    """MB/s of the work alone."""
+    """MB/s of the work itself."""
     start = time.perf_counter()
     work()
     speed = size_bytes / (time.perf_counter() - start) / 1e6
@@ -169,7 +169,7 @@ def measure_recovery() -> Row:
             return count * len(batch) / (time.perf_counter() - start) / 1e9
 
         pair = alternate(ours, peer)
-    what = "recovery, 16 KB batches, GB/s (peer: read and CRC alone)"
+    what = "recovery, 16 KB batches, GB/s (peer: read and CRC only)"
     return row("log.recovery", what, pair, goal=None)
 
 
@@ -203,7 +203,7 @@ def reads_per_second(log: Log, part: float) -> float:
 
 
 def measure_partitions() -> list[Row]:
-    """In a process of its own, so that memory is this alone."""
+    """Run in a process of its own, so that its memory is only that of the partitions."""
     with scratch() as root:
         facts: dict[str, float] = {}
         for step in ("create", "clean", "unclean"):

@@ -1,4 +1,4 @@
-"""How every part measures: ours and the peer in turn, with ranges and others' CPU beside it."""
+"""How every part measures: ours and the peer alternate, with ranges and the CPU of others."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 OTHERS_MAX_CORES = 0.1
-"""More CPU taken by other processes than this and the cell is measured again."""
+"""When other processes take more CPU than this, the cell is measured again."""
 ATTEMPTS = 3
 RUNS = 4
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ def _series(ours: Callable[[], float], peer: Callable[[], float], runs: int) -> 
 
 
 def row(identity: str, what: str, pair: Pair, *, goal: float | None) -> Row:
-    """A comparison as the result files have it; `goal` is for the ratio."""
+    """A comparison in the form of the result files; `goal` is for the ratio."""
     ratio = pair.ours.median / pair.peer.median
     return {
         "id": identity,

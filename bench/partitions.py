@@ -68,7 +68,7 @@ def main() -> None:
     if step == "create":
         facts = create(root, count)
     elif step == "clean":
-        # Left without a stop: the next start finds a killed process's directory.
+        # Ends without a clean stop: the next start finds the directory of a killed process.
         facts = restart(root, "clean_start_s", is_stopped_cleanly=False)
     else:
         facts = restart(root, "unclean_start_s", is_stopped_cleanly=True)

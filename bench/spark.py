@@ -1,4 +1,4 @@
-"""Our Spark source and sink beside Spark's own connector for Kafka (`make bench PART=spark`).
+"""Our Spark source and sink against Spark's own connector for Kafka (`make bench PART=spark`).
 
 Both connectors talk to the same broker of ours, in sessions with the same settings, one process
 each; the group `kafka` puts Apache Kafka behind both. QUICK=1 runs fewer cells with fewer rows,
@@ -49,7 +49,7 @@ def measure() -> list[Row]:
 
 
 def _make_byte_code() -> None:
-    """As an installation has it. Spark starts Python anew for every streaming query: where the
+    """As in an installation. Spark starts a new Python process for every streaming query: where the
     environment forbids to write byte code, each would begin with compiling all of ours.
     """
     compileall.compile_dir(Path(millstream.__file__).parent, quiet=1)
@@ -81,7 +81,7 @@ def _measure(chosen: list[str], drivers: Drivers, directory: Path) -> list[Row]:
 def _beside(
     system: System, drivers: Drivers, work: Callable[[Bench, Topics], list[Row]]
 ) -> list[Row]:
-    """With this broker behind both connectors."""
+    """Both connectors use this broker."""
     system.start()
     try:
         bench, topics = Bench(drivers, system, (system,)), Topics()
@@ -102,7 +102,7 @@ def _group(name: str, bench: Bench, topics: Topics, directory: Path) -> list[Row
 
 
 def warm_up(bench: Bench, topics: Topics) -> None:
-    """A virtual machine of Java is slow until its compiler has seen the load."""
+    """A JVM is slow until its compiler has seen the load."""
     topic = topics.at(bench.broker.address, Shape(100, "none"))
     for _ in range(WARM_UP_RUNS):
         for driver in bench.drivers:

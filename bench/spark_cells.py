@@ -3,7 +3,7 @@
 Beside rows a second stand the CPU seconds per million rows of the driver's whole tree (its Python,
 the JVM, the Python workers), which say more than the clock where broker and Spark share two cores.
 A run whose row count is not the expected one ends the benchmark, and before a cell is measured both
-connectors have to show that sums over keys and values are right: who skips work cannot win.
+connectors have to show that sums over keys and values are right: skipping work gives no advantage.
 """
 
 import statistics
@@ -35,7 +35,7 @@ Answer = dict[str, Any]
 
 
 class WrongRows(RuntimeError):
-    """A connector did not give, or store, what is in the topic, or in the frame."""
+    """A connector returned, or stored, other rows than the topic or the frame has."""
 
 
 class Job(NamedTuple):
@@ -55,7 +55,7 @@ class Sample(NamedTuple):
     speed: float
     steady_speed: float
     cpu_seconds: float
-    """Of the driver's tree, per million rows."""
+    """CPU seconds of the driver's process tree, per million rows."""
     broker_cpu_seconds: float
     others_cores: float
 
@@ -72,11 +72,11 @@ class Found(NamedTuple):
 
 
 class Bench(NamedTuple):
-    """What is up while a cell is measured."""
+    """The systems that run while a cell is measured."""
 
     drivers: Drivers
     broker: System
-    """The one that serves both."""
+    """The broker that serves both connectors."""
     brokers: tuple[System, ...]
     """All that run, also those that are idle now."""
 
@@ -139,7 +139,7 @@ def _used(driver: Driver, bench: Bench) -> tuple[float, float, float]:
 
 
 def _steady(answer: Answer, otherwise: float) -> float:
-    """Of the full micro-batches behind the first, which pays for the start."""
+    """The median of the full micro-batches after the first, which includes the start."""
     batches = answer.get("batches") or []
     most = max((rows for rows, _ in batches), default=0)
     speeds = [rows / seconds for rows, seconds in batches[1:] if rows > most / 2]
@@ -176,6 +176,6 @@ def _comparison(
 
 
 def sized(full: int) -> int:
-    """A third of the rows for a look; in any case whole blocks for every file and partition."""
+    """A third of the rows in a quick run; always whole blocks for every file and partition."""
     wanted = full // 3 if QUICK else full
     return wanted // ROWS_STEP * ROWS_STEP

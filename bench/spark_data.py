@@ -25,18 +25,18 @@ BLOCKS = 5
 """Different blocks."""
 KEY_BYTES = 16
 FILL_SETTINGS = {
-    # Batches as large as this, not as our writer likes them: as busy producers make them.
+    # Batches of the size that busy producers send, not of the size that our writer prefers.
     "max.request.size": 128 * 1024,
     "batch.size": 128 * 1024,
     "linger.ms": 50,
-    # The default level packs harder than anybody who wants throughput would.
+    # The default level compresses more than is usual where throughput matters.
     "compression.lz4.level": 1,
 }
 WORDS = ("kettle", "lamp", "chair", "notebook", "bicycle", "teapot", "carpet", "mirror")
 
 
 class Check(NamedTuple):
-    """What a set of rows adds up to; `value_crc` and `key_crc` are sums of CRC-32."""
+    """Checksums of a set of rows; `value_crc` and `key_crc` are sums of CRC-32."""
 
     rows: int
     value_bytes: int
@@ -102,7 +102,7 @@ def check_of(batch: pa.RecordBatch) -> Check:
 
 
 class Topic(NamedTuple):
-    """One that was filled."""
+    """A topic that was filled."""
 
     name: str
     partitions: int
@@ -152,7 +152,7 @@ def stored_check(client: BlockingClient, topic: str, partitions: int) -> Check:
 
 
 def write_files(data: Data, directory: Path, *, rows: int, files: int) -> Path:
-    """The first `rows` as so many Parquet files, not packed: quick to read for whoever writes."""
+    """The first `rows` as uncompressed Parquet files, which are quick to read."""
     directory.mkdir(parents=True)
     per_file = rows // files // BLOCK_ROWS
     for number in range(files):

@@ -51,10 +51,10 @@ class Driver:
                 stderr=log,
                 text=True,
             )
-        self.ask("session", master=master)
+        self.run_job("session", master=master)
 
-    def ask(self, job: str, **arguments: object) -> dict[str, Any]:
-        """One job from start to end; raises what it raised."""
+    def run_job(self, job: str, **arguments: object) -> dict[str, Any]:
+        """Run one job to its end; raises the error of the job."""
         process = self._running
         if process.stdin is None or process.stdout is None:
             raise RuntimeError("not started")
@@ -112,7 +112,7 @@ def running(scratch: Path, jars: Path) -> Iterator[Drivers]:
 
 
 def tree_cpu_seconds(process_id: int) -> float:
-    """Of a process and everything below it, also of what ended and was waited for.
+    """CPU time of a process tree, also of children that ended and were waited for.
 
     For a driver: its Python, the JVM, the daemon that forks workers, and the workers.
     """

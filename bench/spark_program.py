@@ -21,18 +21,18 @@ from millstream.testing.spark.sessions import connector_jars, local_session
 
 SETTINGS = {
     "spark.driver.memory": "3g",
-    # All batches of a query are looked at.
+    # The progress of all batches of a query is used.
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
 QUERY_TIMEOUT_S = 300
 CHECKS = ("rows", "value_bytes", "value_crc", "key_crc")
 WRITERS = ("OverwriteByExpression", "InsertIntoHadoopFsRelationCommand")
-"""Nodes of plans that count what a sink got."""
+"""Plan nodes that count the rows of a sink."""
 Answer = dict[str, Any]
 
 
 def check_columns() -> list[Any]:
-    """Sums that only the right rows give."""
+    """Checksums of the rows."""
     parts = (
         F.count(F.lit(1)),
         F.sum(F.length("value")),
@@ -43,7 +43,7 @@ def check_columns() -> list[Any]:
 
 
 class Program:
-    """What a process can be asked to do; every public method is a job."""
+    """The jobs of a process; every public method is one."""
 
     def __init__(self, scratch: Path, jars: Path) -> None:
         self._scratch = scratch
@@ -58,7 +58,7 @@ class Program:
         return self._session
 
     def session(self, master: str) -> Answer:
-        """A new session in the same JVM: what its compiler learnt stays."""
+        """A new session in the same JVM, which keeps its compiled code."""
         if self._session is not None:
             self._session.stop()
         self._frames.clear()
@@ -68,7 +68,7 @@ class Program:
         return {"version": self._session.version}
 
     def configure(self, settings: dict[str, str | None]) -> Answer:
-        """Of what runs from now on; None puts a setting back."""
+        """Set the configuration of later jobs; None resets a setting."""
         for name, value in settings.items():
             if value is None:
                 self._spark.conf.unset(name)
@@ -142,7 +142,7 @@ class Program:
     # -- DataFrame to topic
 
     def cache(self, name: str, path: str, partitions: int) -> Answer:
-        """Rows in the memory of the JVM: nothing but the sink is left to pay for."""
+        """Cache rows in the JVM's memory, so that only the sink is measured."""
         frame = self._spark.read.parquet(path).repartition(partitions).cache()
         self._frames[name] = frame
         return frame.agg(*check_columns()).collect()[0].asDict()
@@ -180,7 +180,7 @@ class Program:
         return jvm_session.sharedState().statusStore()
 
     def _rows_written(self, before: int) -> int:
-        """By Spark's own count in the plans that ran since: a run that reads less is no run."""
+        """Rows by Spark's own count in the plans that ran since: a run must read all of them."""
         self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # noqa: SLF001
         store, rows = self._executions(), 0
         for index in range(before, store.executionsCount()):
@@ -203,11 +203,11 @@ def _output_rows(metrics: Any, values: Any) -> int:
 
 def serve(program: Program, requests: TextIO, answers: TextIO) -> None:
     for line in requests:
-        asked = json.loads(line)
-        job: Callable[..., Answer] = getattr(program, asked.pop("job"))
+        request = json.loads(line)
+        job: Callable[..., Answer] = getattr(program, request.pop("job"))
         try:
-            answer = job(**asked)
-        except Exception:  # noqa: BLE001 - the other process tells it
+            answer = job(**request)
+        except Exception:  # noqa: BLE001 - the other process reports it
             answer = {"error": _shortened(traceback.format_exc())}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
@@ -220,7 +220,7 @@ def _shortened(trace: str) -> str:
 
 
 def main() -> None:
-    # Whatever Spark and its workers print must not be taken for an answer.
+    # Output of Spark and its workers must not be read as an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     scratch, jars = map(Path, sys.argv[1:3])

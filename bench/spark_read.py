@@ -1,4 +1,4 @@
-"""PF9, reading: a topic as a DataFrame, as a batch and as a stream, to nowhere and to Parquet."""
+"""PF9, reading: a topic as a DataFrame, batch and stream, to the noop sink and to Parquet."""
 
 from collections.abc import Callable
 from itertools import product
@@ -12,7 +12,7 @@ from bench.spark_drivers import Driver
 
 ROWS = {100: 6_000_000, 1_000: 1_500_000}
 BATCHES = 3
-"""Micro-batches of a stream: the first pays for the start, the others are steady."""
+"""Micro-batches of a stream: the first includes the start, the others are steady."""
 PARTITIONS = 4
 CODECS = ("none", "lz4")
 SINKS = ("noop", "parquet")
@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 
 class Topics:
-    """Filled once, and read by every cell that wants the same."""
+    """Topics that are filled once, and read by every cell of the same shape."""
 
     def __init__(self) -> None:
         self._topics: dict[tuple[str, Shape], Topic] = {}
@@ -70,7 +70,7 @@ def measure_stream(bench: Bench, topics: Topics) -> list[Row]:
 
 
 def measure_at(bench: Bench, topics: Topics, label: str) -> list[Row]:
-    """The plain cells again, with another broker behind both connectors."""
+    """The uncompressed cells again, with another broker for both connectors."""
     rows: list[Row] = []
     for value_bytes in ROWS:
         rows += batch_cell(bench, topics, Shape(value_bytes, "none"), "noop", label)
@@ -115,11 +115,11 @@ def stream_cell(
 def reading(
     job: str, bench: Bench, topic: Topic, sink: str, more: dict[str, str] | None = None
 ) -> Callable[[Driver], Answer]:
-    """A job that reads all of the topic."""
+    """A job that reads the whole topic."""
     address = bench.broker.address
 
-    def ask(driver: Driver) -> Answer:
+    def run_job(driver: Driver) -> Answer:
         options = {**driver.options(address, topic), **(more or {})}
-        return driver.ask(job, source=driver.source, options=options, sink=sink)
+        return driver.run_job(job, source=driver.source, options=options, sink=sink)
 
-    return ask
+    return run_job

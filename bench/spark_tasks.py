@@ -1,4 +1,4 @@
-"""PF9, growth: how throughput goes with the number of partitions, so of tasks, and of cores."""
+"""PF9, growth: how throughput grows with the number of partitions (and tasks) and of cores."""
 
 from itertools import product
 
@@ -16,7 +16,7 @@ VALUE_BYTES = 100
 
 def measure(bench: Bench, topics: Topics) -> list[Row]:
     rows: list[Row] = []
-    alone: Found | None = None
+    single: Found | None = None
     for master, partitions in product(MASTERS, (1, 4) if QUICK else PARTITIONS):
         if partitions == 1:
             _begin(bench, master)
@@ -25,16 +25,16 @@ def measure(bench: Bench, topics: Topics) -> list[Row]:
         what = f"PF9 read {shape.name}, {partitions} tasks, {master}"
         found = _compare(bench, topics, topic, what)
         rows += rows_of(f"spark.tasks.{master}.{partitions}", what, found, at_least=None)
-        alone = alone or found
-    if alone is not None:
-        rows += _growth(alone, found)
+        single = single or found
+    if single is not None:
+        rows += _growth(single, found)
     _begin(bench, DEFAULT_MASTER)
     return rows
 
 
 def _begin(bench: Bench, master: str) -> None:
     for driver in bench.drivers:
-        driver.ask("session", master=master)
+        driver.run_job("session", master=master)
 
 
 def _compare(bench: Bench, topics: Topics, topic: Topic, what: str) -> Found:
@@ -44,10 +44,10 @@ def _compare(bench: Bench, topics: Topics, topic: Topic, what: str) -> Found:
     return compare(what, Job(lambda driver, _: job(driver), topic.rows), bench)
 
 
-def _growth(alone: Found, most: Found) -> list[Row]:
-    """Of each connector on its own: most tasks on most cores against one on one."""
+def _growth(single: Found, most: Found) -> list[Row]:
+    """For each connector: most tasks on most cores against one task on one core."""
     rows = []
-    for name, one, many in (("ours", alone.ours, most.ours), ("peer", alone.peer, most.peer)):
+    for name, one, many in (("ours", single.ours, most.ours), ("peer", single.peer, most.peer)):
         grown = (
             spread([run.speed for run in many]).median / spread([run.speed for run in one]).median
         )

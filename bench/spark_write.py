@@ -88,16 +88,16 @@ def _cells(bench: Bench, value_bytes: int, files: Path, check: Check, label: str
 @contextlib.contextmanager
 def _configured(bench: Bench, settings: dict[str, str]) -> Iterator[None]:
     for driver in bench.drivers:
-        driver.ask("configure", settings=settings)
+        driver.run_job("configure", settings=settings)
     try:
         yield
     finally:
         for driver in bench.drivers:
-            driver.ask("configure", settings=dict.fromkeys(settings))
+            driver.run_job("configure", settings=dict.fromkeys(settings))
 
 
 def measure_at(bench: Bench, topics: Topics, scratch: Path, label: str) -> list[Row]:
-    """The plain cells again, with another broker behind both connectors."""
+    """The uncompressed cells again, with another broker for both connectors."""
     rows: list[Row] = []
     for value_bytes in ROWS:
         with _frame(bench, topics, scratch, value_bytes) as (_, check):
@@ -118,21 +118,23 @@ def _frame(
         write_files(data, files, rows=count, files=FILES)
     expected = data.check(count)
     for driver in bench.drivers:
-        found = driver.ask("cache", name="frame", path=str(files.absolute()), partitions=TASKS)
+        found = driver.run_job("cache", name="frame", path=str(files.absolute()), partitions=TASKS)
         if Check(**found) != expected:
             raise WrongRows(f"cached for {driver.name}: {found} instead of {expected}")
     try:
         yield files, expected
     finally:
         for driver in bench.drivers:
-            driver.ask("uncache", name="frame")
+            driver.run_job("uncache", name="frame")
 
 
 def _batch_cell(bench: Bench, target: Target, value_bytes: int, label: str = "") -> list[Row]:
     what = f"PF9 write {value_bytes} B {target.codec}{label}"
 
     def run(driver: Driver, topic: str) -> Answer:
-        return driver.ask("write", name="frame", sink=driver.source, options=target.options(topic))
+        return driver.run_job(
+            "write", name="frame", sink=driver.source, options=target.options(topic)
+        )
 
     found = compare(what, _job(what, target, run), bench)
     identity = f"spark.write.{value_bytes}.{target.codec}{label}"
@@ -145,7 +147,7 @@ def _stream_cell(
     what = f"PF9 write stream {value_bytes} B {target.codec}{label}"
 
     def run(driver: Driver, topic: str) -> Answer:
-        return driver.ask(
+        return driver.run_job(
             "write_stream",
             path=str(files.absolute()),
             files_per_batch=FILES_PER_BATCH,

@@ -1,7 +1,7 @@
 /* Produces one small record after the other, acks=all, and finds the longest time without an answer.
  *
  * A record every INTERVAL_MS, whatever became of the last ones. Prints a line with the first
- * acknowledgement; every byte on standard input begins the watch anew, its end ends the program when
+ * acknowledgement; every byte on standard input restarts the watch, its end ends the program when
  * all records have their answers: {"records": n, "failed": n, "longest_gap_s": s}.
  * Metadata is asked for often and at once, so that what is seen is the cluster's time and not ours.
  */

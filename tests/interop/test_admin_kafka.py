@@ -140,7 +140,7 @@ EXPECTED: dict[str, Any] = {
     "asked for again": UNKNOWN,
     "as many as are registered": NONE,
 }
-"""So that both cannot agree on an answer that nobody thought of."""
+"""So that both cannot agree on an unexpected answer."""
 
 
 def _with_fewer_and_fewer(world: World, java: ConnectedClient) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _alone(world: World) -> dict[str, Any]:
         "alone, grown": world.grow("grows", 4),
     }
     # Kafka says at first that it does not know the topic; we have it in the first answer.
-    assert world.asked_for("asked") in (NONE, UNKNOWN)
+    assert world.metadata_code("asked") in (NONE, UNKNOWN)
     return told | {"created by asking": world.shapes("asked", 1)}
 
 
@@ -206,7 +206,7 @@ def _with_one_unregistered(world: World) -> dict[str, Any]:
         "one more than registered": world.create("three"),
         "to the unregistered one by hand": world.assign("gone", 1, 3),
         "grown without enough": world.grow("grows", 5),
-        "asked for without enough": world.asked_for("too-few"),
-        "asked for again": world.asked_for("too-few"),
+        "asked for without enough": world.metadata_code("too-few"),
+        "asked for again": world.metadata_code("too-few"),
         "as many as are registered": world.create("two", factor=2),
     }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.testing.chaos.cluster.peer import PeerCast
+from millstream.testing.chaos.cluster.peer import KafkaProcesses
 from millstream.testing.chaos.cluster.rounds import ClusterChaos
 from millstream.testing.chaos.network.world import require_networks
 
@@ -26,7 +26,7 @@ ACTIONS = (
 @pytest.mark.timeout(600)
 def test_a_known_good_cluster_passes(tmp_path: Path, jars: Path) -> None:
     require_networks()
-    with closing(ClusterChaos(str(tmp_path), SEED, cast=PeerCast(jars))) as chaos:
+    with closing(ClusterChaos(str(tmp_path), SEED, factory=KafkaProcesses(jars))) as chaos:
         for name in ACTIONS:
             chaos.act(name)
         chaos.check()

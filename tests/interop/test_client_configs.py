@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kits.interop.client_kit import ClientSaidNo, ConnectedClient, ErrorNumber, for_clients
+from kits.interop.client_kit import ClientRefused, ConnectedClient, ErrorNumber, for_clients
 from kits.interop.client_targets import Target
 from kits.interop.waiting import wait_until
 
@@ -67,7 +67,7 @@ def test_older_request_replaces_all_topic_configs(
 def test_bad_configs_are_refused(client: ConnectedClient, new_topic: Callable[..., str]) -> None:
     topic = new_topic("refused")
     for bad in ({"retention.ms": "soon"}, {"no.such.key": "1"}, {"cleanup.policy": "shred"}):
-        with pytest.raises(ClientSaidNo) as refused:
+        with pytest.raises(ClientRefused) as refused:
             client.alter_configs("topic", topic, bad)
         assert refused.value.code == ErrorNumber.INVALID_CONFIG
     assert client.configs("topic", topic)["retention.ms"]["value"] == "604800000"
@@ -99,6 +99,6 @@ def _broker_value(client: ConnectedClient, name: str) -> str:
 
 @for_clients("configs", "incremental_configs")
 def test_fixed_broker_config_is_not_changed(client: ConnectedClient) -> None:
-    with pytest.raises(ClientSaidNo) as refused:
+    with pytest.raises(ClientRefused) as refused:
         client.alter_configs("broker", "1", {"log.dirs": "somewhere-else"})
     assert refused.value.code == ErrorNumber.INVALID_REQUEST

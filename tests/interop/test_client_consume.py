@@ -9,7 +9,7 @@ import pytest
 from conftest import ByName
 from kits.interop.client_kit import (
     START_MS,
-    ClientSaidNo,
+    ClientRefused,
     ConnectedClient,
     ErrorNumber,
     Record,
@@ -71,12 +71,12 @@ def test_reader_at_the_end_gets_what_comes_later(
     assert (record.offset, record.value) == (20, b"at last")
 
 
-@for_clients("consume", "told_range")
+@for_clients("consume", "reports_range")
 def test_offset_beyond_the_end_is_told(
     client: ConnectedClient, filled: tuple[str, list[Record]]
 ) -> None:
     topic, _ = filled
-    with pytest.raises(ClientSaidNo) as refused:
+    with pytest.raises(ClientRefused) as refused:
         client.consume(topic, 1, at="offset", offset=21)
     assert refused.value.code in (ErrorNumber.OFFSET_OUT_OF_RANGE, None)
     assert re.search("out.?of.?range", str(refused.value), re.IGNORECASE)
@@ -104,10 +104,10 @@ def test_deleted_records_are_not_read(
     client: ConnectedClient, filled: tuple[str, list[Record]], client_of: ByName
 ) -> None:
     topic, records = filled
-    assert client.ask("delete_records", topic=topic, partition=0, before=6) == 6
+    assert client.request("delete_records", topic=topic, partition=0, before=6) == 6
     told = client.offsets(topic)
     assert (told["earliest"], told["latest"]) == (6, 20)
     assert client_of("java").consume(topic, 14) == records[6:]
-    with pytest.raises(ClientSaidNo) as refused:
-        client.ask("delete_records", topic=topic, partition=0, before=21)
+    with pytest.raises(ClientRefused) as refused:
+        client.request("delete_records", topic=topic, partition=0, before=21)
     assert refused.value.code == ErrorNumber.OFFSET_OUT_OF_RANGE

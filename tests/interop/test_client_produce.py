@@ -7,7 +7,7 @@ import pytest
 from conftest import ByName
 from kits.interop.client_kit import (
     START_MS,
-    ClientSaidNo,
+    ClientRefused,
     ConnectedClient,
     ErrorNumber,
     Record,
@@ -90,7 +90,7 @@ def test_all_kinds_of_acknowledgement(
     topic = new_topic(f"acks-{acks}-{client.kind.name}")
     records = some_records(20, timed=False)
     offsets = client.produce(topic, records, acks=acks, idempotent=None)
-    if acks != "0" and client.kind.can("told_offsets"):
+    if acks != "0" and client.kind.can("reports_offsets"):
         assert offsets == list(range(20))
     # Without acknowledgements the records may come a little later; the consumer waits for them.
     read = client_of("confluent-kafka").consume(topic, len(records))
@@ -123,7 +123,7 @@ def test_too_large_record_is_refused_by_the_broker(
     client: ConnectedClient, target: Target, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(f"small-only-{client.kind.name}", max_message_bytes="5000")
-    with pytest.raises(ClientSaidNo) as refused:
+    with pytest.raises(ClientRefused) as refused:
         client.produce(topic, [Record(value=b"x" * 6000)])
     assert refused.value.code == ErrorNumber.MESSAGE_TOO_LARGE
     client.produce(topic, [Record(value=b"x" * 4000)])

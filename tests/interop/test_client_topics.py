@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from kits.interop.client_kit import (
-    ClientSaidNo,
+    ClientRefused,
     ConnectedClient,
     ErrorNumber,
     Record,
@@ -33,7 +33,7 @@ VERSIONS = {
 
 @for_clients()
 def test_program_runs_the_client_it_is_named_after(client: ConnectedClient) -> None:
-    said = client.ask("hello")
+    said = client.request("hello")
     assert said["client"] == client.kind.name
     assert said["version"].startswith(VERSIONS[client.kind.name])
 
@@ -42,7 +42,7 @@ def test_program_runs_the_client_it_is_named_after(client: ConnectedClient) -> N
 def test_cluster_is_described(client: ConnectedClient, target: Target) -> None:
     """The one broker has id 1 and is told with the address by which it can be reached."""
     host, _, port = target.servers.rpartition(":")
-    described = client.ask("describe_cluster")
+    described = client.request("describe_cluster")
     assert described["brokers"] == [{"id": 1, "host": host, "port": int(port)}]
     assert described["controller"] == 1
 
@@ -52,8 +52,8 @@ def test_created_topic_is_listed_and_described(client: ConnectedClient) -> None:
     topic = client.create_topic(
         new_topic_name("created"), partitions=3, configs={"retention.ms": "123456789"}
     )
-    assert topic in client.ask("list_topics")
-    assert client.ask("describe_topic", topic=topic) == {
+    assert topic in client.request("list_topics")
+    assert client.request("describe_topic", topic=topic) == {
         "partitions": 3,
         "leaders": [1, 1, 1],
         "replicas": [[1], [1], [1]],
@@ -66,24 +66,24 @@ def test_topic_of_another_client_is_described(
     client: ConnectedClient, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic("described", partitions=2)
-    assert topic in client.ask("list_topics")
-    assert client.ask("describe_topic", topic=topic)["leaders"] == [1, 1]
+    assert topic in client.request("list_topics")
+    assert client.request("describe_topic", topic=topic)["leaders"] == [1, 1]
 
 
 @for_clients("create")
 def test_existing_topic_is_not_created_again(client: ConnectedClient) -> None:
     topic = client.create_topic(new_topic_name("twice"))
-    with pytest.raises(ClientSaidNo) as refused:
+    with pytest.raises(ClientRefused) as refused:
         client.create_topic(topic)
     assert refused.value.code == ErrorNumber.TOPIC_ALREADY_EXISTS
 
 
 @for_clients("create")
 def test_invalid_topics_are_refused(client: ConnectedClient) -> None:
-    with pytest.raises(ClientSaidNo) as refused:
+    with pytest.raises(ClientRefused) as refused:
         client.create_topic("not/a/name")
     assert refused.value.code == ErrorNumber.INVALID_TOPIC
-    with pytest.raises(ClientSaidNo) as refused:
+    with pytest.raises(ClientRefused) as refused:
         client.create_topic(new_topic_name("nonsense"), configs={"retention.ms": "soon"})
     assert refused.value.code == ErrorNumber.INVALID_CONFIG
 
@@ -93,15 +93,15 @@ def test_partitions_are_added_and_never_taken_away(
     client: ConnectedClient, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic("grown", partitions=2)
-    client.ask("add_partitions", topic=topic, total=4)
+    client.request("add_partitions", topic=topic, total=4)
     # Kafka's broker learns of them a moment later.
     wait_until(
         "four partitions with a leader",
-        lambda: client.ask("describe_topic", topic=topic)["leaders"] == [1, 1, 1, 1],
+        lambda: client.request("describe_topic", topic=topic)["leaders"] == [1, 1, 1, 1],
     )
     client.produce(topic, [Record(value=b"in the new one")], partition=3)
-    with pytest.raises(ClientSaidNo) as refused:
-        client.ask("add_partitions", topic=topic, total=3)
+    with pytest.raises(ClientRefused) as refused:
+        client.request("add_partitions", topic=topic, total=3)
     assert refused.value.code == ErrorNumber.INVALID_PARTITIONS
 
 
@@ -111,10 +111,10 @@ def test_deleted_topic_is_gone(
 ) -> None:
     topic = new_topic("deleted")
     client.produce(topic, [Record(value=b"soon gone")])
-    client.ask("delete_topic", topic=topic)
-    assert topic not in client.ask("list_topics")
-    with pytest.raises(ClientSaidNo) as refused:
-        client.ask("delete_topic", topic=topic)
+    client.request("delete_topic", topic=topic)
+    assert topic not in client.request("list_topics")
+    with pytest.raises(ClientRefused) as refused:
+        client.request("delete_topic", topic=topic)
     assert refused.value.code == ErrorNumber.UNKNOWN_TOPIC_OR_PARTITION
     wait_until("its files renamed or gone", lambda: not _directory_of(target, topic))
 
@@ -128,7 +128,7 @@ def test_deleted_topic_begins_anew(client: ConnectedClient) -> None:
     """The new topic has nothing of the old one, not even its sequence of offsets."""
     topic = client.create_topic(new_topic_name("again"))
     client.produce(topic, [Record(value=b"old")] * 3)
-    client.ask("delete_topic", topic=topic)
+    client.request("delete_topic", topic=topic)
     wait_until("the name is free", lambda: _is_created(client, topic))
     client.produce(topic, [Record(value=b"new")])
     told = client.offsets(topic)
@@ -136,7 +136,7 @@ def test_deleted_topic_begins_anew(client: ConnectedClient) -> None:
 
 
 def _is_created(client: ConnectedClient, topic: str) -> bool:
-    with suppress(ClientSaidNo):
+    with suppress(ClientRefused):
         client.create_topic(topic)
         return True
     return False
@@ -145,19 +145,19 @@ def _is_created(client: ConnectedClient, topic: str) -> bool:
 @for_clients("quiet_describe")
 def test_unknown_topic_is_told(client: ConnectedClient) -> None:
     topic = new_topic_name("never-made")
-    with pytest.raises(ClientSaidNo) as refused:
-        client.ask("describe_topic", topic=topic)
+    with pytest.raises(ClientRefused) as refused:
+        client.request("describe_topic", topic=topic)
     assert refused.value.code == ErrorNumber.UNKNOWN_TOPIC_OR_PARTITION
-    assert topic not in client.ask("list_topics")
+    assert topic not in client.request("list_topics")
 
 
 @for_clients(without="quiet_describe")
 def test_topic_is_created_by_being_asked_for(client: ConnectedClient) -> None:
     """These clients ask for metadata with leave to create; Kafka creates after its answer."""
     topic = new_topic_name(f"asked-{client.kind.name}")
-    with suppress(ClientSaidNo):
-        client.ask("describe_topic", topic=topic)
-    wait_until("it is there", lambda: topic in client.ask("list_topics"))
+    with suppress(ClientRefused):
+        client.request("describe_topic", topic=topic)
+    wait_until("it is there", lambda: topic in client.request("list_topics"))
 
 
 @for_clients()

@@ -46,7 +46,7 @@ SHOWN_ONCE_SET = {
     "leader.replication.throttled.rate",
     "follower.replication.throttled.rate",
 }
-"""Kafka has no static setting of it, and describes it only where somebody changed it."""
+"""Kafka has no static setting of it, and describes it only where it was changed."""
 ZOOKEEPER = {name for name in BROKER_KEYS if name.startswith("zookeeper.")}
 """Of Kafka before 4.0."""
 

@@ -43,7 +43,7 @@ THROTTLES = (
     "replica.alter.log.dirs.io.max.bytes.per.second",
 )
 REFUSED_HERE = {"cordoned.log.dirs"}
-"""Partitions would be placed where somebody has forbidden it."""
+"""Partitions would be placed where it was forbidden."""
 DEFAULT = 5
 Facts = dict[str, tuple[object, ...]]
 

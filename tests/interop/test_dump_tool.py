@@ -1,4 +1,4 @@
-"""Kafka's dump tool finds damage, and we hear it: otherwise 'no complaint' would mean nothing."""
+"""Kafka's dump tool finds damage, and we detect it: otherwise 'no complaint' means nothing."""
 
 import struct
 from collections.abc import Callable

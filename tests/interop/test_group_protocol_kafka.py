@@ -127,7 +127,7 @@ def test_an_online_upgrade_is_assigned_at_once(both: Both) -> None:
         joined = scene.join("a", TOPIC)
         said = [joined, scene.describe(), scene.records()]
         said += [scene.classic_beat(member, generation), scene.classic_beat(member, generation + 1)]
-        said += [scene.plain(scene.classic_join(member)), scene.describe()]
+        said += [scene.comparable(scene.classic_join(member)), scene.describe()]
         given = scene.beat("a", joined["member_epoch"], topic_partitions=None)
         # A later member waits for the interval: the upgrade's own assignment has begun it.
         return [*said, given, scene.describe(), scene.join("b", TOPIC), scene.describe()]
@@ -139,7 +139,7 @@ def test_an_online_upgrade_is_assigned_at_once(both: Both) -> None:
 
 def test_a_nameless_classic_member_is_given_its_id_before_its_metadata_is_read(both: Both) -> None:
     def play(scene: GroupScene) -> list[Any]:
-        return [scene.join("a", TOPIC), scene.plain(scene.classic_join(metadata=b""))]
+        return [scene.join("a", TOPIC), scene.comparable(scene.classic_join(metadata=b""))]
 
     _, refused = both.play("nameless", play)
     assert refused["error_code"] == ErrorCode.MEMBER_ID_REQUIRED

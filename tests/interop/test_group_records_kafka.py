@@ -80,7 +80,7 @@ def group_definitions(jars: Path) -> dict[str, Definition]:
             text = "\n".join(line for line in lines if not line.lstrip().startswith("//"))
             plain = json.loads(text)
             commons = {one["name"]: one for one in plain.get("commonStructs", ())}
-            found[plain["name"]] = Definition(name=plain["name"], plain=plain, commons=commons)
+            found[plain["name"]] = Definition(name=plain["name"], definition=plain, commons=commons)
     return found
 
 

@@ -43,14 +43,14 @@ def story(
 def test_members_join_and_share_the_partitions(story: Story) -> None:
     with story.chapter("join") as scene:
         story.join(STAYS, STATIC)
-        scene.wait_settled("the first members share the partitions")
+        scene.wait_stable("the first members share the partitions")
 
 
 def test_later_members_get_their_share(story: Story) -> None:
     """Cooperative and server-side members hand over one partition at a time, and release first."""
     with story.chapter("share") as scene:
         story.join(GOES)
-        scene.wait_settled("everybody has a share")
+        scene.wait_stable("every member has a share")
         scene.check()
 
 
@@ -59,21 +59,21 @@ def test_new_partitions_and_new_topics_of_a_pattern_are_read(story: Story) -> No
         scene.add_partitions(PAYMENTS, 9)
         scene.add_topic("orders-2", 3)
         assert all(scene.groups[name].pattern == ORDERS for name in ("eager", "server-side"))
-        scene.wait_settled("what is new is owned and read")
+        scene.wait_stable("what is new is owned and read")
 
 
 def test_member_that_stops_to_poll_is_replaced_and_comes_back(story: Story) -> None:
     with story.chapter("stall") as scene:
         stalled = story.stall_some()
-        scene.wait_settled("others have what the stalled ones had", is_shared=False)
+        scene.wait_stable("others have what the stalled ones had", is_shared=False)
         for group, member in stalled:
             group.wake(member)
-        scene.wait_settled("the stalled ones are back")
+        scene.wait_stable("the stalled ones are back")
         scene.check()
 
 
 def test_static_members_restart_without_a_rebalance(story: Story) -> None:
-    """In good order or by a kill: whoever is back before his session ends has what he had.
+    """After a stop or a kill: a member that is back before its session ends keeps its partitions.
 
     In the next protocol only in good order: the name of a killed member is taken until its
     session ends, and clients give up when they are told so.
@@ -89,7 +89,7 @@ def test_static_members_restart_without_a_rebalance(story: Story) -> None:
             scene.kill_program(scene.program(client, STATIC))
         for name in ("static", "static-server-side"):
             story.rejoin(name)
-        scene.wait_settled("the old names have their partitions again", groups)
+        scene.wait_stable("the old names have their partitions again", groups)
         scene.check()
         assert [_others(group.history) for group in groups] == before
 
@@ -104,16 +104,16 @@ def test_group_moves_to_the_next_protocol_and_back_while_it_works(story: Story) 
         group = scene.groups["migrating"]
         classic = list(group.members.values())
         modern = [story.join_one(group, Part("java", CONSUMER))]
-        scene.wait_settled("classic and new members share", [group])
+        scene.wait_stable("classic and new members share", [group])
         modern.append(story.join_one(group, Part("confluent-kafka", CONSUMER)))
         for member in classic:
             group.leave(member)
-            scene.wait_settled("new members take over", [group])
+            scene.wait_stable("new members take over", [group])
         back = story.join_one(group, Part("java", EAGER))
-        scene.wait_settled("a classic member is back", [group])
+        scene.wait_stable("a classic member is back", [group])
         for member in modern:
             group.leave(member)
-        scene.wait_settled("the group is a classic one again", [group])
+        scene.wait_stable("the group is a classic one again", [group])
         assert list(group.members.values()) == [back]
         scene.check()
 
@@ -122,7 +122,7 @@ def test_crashed_members_are_replaced(story: Story) -> None:
     with story.chapter("crash") as scene:
         for program in story.programs(GOES):
             scene.kill_program(program)
-        scene.wait_settled("the survivors have everything")
+        scene.wait_stable("the survivors have everything")
         scene.check()
 
 
@@ -133,9 +133,9 @@ def test_coordinator_is_killed_in_the_middle_of_a_rebalance(story: Story) -> Non
                 story.join(GOES)  # and while they do
             victim = scene.coordinator(scene.groups[name])
             scene.brokers[victim].kill()
-            scene.wait_settled("another coordinator goes on")
+            scene.wait_stable("another coordinator goes on")
             scene.brokers[victim].start()
-            scene.wait_settled("the old one is back")
+            scene.wait_stable("the old one is back")
             scene.check()
 
 
@@ -143,7 +143,7 @@ def test_members_leave(story: Story) -> None:
     with story.chapter("leave") as scene:
         for group, member in story.members(GOES):
             group.leave(member)
-        scene.wait_settled("those who stay have everything")
+        scene.wait_stable("those who stay have everything")
 
 
 def test_every_record_was_processed_and_nothing_was_owned_twice(story: Story) -> None:

@@ -40,7 +40,7 @@ def test_reassign_tool_sets_and_removes_throttles(client_of: ByName, tmp_path: P
     with cluster_up(tmp_path / "data", "--brokers", "3", "--port", "0") as (_, cluster):
         fill(cluster)
         options = ["--reassignment-json-file", str(plan)]
-        java = ConnectedClient(java._client, java.kind, cluster.places)
+        java = ConnectedClient(java._client, java.kind, cluster.bootstrap_servers)
         began_s = time.monotonic()
         told = run_script(
             java, "kafka-reassign-partitions", "--execute", "--throttle", str(RATE), *options

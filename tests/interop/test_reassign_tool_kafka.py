@@ -20,7 +20,7 @@ from kits.interop.client_kit import KINDS, Client, ClientKind, ConnectedClient
 from kits.interop.kafka_tools import run_script
 from kits.process.up_kit import cluster_up
 from kits.process.waiting_for import until
-from millstream.testing.peers.kafka import ApacheKafka, places
+from millstream.testing.peers.kafka import ApacheKafka, node_configs
 
 pytestmark = pytest.mark.interop
 
@@ -146,9 +146,9 @@ def kafka_roots(jars: Path, directory: Path) -> Iterator[tuple[str, list[Path]]]
     roots = [directory / f"node-{number}" for number in (1, 2)]
     with ExitStack() as stack:
         nodes = []
-        for root, place in zip(roots, places(2), strict=True):
+        for root, config in zip(roots, node_configs(2), strict=True):
             settings = {"log.dirs": f"{root / 'one'},{root / 'two'}"}
-            node = ApacheKafka(root, jars=jars, settings=settings, place=place)
+            node = ApacheKafka(root, jars=jars, settings=settings, node=config)
             node.spawn()
             stack.callback(node.kill)
             nodes.append(node)
@@ -167,7 +167,7 @@ def our_roots(directory: Path) -> Iterator[tuple[str, list[Path]]]:
             f"log.dirs={root / 'one'},{root / 'two'}\npid.file={root / 'millstream.pid'}\n"
         )
     with cluster_up(directory) as (_, cluster):
-        yield cluster.places, roots
+        yield cluster.bootstrap_servers, roots
 
 
 def test_the_tool_prints_and_leaves_the_same(

@@ -42,7 +42,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     )
     scratch = tmp_path_factory.mktemp("spark")
     client = Client([*command, str(scratch)], log=scratch / "spark.log")
-    assert client.ask("hello") == {"client": "spark", "version": SPARK_VERSION}
+    assert client.request("hello") == {"client": "spark", "version": SPARK_VERSION}
     yield client
     client.close()
 
@@ -52,7 +52,9 @@ def spark(program: Client, target: Target) -> Callable[..., Any]:
     """Asks the session to do something with a topic; options are the connector's."""
 
     def ask(do: str, topic: str, *, options: dict[str, str] | None = None, **given: object) -> Any:
-        return program.ask(do, servers=target.servers, topic=topic, options=options or {}, **given)
+        return program.request(
+            do, servers=target.servers, topic=topic, options=options or {}, **given
+        )
 
     return ask
 
@@ -73,7 +75,7 @@ def test_batch_write_is_read_by_others_and_by_spark(
         Record(key=b"gone", value=None),
         Record(value=b"with headers", headers=HEADERS),
     ]
-    plain = [record.plain() for record in records]
+    plain = [record.to_json() for record in records]
     options = {"kafka.compression.type": "zstd"}
     spark("write", topic, partition=1, records=plain, options=options)
     read = client_of("franz-go").consume(topic, len(records), partition=1)

@@ -85,7 +85,7 @@ def test_what_kafka_removed_has_no_versions(jars: Path) -> None:
 
 
 def is_removed(definition: Definition) -> bool:
-    return definition.key is not None and definition.plain["validVersions"] == "none"
+    return definition.key is not None and definition.definition["validVersions"] == "none"
 
 
 def test_names_and_numbers_are_those_of_kafkas_enumeration(

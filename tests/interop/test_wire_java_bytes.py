@@ -83,7 +83,7 @@ def test_kafka_reads_our_bytes(program: WireProgram, key: ApiKey) -> None:
 
 @KEYS
 def test_unset_fields_have_kafkas_defaults(program: WireProgram, key: ApiKey) -> None:
-    """Messages that nobody filled, with no items in their arrays and with one."""
+    """Messages with default values, with no items in their arrays and with one."""
     for case in cases(key):
         messages = [case.message(), with_items(case.message, case)]
         outlines = [{}, outline(case.message, case)]

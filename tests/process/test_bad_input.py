@@ -256,7 +256,7 @@ def now_ms() -> int:
 
 
 def test_every_changed_byte_of_a_batch_is_refused_or_harmless(broker: BrokerProcess) -> None:
-    """The leader epoch and nothing else may differ without anybody noticing."""
+    """The leader epoch and nothing else may differ undetected."""
     good = bytes(build_batch([(b"key", b"value"), (b"k2", b"v2")]))
     free = set(range(12, 16))  # assigned by the broker; a base offset other than 0 is refused
     with broker.client() as client:
@@ -340,7 +340,7 @@ def test_noise_instead_of_compressed_records_is_corrupt(broker: BrokerProcess) -
 def test_a_client_that_never_reads_is_stopped_and_does_not_grow_the_broker(
     broker: BrokerProcess,
 ) -> None:
-    """Fetches of a megabyte, one after the other, and nobody takes the answers."""
+    """Fetches of a megabyte, one after the other, and the client does not read the answers."""
     with broker.client() as client:
         client.create_topic("wide")
         for _ in range(4):

@@ -229,8 +229,8 @@ class Moving:
 
     def begin(self) -> None:
         topics = [AlterReplicaLogDirTopic(name=self.topic, partitions=[0])]
-        wish = AlterReplicaLogDir(path=str(self._target), topics=topics)
-        answer = self.bench.client.send(AlterReplicaLogDirsRequest(dirs=[wish]), 2)
+        move = AlterReplicaLogDir(path=str(self._target), topics=topics)
+        answer = self.bench.client.send(AlterReplicaLogDirsRequest(dirs=[move]), 2)
         assert answer.results[0].partitions[0].error_code == 0
 
     def lag(self) -> int | None:

@@ -19,8 +19,8 @@ from millstream.testing.chaos.cluster.processes import (
     NodeProcess,
 )
 from millstream.testing.chaos.cluster.rounds import ClusterChaos
-from millstream.testing.chaos.cluster.scene import ClusterScene, MillstreamCast
-from millstream.testing.chaos.cluster.view import NOBODY, ClusterView, PartitionView, newest
+from millstream.testing.chaos.cluster.scene import ClusterScene, MillstreamProcesses
+from millstream.testing.chaos.cluster.view import NO_BROKER, ClusterView, PartitionView, newest
 from millstream.testing.chaos.cluster.zombies import Zombie
 from millstream.testing.chaos.log.reader import ChaosFailed
 from millstream.testing.chaos.network.world import NetWorld, require_networks
@@ -31,7 +31,7 @@ RECORDS_AT = 61
 """In a batch: what is before it is its header."""
 
 
-class AloneCast:
+class StandaloneProcesses:
     """One broker without coordination."""
 
     def coordination(self, world: NetWorld, root: Path) -> Coordination:
@@ -46,7 +46,7 @@ class AloneCast:
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[ClusterScene]:
     require_networks()
-    made = ClusterScene(tmp_path, AloneCast(), partitions=PARTITIONS, brokers=1)
+    made = ClusterScene(tmp_path, StandaloneProcesses(), partitions=PARTITIONS, brokers=1)
     try:
         made.start()
         yield made
@@ -67,7 +67,7 @@ def test_an_era_through_kills_stops_pauses_and_cuts(scene: ClusterScene) -> None
     scene.world.cut(broker.node, scene.client)
     scene.world.heal()
     scene.load.wait_for(5, "after a pause and a cut")
-    view = scene.wait_whole()
+    view = scene.wait_healthy()
     assert view.led_by(1) == list(range(PARTITIONS))
     figures = scene.load.finish()
     assert figures.acknowledged >= 15 * PARTITIONS
@@ -95,7 +95,7 @@ def test_late_readers_while_pages_are_dropped(scene: ClusterScene) -> None:
 
 
 def test_a_wrong_byte_is_found(scene: ClusterScene) -> None:
-    """By a late reader; whoever follows the log had it before."""
+    """Seen by a late reader; a reader that follows the log had it before."""
     load = scene.load
     load.wait_for(20, "first")
     (log,) = scene.brokers[1].directory.glob(f"data/{load.topic}-0/*.log")
@@ -115,7 +115,7 @@ def test_a_write_to_a_paused_leader_is_noted_when_it_wakes(scene: ClusterScene) 
     broker.pause()
     assert zombie.write() == PARTITIONS
     broker.wake()
-    assert zombie.listen() == (PARTITIONS, 0)  # alone it is no zombie
+    assert zombie.collect() == (PARTITIONS, 0)  # alone it is no zombie
     scene.load.finish()
     stored = [
         value for _, records in scene.load.lines.history.finals.values() for _, value in records
@@ -206,8 +206,8 @@ def test_the_newest_word_is_the_one_with_the_highest_epoch() -> None:
     for views in ([old, new, new], [new, new, old]):
         assert newest(views) == new
     assert newest([]) == ClusterView()
-    nobody = view({0: 1}, controller=NOBODY)
-    assert newest([nobody, old]).controller == 1
+    none = view({0: 1}, controller=NO_BROKER)
+    assert newest([none, old]).controller == 1
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_the_newest_word_is_the_one_with_the_highest_epoch() -> None:
         (view({0: 1, 1: 2}, epoch=9), False),
         (view({0: 1, 1: 3}), True),
         (view({0: 1, 1: 2}, controller=2), True),
-        (view({0: 1, 1: NOBODY}), False),
-        (view({0: 1, 1: 2}, controller=NOBODY), False),
+        (view({0: 1, 1: NO_BROKER}), False),
+        (view({0: 1, 1: 2}, controller=NO_BROKER), False),
     ],
     ids=["same", "epoch", "leader", "controller", "no leader", "no controller"],
 )
@@ -229,23 +229,23 @@ def test_only_another_leader_or_controller_is_a_change(
 
 
 def test_whole_is_everybody_there_led_and_in_sync() -> None:
-    def is_whole(one: ClusterView) -> bool:
-        return one.is_whole(partitions=2, brokers=[1, 2, 3])
+    def is_healthy(one: ClusterView) -> bool:
+        return one.is_healthy(partitions=2, brokers=[1, 2, 3])
 
     good = view({0: 1, 1: 2})
-    assert is_whole(good)
+    assert is_healthy(good)
     shrunk = PartitionView(1, 1, (1, 2, 3), (1, 2))
-    assert not is_whole(ClusterView(1, {**good.partitions, 1: shrunk}, good.brokers))
-    assert not is_whole(view({0: 1}))
-    assert not is_whole(view({0: 1, 1: NOBODY}))
-    assert not is_whole(view({0: 1, 1: 2}, controller=NOBODY))
-    assert not is_whole(ClusterView(1, good.partitions, frozenset({1, 2})))
+    assert not is_healthy(ClusterView(1, {**good.partitions, 1: shrunk}, good.brokers))
+    assert not is_healthy(view({0: 1}))
+    assert not is_healthy(view({0: 1, 1: NO_BROKER}))
+    assert not is_healthy(view({0: 1, 1: 2}, controller=NO_BROKER))
+    assert not is_healthy(ClusterView(1, good.partitions, frozenset({1, 2})))
 
 
 def test_led_elsewhere_means_all_of_them_by_somebody() -> None:
-    assert view({0: 2, 1: 3}).leads_elsewhere([0, 1], 1)
-    assert not view({0: 2, 1: 1}).leads_elsewhere([0, 1], 1)
-    assert not view({0: 2, 1: NOBODY}).leads_elsewhere([0, 1], 1)
+    assert view({0: 2, 1: 3}).led_by_others([0, 1], 1)
+    assert not view({0: 2, 1: 1}).led_by_others([0, 1], 1)
+    assert not view({0: 2, 1: NO_BROKER}).led_by_others([0, 1], 1)
 
 
 def test_actions_are_chosen_by_name() -> None:
@@ -264,7 +264,7 @@ def test_coordination_goes_and_comes_back(tmp_path: Path, is_ensemble: bool) -> 
         require_runtime("java")
     with NetWorld() as world:
         client = world.add("client")
-        made = MillstreamCast(is_ensemble=is_ensemble).coordination(world, tmp_path)
+        made = MillstreamProcesses(is_ensemble=is_ensemble).coordination(world, tmp_path)
         try:
             assert len(made.members) == (3 if is_ensemble else 1)
             assert len(made.connect_string.split(",")) == len(made.members)

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from millstream.broker.broker import BrokerDependencies
-from millstream.testing.chaos.cluster.actions import LATE_READERS, LATE_TURNS
+from millstream.testing.chaos.cluster.actions import LATE_READERS, LATE_ROUNDS
 from millstream.testing.chaos.cluster.rounds import CHANGED, ClusterChaos
 from millstream.testing.chaos.network.world import require_networks
 from millstream.testing.chaos.run import CLUSTER, run_chaos
@@ -55,7 +55,7 @@ def test_a_cluster_grows_and_shrinks_without_its_clients_noticing(
 def test_what_is_not_in_memory_is_read_right(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = run(monkeypatch, ("forget pages",) * 3)
     assert counts["bytes dropped from memory"] > 0
-    assert counts["late readers"] == counts["forget pages"] * LATE_READERS * LATE_TURNS
+    assert counts["late readers"] == counts["forget pages"] * LATE_READERS * LATE_ROUNDS
 
 
 def test_a_failure_is_told_with_the_command_that_repeats_it(

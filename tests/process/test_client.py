@@ -292,14 +292,14 @@ def test_importing_the_client_loads_and_starts_little() -> None:
 
 def test_a_client_outlives_its_broker(tmp_path: Path) -> None:
     with broker_process(tmp_path) as first:
-        port = int(first.place.rpartition(":")[2])
-        client = client_of(first.place)
+        port = int(first.bootstrap_servers.rpartition(":")[2])
+        client = client_of(first.bootstrap_servers)
         created(client, "kept")
         here = TopicPartition("kept", 0)
         append(client, here, NOW_MS)
         epoch = client.list_offsets({here: LATEST})[here].leader_epoch
         first.kill()
-        with pytest.raises(BrokersUnreachable, match=first.place):
+        with pytest.raises(BrokersUnreachable, match=first.bootstrap_servers):
             client.topics(timeout_s=1)
     found: list[object] = []
     waiting = threading.Thread(target=lambda: found.append(client.list_offsets({here: LATEST})))
@@ -315,7 +315,7 @@ def test_a_client_outlives_its_broker(tmp_path: Path) -> None:
 
 def test_a_connection_that_the_broker_closed_for_idleness_is_made_again(tmp_path: Path) -> None:
     with broker_process(tmp_path, {"connections.max.idle.ms": "300"}) as broker:
-        client = client_of(broker.place)
+        client = client_of(broker.bootstrap_servers)
         created(client, "idle")
 
         async def open_count(cluster: Cluster) -> int:
@@ -347,14 +347,14 @@ def test_a_topic_that_was_made_again_is_noticed(client: BlockingClient) -> None:
 def test_a_stopped_broker_process_is_told_within_the_time(tmp_path: Path) -> None:
     """It takes connections and answers nothing: a hang that only deadlines end."""
     with broker_process(tmp_path) as broker:
-        client = client_of(broker.place, socket_connection_setup_timeout_ms=500)
+        client = client_of(broker.bootstrap_servers, socket_connection_setup_timeout_ms=500)
         client.topics()
         broker.process.send_signal(signal.SIGSTOP)
         begin = time.monotonic()
         with pytest.raises(DeadlinePassed, match="within 2 s"):
             client.topics(timeout_s=2)
         with pytest.raises(BrokersUnreachable):
-            client_of(broker.place, default_api_timeout_ms=1000).topics()
+            client_of(broker.bootstrap_servers, default_api_timeout_ms=1000).topics()
         assert time.monotonic() - begin < 5
         broker.process.send_signal(signal.SIGCONT)
         client.topics()

@@ -192,7 +192,7 @@ def test_a_forked_child_is_told_that_the_read_is_not_its_own(client: BlockingCli
 
 
 def test_reads_of_many_threads_do_not_hold_up_each_other(client: BlockingClient) -> None:
-    """One waits at the end of its log for ever; the others read theirs meanwhile."""
+    """One waits at the end of its log forever; the others read theirs meanwhile."""
     here, other = filled(client, "one", batches=2), filled(client, "other", batches=20)
     waiting = client.read_columns(here, Offset(4), None, options=SMALL)
     found: list[int] = []
@@ -222,8 +222,8 @@ def test_reads_of_many_threads_do_not_hold_up_each_other(client: BlockingClient)
 def test_a_read_outlives_a_kill_of_its_broker(tmp_path: Path) -> None:
     rng = random.Random(11)
     with broker_process(tmp_path) as broker:
-        port = int(broker.place.rpartition(":")[2])
-        with client_of(broker.place) as client:
+        port = int(broker.bootstrap_servers.rpartition(":")[2])
+        with client_of(broker.bootstrap_servers) as client:
             created(client, "kept", retention_ms="-1")
             here = TopicPartition("kept", 0)
             for _ in range(20):
@@ -244,7 +244,7 @@ def test_a_read_outlives_a_kill_of_its_broker(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_gone_is_told_within_the_time(tmp_path: Path) -> None:
-    with broker_process(tmp_path) as broker, client_of(broker.place) as client:
+    with broker_process(tmp_path) as broker, client_of(broker.bootstrap_servers) as client:
         here = filled(client, "gone", batches=10)
         options = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=100_000, timeout_s=1.5)
         batches = client.read_columns(here, Offset(0), Offset(20), options=options)
@@ -261,7 +261,7 @@ def test_a_broker_that_is_gone_is_told_within_the_time(tmp_path: Path) -> None:
 def test_a_connection_that_was_idle_is_made_again(tmp_path: Path) -> None:
     """The user takes so long that the broker closes the connection; nothing is lost."""
     quick = {"connections.max.idle.ms": "300"}
-    with broker_process(tmp_path, quick) as broker, client_of(broker.place) as client:
+    with broker_process(tmp_path, quick) as broker, client_of(broker.bootstrap_servers) as client:
         here = filled(client, "idle", batches=10)
         options = ReadOptions(partition_bytes_max=1, prefetch_bytes_max=1, timeout_s=20)
         rows = 0

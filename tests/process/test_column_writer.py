@@ -39,7 +39,7 @@ def test_story(servers: str, story: Story) -> None:
 
 def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) -> None:
     with broker_process(tmp_path) as first:
-        port = int(first.place.rpartition(":")[2])
+        port = int(first.bootstrap_servers.rpartition(":")[2])
         running = [first]
         following = []
 
@@ -50,7 +50,7 @@ def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) ->
             following.append(context)
 
         try:
-            write_through_kills(first.place, "killed", kill_and_restart)
+            write_through_kills(first.bootstrap_servers, "killed", kill_and_restart)
         finally:
             for context in reversed(following):
                 context.__exit__(None, None, None)
@@ -59,7 +59,7 @@ def test_nothing_is_lost_or_doubled_when_the_broker_is_killed(tmp_path: Path) ->
 def test_back_pressure_ends_in_the_named_time(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         configs = {"buffer_memory": 1_000_000, "max_block_ms": 1500}
-        with client_of(broker.place, **configs) as client:
+        with client_of(broker.bootstrap_servers, **configs) as client:
             topic_of(client, "full")
             writer = client.column_writer(topic="full")
             batch = pa.record_batch({"value": pa.array([b"x" * 100] * 7000)})
@@ -88,7 +88,7 @@ def test_without_a_broker_the_first_write_ends_in_the_named_time() -> None:
 def test_undelivered_records_are_told_within_delivery_timeout(tmp_path: Path) -> None:
     with broker_process(tmp_path) as broker:
         configs = {"delivery_timeout_ms": 2000, "request_timeout_ms": 1000}
-        with client_of(broker.place, **configs) as client:
+        with client_of(broker.bootstrap_servers, **configs) as client:
             topic_of(client, "late")
             writer = client.column_writer(topic="late")
             batch = pa.record_batch({"value": pa.array(["v"])})

@@ -1,4 +1,4 @@
-"""The first client of a fresh cluster of real processes: whoever is named coordinator serves."""
+"""The first client of a fresh cluster of real processes: the named coordinator serves."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,13 +29,13 @@ def join_of(group: str) -> JoinGroupRequest:
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_named_coordinator_serves_at_once(brokers: int, tmp_path: Path) -> None:
     """The offsets topic is created by the first question. A client that is refused then, because
-    its coordinator has not heard of the topic or is loading it, may pause for seconds.
+    its coordinator does not know the topic yet or is loading it, may pause for seconds.
     """
     with (
         cluster_up(tmp_path / "data", "--brokers", str(brokers), "--port", "0") as (_, cluster),
         ExitStack() as stack,
     ):
-        places = cluster.places.split(",")
+        places = cluster.bootstrap_servers.split(",")
         clients = {place: stack.enter_context(WireClient(place)) for place in places}
         answer = clients[places[0]].send(FindCoordinatorRequest(coordinator_keys=GROUPS), 4)
         sent = []
@@ -54,7 +54,7 @@ def test_group_of_a_cluster_on_one_machine_does_not_wait_for_more_members(tmp_pa
     with cluster_up(tmp_path / "data", "--port", "0") as (_, cluster):
         settings = (cluster.data / "broker-1" / "server.properties").read_text()
         assert parse_properties(settings)["group.initial.rebalance.delay.ms"] == "0"
-        (place,) = cluster.places.split(",")
+        (place,) = cluster.bootstrap_servers.split(",")
         with WireClient(place) as client:
             client.send(FindCoordinatorRequest(coordinator_keys=["g"]), 4)
             first = client.send(join_of("g"), 5)

@@ -39,13 +39,13 @@ def test_lag_of_a_group_is_known_from_the_scrapes_of_all_brokers(tmp_path: Path)
     with cluster_up(tmp_path / "data", "--brokers", "2", "--port", "0") as (_, cluster):
         topic = NewTopic("events", num_partitions=PARTITIONS, replication_factor=1)
         cluster.admin.create_topics([topic])["events"].result(30)
-        producer = Producer({"bootstrap.servers": cluster.places})
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
         for number in range(40):
             producer.produce("events", b"%d" % number, partition=number % PARTITIONS)
         assert producer.flush(30) == 0
         consumer = Consumer(
             {
-                "bootstrap.servers": cluster.places,
+                "bootstrap.servers": cluster.bootstrap_servers,
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
@@ -75,5 +75,5 @@ def test_lag_of_a_group_is_known_from_the_scrapes_of_all_brokers(tmp_path: Path)
         consumer.close()
         until(
             lambda: scrape(tmp_path)["group_lag"] == {coordinator: dict.fromkeys(here, 0)},
-            "nobody is behind",
+            "no group is behind",
         )

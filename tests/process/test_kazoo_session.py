@@ -70,13 +70,13 @@ def test_a_hung_loop_loses_its_session_although_kazoo_goes_on_pinging(
     """
 
     async def story() -> None:
-        hung = await session_of(keeper.place, SHORT_SESSION_MS)
+        hung = await session_of(keeper.address, SHORT_SESSION_MS)
         states: list[SessionState] = []
         hung.add_listener(states.append)
         await hung.create("/hung", kind=NodeKind.EPHEMERAL)
         hang_until(lambda: hung.state is SessionState.LOST)
         assert states == []
-        other = await session_of(keeper.place)
+        other = await session_of(keeper.address)
         assert await other.exists("/hung") is None
         with pytest.raises(errors.SessionLost, match="hangs"):
             await hung.get("/")
@@ -89,7 +89,7 @@ def test_a_hung_loop_loses_its_session_although_kazoo_goes_on_pinging(
 
 def test_a_loop_that_is_only_slow_keeps_its_session(keeper: KeeperProcess) -> None:
     async def story() -> None:
-        slow = await session_of(keeper.place, SHORT_SESSION_MS)
+        slow = await session_of(keeper.address, SHORT_SESSION_MS)
         await slow.create("/slow", kind=NodeKind.EPHEMERAL)
         for _ in range(6):
             time.sleep(0.1 * SHORT_SESSION_MS / 1000)  # noqa: ASYNC251 - the loop is slow
@@ -106,14 +106,14 @@ def test_after_a_loss_no_other_session_is_opened(keeper: KeeperProcess) -> None:
 
     async def story(proxy: LossyProxy) -> None:
         before = figure(keeper, "global_sessions")
-        lost = await session_of(proxy.place, SHORT_SESSION_MS)
+        lost = await session_of(proxy.address, SHORT_SESSION_MS)
         assert figure(keeper, "global_sessions") == before + 1
         proxy._broker = ("127.0.0.1", 1)
         for one in list(proxy._open):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         await eventually(lambda: figure(keeper, "global_sessions") == before, "it expires")
-        other = await session_of(keeper.place)
+        other = await session_of(keeper.address)
         await other.sync("/")  # answered when all before it is durable, and counted
         changes = last_zxid(keeper)
         proxy._broker = ("127.0.0.1", keeper.port)
@@ -129,7 +129,7 @@ def test_after_a_loss_no_other_session_is_opened(keeper: KeeperProcess) -> None:
 
 
 def test_a_request_without_a_connection_is_not_kept_for_later() -> None:
-    """The loop has not heard yet that the connection is gone, so kazoo is asked all the same."""
+    """The loop does not know yet that the connection is gone, so kazoo gets the request anyway."""
 
     async def story() -> None:
         handler = LoopHandler(asyncio.get_running_loop(), connect_timeout_s=1.0)
@@ -163,9 +163,9 @@ def test_without_a_server_connecting_ends_in_time_and_leaves_no_thread() -> None
 
 def test_everything_may_be_below_a_node_that_is_made_first(keeper: KeeperProcess) -> None:
     async def story() -> None:
-        coordination = KazooCoordination(f"{keeper.place}/some/where", SystemClock())
+        coordination = KazooCoordination(f"{keeper.address}/some/where", SystemClock())
         inside = await coordination.connect(timeout_ms=6000, wait_s=WAIT_S)
-        outside = await session_of(keeper.place)
+        outside = await session_of(keeper.address)
         created = await inside.create("/n-", kind=NodeKind.PERSISTENT_SEQUENTIAL)
         assert created.path == "/n-0000000000"
         seen: list[WatchEvent] = []
@@ -185,7 +185,7 @@ def test_everything_may_be_below_a_node_that_is_made_first(keeper: KeeperProcess
 def test_closing_ends_the_session_at_once_and_can_be_repeated(keeper: KeeperProcess) -> None:
     async def story() -> None:
         before = figure(keeper, "global_sessions")
-        session = await session_of(keeper.place)
+        session = await session_of(keeper.address)
         states: list[SessionState] = []
         session.add_listener(states.append)
         await session.close()
@@ -200,7 +200,7 @@ def test_closing_ends_the_session_at_once_and_can_be_repeated(keeper: KeeperProc
 
 def test_a_keeper_that_restarts_suspends_and_nothing_else(tmp_path: Path) -> None:
     async def story(keeper: KeeperProcess) -> None:
-        session = await session_of(keeper.place)
+        session = await session_of(keeper.address)
         await session.create("/mine", b"1", kind=NodeKind.EPHEMERAL)
         states: list[SessionState] = []
         session.add_listener(states.append)
@@ -217,10 +217,10 @@ def test_a_keeper_that_restarts_suspends_and_nothing_else(tmp_path: Path) -> Non
 
 
 def test_a_keeper_that_was_stopped_does_not_blame_its_clients(tmp_path: Path) -> None:
-    """SIGSTOP for longer than the session's time-out: nobody could have been heard."""
+    """SIGSTOP for longer than the session's time-out: no heartbeat could have arrived."""
 
     async def story(keeper: KeeperProcess) -> None:
-        session = await session_of(keeper.place, SHORT_SESSION_MS)
+        session = await session_of(keeper.address, SHORT_SESSION_MS)
         await session.create("/mine", kind=NodeKind.EPHEMERAL)
         states: list[SessionState] = []
         session.add_listener(states.append)
@@ -245,7 +245,7 @@ def test_a_session_moves_to_another_server_of_an_ensemble(tmp_path: Path) -> Non
     require_runtime("java")
 
     async def story(servers: list[ZooKeeperServer]) -> None:
-        session = await session_of(",".join(server.place for server in servers), 9000)
+        session = await session_of(",".join(server.address for server in servers), 9000)
         await session.create("/mine", kind=NodeKind.EPHEMERAL)
         states: list[SessionState] = []
         session.add_listener(states.append)

@@ -49,7 +49,7 @@ def client_of(place: str, timeout_s: float = 6.0) -> Any:
 
 @pytest.fixture
 def client(keeper: KeeperProcess) -> Iterator[Any]:
-    made = client_of(keeper.place)
+    made = client_of(keeper.address)
     try:
         yield made
     finally:
@@ -119,13 +119,13 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(tmp_path: Path) -> None:
             keeper = keepers.enter_context(keeper_process(tmp_path, port=port, options=SMALL_LOGS))
             if kill == 0:
                 for index in range(WRITERS):
-                    writers.append(Writer(keeper.place, f"/w{index}"))
+                    writers.append(Writer(keeper.address, f"/w{index}"))
                     stack.callback(writers[-1].stop)
                 sessions = [writer.client.client_id[0] for writer in writers]
             wait_for_more(writers)
             if kill < KILLS:
                 keeper.kill()
-        checker = client_of(keeper.place)
+        checker = client_of(keeper.address)
         stack.callback(checker.close)
         stack.callback(checker.stop)
         for writer, session_id in zip(writers, sessions, strict=True):
@@ -140,7 +140,7 @@ def test_nothing_acknowledged_is_lost_when_it_is_killed(tmp_path: Path) -> None:
 def test_a_clean_stop_keeps_everything_and_ends_with_0(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with keeper_process(tmp_path, port=port) as keeper:
-        client = client_of(keeper.place)
+        client = client_of(keeper.address)
         client.create("/kept", b"data")
         client.create("/mine", ephemeral=True)
         assert keeper.stop() == 0
@@ -174,7 +174,7 @@ def ended(command: list[str]) -> tuple[int, str]:
 
 
 def test_kazoo_elects_one_leader_after_the_other(keeper: KeeperProcess, client: Any) -> None:
-    other = client_of(keeper.place)
+    other = client_of(keeper.address)
     led: list[str] = []
     is_first, may_end = threading.Event(), threading.Event()
 
@@ -202,7 +202,7 @@ def test_kazoo_elects_one_leader_after_the_other(keeper: KeeperProcess, client: 
 
 
 def test_kazoos_lock_passes_on_when_its_holder_dies(keeper: KeeperProcess, client: Any) -> None:
-    other = client_of(keeper.place)
+    other = client_of(keeper.address)
     lock, waiting = other.Lock("/lock", "other"), client.Lock("/lock", "client")
     assert lock.acquire()
     assert not waiting.acquire(blocking=False)
@@ -214,7 +214,7 @@ def test_kazoos_lock_passes_on_when_its_holder_dies(keeper: KeeperProcess, clien
 
 
 def test_kazoos_party_and_counter(keeper: KeeperProcess, client: Any) -> None:
-    other = client_of(keeper.place)
+    other = client_of(keeper.address)
     parties = [one.Party("/party", name) for one, name in ((client, "a"), (other, "b"))]
     for party in parties:
         party.join()
@@ -277,7 +277,7 @@ def test_zookeepers_own_shell_works(keeper: KeeperProcess) -> None:
             "quit",
         ]
     )
-    command = java_command(SHELL, "-server", keeper.place)
+    command = java_command(SHELL, "-server", keeper.address)
     done = subprocess.run(
         command, input=script + "\n", capture_output=True, text=True, timeout=60, check=False
     )
@@ -299,17 +299,17 @@ def test_zookeepers_own_shell_works(keeper: KeeperProcess) -> None:
 
 
 def test_the_java_client_comes_back_after_a_restart_with_its_watches(tmp_path: Path) -> None:
-    """It sets them anew by SET_WATCHES2, and hears at once of what it missed."""
+    """It sets them again by SET_WATCHES2, and is notified at once of what it missed."""
     require_runtime("java")
     (port,) = free_ports(1)
     output = tmp_path / "shell"
     with ExitStack() as stack:
         first = stack.enter_context(keeper_process(tmp_path, port=port))
-        client = client_of(first.place)
+        client = client_of(first.address)
         for path in ("/watched", "/missed"):
             client.create(path, b"0")
         shell = subprocess.Popen(
-            java_command(SHELL, "-timeout", "10000", "-server", first.place),
+            java_command(SHELL, "-timeout", "10000", "-server", first.address),
             stdin=subprocess.PIPE,
             stdout=stack.enter_context(output.open("wb")),
             stderr=subprocess.STDOUT,

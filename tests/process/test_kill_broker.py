@@ -43,7 +43,7 @@ class Life:
         self.broker: BrokerProcess = self._start()
 
     def _start(self) -> BrokerProcess:
-        settings = {**SETTINGS, "advertised.listeners": f"PLAINTEXT://{self.proxy.place}"}
+        settings = {**SETTINGS, "advertised.listeners": f"PLAINTEXT://{self.proxy.address}"}
         running = broker_process(self._directory, settings, port=self._port)
         return self._stack.enter_context(running)
 
@@ -52,21 +52,21 @@ class Life:
         self.broker = self._start()
 
     def kill_after_swallowing_answers(self, writer: "Writer") -> None:
-        """Records are written whose acknowledgements nobody hears."""
-        self.proxy.is_deaf = True
+        """Records are written whose acknowledgements are lost."""
+        self.proxy.drops_answers = True
         looks = 0
 
         def is_ahead() -> bool:
             """For a while: what was on its way to the producer has arrived by then."""
             nonlocal looks
             told = writer.told
-            written = sum(log_end(self.broker.place, one) for one in range(PARTITIONS))
+            written = sum(log_end(self.broker.bootstrap_servers, one) for one in range(PARTITIONS))
             looks = looks + 1 if written > told == writer.told else 0
             return looks >= 5
 
         until(is_ahead, "more is written than acknowledged")
         self.broker.kill()
-        self.proxy.is_deaf = False
+        self.proxy.drops_answers = False
         self.broker = self._start()
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ class Writer:
 
 @contextmanager
 def writing(life: Life, options: Mapping[str, Any]) -> Iterator[Writer]:
-    writer = Writer(life.proxy.place, options)
+    writer = Writer(life.proxy.address, options)
     try:
         yield writer
     finally:
@@ -195,7 +195,7 @@ def check(place: str, writer: Writer) -> None:
         lost = [(offset, number) for offset, number in told if numbers[offset] != number]
         assert not lost
         assert len(told) == len(set(told))
-        # Nobody else wrote, and everything was answered: there is nothing besides.
+        # There is no other writer, and everything was answered: nothing else is in the log.
         assert sorted(number for _, number in told) == numbers
 
 
@@ -216,9 +216,9 @@ def test_acknowledged_records_survive_kills_once_and_in_order(
             life.kill_and_restart()
         writer.wait_for_more()
     assert not writer.failures
-    check(life.broker.place, writer)
+    check(life.broker.bootstrap_servers, writer)
     life.kill_and_restart()
-    check(life.broker.place, writer)
+    check(life.broker.bootstrap_servers, writer)
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_what_was_written_and_not_acknowledged_is_not_written_again(life: Life, 
             life.kill_after_swallowing_answers(writer)
         writer.wait_for_more()
     assert not writer.failures
-    check(life.broker.place, writer)
+    check(life.broker.bootstrap_servers, writer)
 
 
 @pytest.mark.parametrize("configs", [{}, {"flush_messages": "1"}], ids=["staged", "python"])

@@ -1,6 +1,6 @@
 """A broker with several log directories, one of which is not there at the next start.
 
-Unnoticed, its partitions would begin anew and empty in the others: all records lost, and no word.
+Otherwise its partitions would be created empty in the others: all records lost, silently.
 """
 
 import os
@@ -134,7 +134,7 @@ def test_the_loss_can_be_accepted_by_removing_the_file_that_is_named(disks: Disk
         for partition in range(PARTITIONS):
             expected = [] if partition in gone else [b"first"]
             assert values(client, partition) == expected
-            assert put(client, partition, b"anew") == 0
+            assert put(client, partition, b"again") == 0
         assert disks.gauge("offline_log_directories") == 0
 
 
@@ -227,8 +227,8 @@ def test_a_partition_is_missed_where_it_moved_to(disks: Disks, is_killed: bool) 
     moved, *_ = disks.partitions_in("one")
     with disks.broker("one", "two", kill=is_killed) as broker, broker.client() as client:
         topics = [AlterReplicaLogDirTopic(name=TOPIC, partitions=[moved])]
-        wish = AlterReplicaLogDir(path=str(disks.path("two")), topics=topics)
-        answer = client.send(AlterReplicaLogDirsRequest(dirs=[wish]), 2)
+        move = AlterReplicaLogDir(path=str(disks.path("two")), topics=topics)
+        answer = client.send(AlterReplicaLogDirsRequest(dirs=[move]), 2)
         assert answer.results[0].partitions[0].error_code == 0
         until(lambda: moved in disks.partitions_in("two"), "the partition has moved")
         assert put(client, moved, b"there") == 0

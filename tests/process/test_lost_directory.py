@@ -69,11 +69,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     with ExitStack() as stack:
         keeper = stack.enter_context(keeper_process(tmp_path / "keeper"))
         machines = {
-            one: Machine(one, tmp_path / f"broker-{one}", port, keeper.place)
+            one: Machine(one, tmp_path / f"broker-{one}", port, keeper.address)
             for one, port in enumerate(ports, 1)
         }
         processes = {one: stack.enter_context(it.broker()) for one, it in machines.items()}
-        places = ",".join(it.place for it in processes.values())
+        places = ",".join(it.address for it in processes.values())
         cluster = Cluster(tmp_path, places)
         cluster.create(TOPIC)
         cluster.in_sync(TOPIC, 3)
@@ -118,7 +118,7 @@ def test_others_lead_what_a_failed_directory_had_and_nothing_is_lost(world: Worl
         TOPIC,
         "others lead everything",
     )
-    assert time.monotonic() - since_s < FAIL_OVER_S, "nobody waits for its session to end"
+    assert time.monotonic() - since_s < FAIL_OVER_S, "no broker waits for its session to end"
     acknowledged |= cluster.produce(TOPIC, range(600, 700))
 
     for one in (gone, other):

@@ -1,5 +1,5 @@
 """Networks of their own for the nodes of a test: they reach each other, cuts are silent and go one
-way, everything is as before after healing, and nothing is left behind, whoever is killed.
+way, everything is as before after healing, and nothing is left behind, whichever process is killed.
 """
 
 import os
@@ -27,7 +27,7 @@ import socket, sys, threading
 
 def serve(connection):
     while data := connection.recv(1000):
-        print("heard", data.decode(), flush=True)
+        print("received", data.decode(), flush=True)
         connection.sendall(data)
 
 server = socket.create_server(("0.0.0.0", {PORT}))
@@ -95,16 +95,16 @@ def test_nobody_listens_is_told_as_such(world: NetWorld) -> None:
 def test_a_cut_is_silent_and_only_one_way(
     world: NetWorld, pair: tuple[Node, Node, "subprocess.Popen[str]"]
 ) -> None:
-    """The server hears what it is sent, and its answer is lost without an error for anybody."""
+    """The server receives what it is sent, and its answer is lost without an error."""
     one, other, server = pair
     assert server.stdout is not None
     with one.connect(other.address, PORT) as connection:
         assert answer(connection, b"before") == b"before"
-        assert server.stdout.readline() == "heard before\n"
+        assert server.stdout.readline() == "received before\n"
         world.cut(other, one)
         with pytest.raises(TimeoutError):
             answer(connection, b"there", SILENCE_S)
-        assert server.stdout.readline() == "heard there\n"
+        assert server.stdout.readline() == "received there\n"
         world.heal()
         connection.settimeout(ANSWER_MAX_S)
         assert connection.recv(1000) == b"there"  # sent again by TCP
@@ -124,10 +124,10 @@ def test_a_cut_in_the_way_there_keeps_it_from_being_heard(
             answer(connection, b"lost", SILENCE_S)
         with third.connect(other.address, PORT) as of_third:
             assert answer(of_third, b"third") == b"third"
-        # Had the first been heard, it would have been told before.
-        assert server.stdout.readline() == "heard third\n"
+        # Had the first been received, it would have been printed before.
+        assert server.stdout.readline() == "received third\n"
         world.heal()
-        assert server.stdout.readline() == "heard lost\n"
+        assert server.stdout.readline() == "received lost\n"
 
 
 def test_a_new_connection_over_a_cut_is_neither_made_nor_refused(
@@ -183,8 +183,8 @@ def test_two_worlds_never_meet(world: NetWorld) -> None:
         for server in servers:
             server.kill()
             assert server.stdout is not None
-            heard = server.stdout.read()
-            assert heard == ("heard mine\n" if server is servers[0] else "")
+            output = server.stdout.read()
+            assert output == ("received mine\n" if server is servers[0] else "")
             end(server)
 
 
@@ -253,7 +253,7 @@ def interfaces() -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Or dead, and nobody has asked for its exit code yet."""
+    """Or a zombie: its exit code was not collected yet."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

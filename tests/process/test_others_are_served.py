@@ -220,5 +220,5 @@ def test_what_comes_behind_a_large_batch_does_not_overtake_it(broker: BrokerProc
             one = answer.responses[0].partition_responses[0]
             offsets.append((ErrorCode(one.error_code).name, one.base_offset))
     assert offsets == [("NONE", offset) for offset in range(len(batches))]
-    with WireClient(broker.place) as client:
+    with WireClient(broker.bootstrap_servers) as client:
         assert client.fetch("ordered", 3).responses[0].partitions[0].high_watermark == 4

@@ -187,12 +187,12 @@ def test_a_single_broker_with_defaults_warns_of_nothing(tmp_path: Path) -> None:
 def test_one_log_directory_that_cannot_be_made_is_told_and_the_others_serve(
     tmp_path: Path,
 ) -> None:
-    """Nobody can make a directory in /proc: it is neither a file nor something to be mended."""
+    """No directory can be created in /proc: it is neither a file nor can it be repaired."""
     good = [str(tmp_path / "one"), str(tmp_path / "two")]
     bad = "/proc/no-such-directory"
     with (
         broker_process(tmp_path, {"log.dirs": f"{good[0]},{bad},{good[1]}"}) as running,
-        WireClient(running.place) as client,
+        WireClient(running.bootstrap_servers) as client,
     ):
         client.create_topic("events", 4)
         client.produce("events", build_batch([(b"k", b"v")]))

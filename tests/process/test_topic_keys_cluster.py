@@ -52,7 +52,7 @@ def test_replica_out_of_sync_leads_only_where_the_topic_allows_it(tmp_path: Path
         cluster.kill(3)
         cluster.wait(lambda parts: parts[0].isrs == [2], TOPIC, "2 is alone")
         cluster.kill(2)
-        cluster.wait(lambda parts: parts[0].leader == -1, TOPIC, "nobody leads")
+        cluster.wait(lambda parts: parts[0].leader == -1, TOPIC, "no broker leads")
         with cluster.by_hand(3):
             cluster.wait(lambda parts: parts[0].leader == -1, TOPIC, "it may miss something")
             allow_unclean(cluster)
@@ -72,7 +72,7 @@ def test_only_replicas_that_are_named_are_slowed(tmp_path: Path, side: str) -> N
         alter(cluster, ResourceType.TOPIC, MOVED, **{key: f"0:2,1:{broker}"})
         seconds_to_move(cluster, 1, 3)
         seconds_to_move(cluster, 1, 2)
-        # A broker that has not heard of it yet would still have everything when it is to come back.
+        # A broker that does not know it yet would still have everything when it restarts.
         log = cluster.data / "broker-3" / "data" / f"{MOVED}-0"
         until(lambda: not log.exists(), "broker 3 has given its replica up", timeout_s=30)
         alter(cluster, ResourceType.TOPIC, MOVED, **{key: f"0:{broker}"})

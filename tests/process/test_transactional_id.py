@@ -1,4 +1,4 @@
-"""There are no transactions yet: whoever wants them hears so at once, and not after a time-out."""
+"""There are no transactions yet: a client gets an error at once, and not after a time-out."""
 
 import asyncio
 from collections.abc import Iterator

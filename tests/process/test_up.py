@@ -299,7 +299,7 @@ def test_the_order_of_log_directories_does_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", ["1", "2"])
 def test_brokers_stop_in_order_when_up_is_killed(tmp_path: Path, count: str) -> None:
-    """Nobody would stop them, or run their keeper, any more."""
+    """Nothing would stop them, or run their keeper, any more."""
     data = tmp_path / "data"
     with running("up", "--port", "0", "--brokers", count, "--data-dir", data) as (process, place):
         with WireClient(place.split(",")[0]) as client:

@@ -19,7 +19,7 @@ def test_cluster_goes_on_without_a_broker_and_has_everything_after_a_restart(
     """A leader and the controller are killed (-9); all of it is stopped and started again."""
     data = tmp_path / "data"
     with cluster_up(data, "--brokers", "3", "--port", "0") as (process, cluster):
-        assert len(cluster.places.split(",")) == 3
+        assert len(cluster.bootstrap_servers.split(",")) == 3
         cluster.create("events")
         cluster.in_sync("events", 3)
         acknowledged = cluster.produce("events", range(300))
@@ -33,13 +33,13 @@ def test_cluster_goes_on_without_a_broker_and_has_everything_after_a_restart(
         )
         assert len(acknowledged) == 600
         assert set(cluster.consume("events", 600)) == acknowledged
-        places = cluster.places
+        places = cluster.bootstrap_servers
         process.send_signal(signal.SIGTERM)
         assert process.wait(100) == 0
     for number in (1, 2, 3):
         assert not (data / f"broker-{number}" / "millstream.pid").exists() or number == victim
     with cluster_up(data) as (_, again):
-        assert again.places == places
+        assert again.bootstrap_servers == places
         again.in_sync("events", 3)
         values = again.consume("events", 600)
         assert set(values) == acknowledged
@@ -47,7 +47,7 @@ def test_cluster_goes_on_without_a_broker_and_has_everything_after_a_restart(
         assert len(again.produce("events", range(600, 700))) == 100
     lines = (tmp_path / "stderr").read_text().splitlines()
     told = [json.loads(one) for one in lines if "topic created" in one and "events" in one]
-    assert sorted(one["node"] for one in told) == [1, 2, 3], "it is no news at a start"
+    assert sorted(one["node"] for one in told) == [1, 2, 3], "it is no change at a start"
 
 
 def test_killed_broker_that_is_started_again_is_in_sync_again(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_every_broker_serves_metrics_also_where_the_usual_ports_are_taken(tmp_pa
         for port in (9404, 9405):
             try:
                 taken.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:  # somebody else's, which is as good
+            except OSError:  # another process has it, which is as good
                 continue
         with cluster_up(tmp_path / "data", "--brokers", "2", "--port", "0"):
             ports = metrics_ports(tmp_path)
@@ -60,14 +60,14 @@ def test_a_setting_of_one_start_wins_and_is_not_kept(tmp_path: Path) -> None:
     data = tmp_path / "data"
     options = ("--config", "log.retention.ms=12345", "--config=metrics.port=-1")
     with cluster_up(data, "--brokers", "2", "--port", "0", *options) as (_, cluster):
-        for number, place in enumerate(cluster.places.split(","), 1):
+        for number, place in enumerate(cluster.bootstrap_servers.split(","), 1):
             found = settings_of(place, number, "log.retention.ms", "metrics.port")
             assert found == {"log.retention.ms": "12345", "metrics.port": "-1"}
         assert metrics_ports(tmp_path) == {}
     for settings in data.glob("broker-*/server.properties"):
         assert "12345" not in settings.read_text()
     with cluster_up(data) as (_, cluster):
-        found = settings_of(cluster.places.split(",")[0], 1, "log.retention.ms")
+        found = settings_of(cluster.bootstrap_servers.split(",")[0], 1, "log.retention.ms")
         assert found["log.retention.ms"] != "12345"
 
 

@@ -63,13 +63,13 @@ def test_a_broker_alone_becomes_a_cluster_of_one_and_then_of_three(tmp_path: Pat
         client.create_topic("events", 3, retention_ms="12345678")
         fill(client, 30)
     with cluster_up(data) as (_, cluster):
-        assert ends(cluster.places) == [10, 10, 10]
-        with WireClient(cluster.places) as client:
+        assert ends(cluster.bootstrap_servers) == [10, 10, 10]
+        with WireClient(cluster.bootstrap_servers) as client:
             fill(client, 3)
     assert (data / "keeper").is_dir()
     with cluster_up(data, "--brokers", "3", "--port", "0") as (_, cluster):
-        assert len(cluster.places.split(",")) == 3
-        until(lambda: ends(cluster.places) == [11, 11, 11], "the first broker leads")
+        assert len(cluster.bootstrap_servers.split(",")) == 3
+        until(lambda: ends(cluster.bootstrap_servers) == [11, 11, 11], "the first broker leads")
 
 
 def test_a_broker_alone_becomes_a_cluster_of_three_at_once(tmp_path: Path) -> None:
@@ -78,13 +78,13 @@ def test_a_broker_alone_becomes_a_cluster_of_three_at_once(tmp_path: Path) -> No
         client.create_topic("events", 3)
         fill(client, 3)
     with cluster_up(data, "--brokers", "3", "--port", "0") as (_, cluster):
-        until(lambda: ends(cluster.places) == [1, 1, 1], "the first broker leads")
+        until(lambda: ends(cluster.bootstrap_servers) == [1, 1, 1], "the first broker leads")
         cluster.create("more")
         cluster.in_sync("more", 3)
 
 
 def test_a_broker_alone_that_misses_a_directory_stays_alone_and_serves(tmp_path: Path) -> None:
-    """In a cluster its partitions would begin anew, empty."""
+    """In a cluster its partitions would be created again, empty."""
     data = tmp_path / "data"
     one, two = data / "broker-1" / "data", tmp_path / "two"
     with alone(data, f"{one},{two}") as client:
@@ -92,7 +92,7 @@ def test_a_broker_alone_that_misses_a_directory_stays_alone_and_serves(tmp_path:
         fill(client, 3)
     two.rename(tmp_path / "away")
     with cluster_up(data) as (_, cluster):
-        with WireClient(cluster.places) as client:
+        with WireClient(cluster.bootstrap_servers) as client:
             found = [client.fetch("events", 0, partition=index) for index in range(3)]
         codes = [one.responses[0].partitions[0].error_code for one in found]
         assert sorted(set(codes)) in ([0, 56], [56]), "offline, not empty"
@@ -104,7 +104,7 @@ def test_a_broker_alone_that_misses_a_directory_stays_alone_and_serves(tmp_path:
     two.rmdir()
     (tmp_path / "away").rename(two)
     with cluster_up(data) as (_, cluster):
-        assert ends(cluster.places) == [1, 1, 1]
+        assert ends(cluster.bootstrap_servers) == [1, 1, 1]
     assert (data / "keeper").is_dir()
 
 

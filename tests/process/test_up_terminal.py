@@ -44,7 +44,7 @@ class Terminal:
             return False
         try:
             piece = os.read(self._screen, 4096)
-        except OSError:  # nobody has the other side any more
+        except OSError:  # the other side is closed
             return False
         self.text += piece.decode().replace("\r\n", "\n")
         return bool(piece)

@@ -54,4 +54,4 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     In a process of its own: it stays when this process goes on with other tests.
     """
     with broker_process(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker.place
+        yield broker.bootstrap_servers

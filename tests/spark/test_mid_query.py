@@ -1,4 +1,4 @@
-"""What goes away under a running query is told in one clear line, in a time that has a name."""
+"""What goes away under a running query is reported in one clear line, in a time that has a name."""
 
 import re
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, runner: SessionRunner) -> It
 
 
 def delete(world: SparkWorld, topic: str) -> None:
-    with client_of(world.broker.place) as client:
+    with client_of(world.broker.bootstrap_servers) as client:
         assert client.delete_topics([topic]) == {topic: True}
 
 
@@ -46,7 +46,7 @@ def failure(world: SparkWorld, pipeline: Pipeline, *, named_s: float) -> str:
         found.extend([why] if why else [])
         return bool(found)
 
-    world.desk.let_go()
+    world.control.release()
     until(has_failed, "the query stops", timeout_s=named_s + SLACK_S)
     return found[0]
 
@@ -65,9 +65,9 @@ def test_a_target_deleted_in_mid_write(world: SparkWorld) -> None:
     pipeline = started(world, Sink.TOPIC, **limits)
     brought_to(world, pipeline, Step.WRITING)
     delete(world, pipeline.spec.target)
-    told = failure(world, pipeline, named_s=3)
-    assert re.search(rf"records to {pipeline.spec.target}-\d: not done within 3 s", told)
-    assert "UNKNOWN_TOPIC" in told
+    message = failure(world, pipeline, named_s=3)
+    assert re.search(rf"records to {pipeline.spec.target}-\d: not done within 3 s", message)
+    assert "UNKNOWN_TOPIC" in message
 
 
 def test_a_broker_that_goes_away_for_good(world: SparkWorld) -> None:

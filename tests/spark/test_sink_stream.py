@@ -90,7 +90,7 @@ def test_a_broker_that_is_killed_in_mid_write_costs_no_row_and_doubles_none(
 
         def kill_and_restart() -> None:
             first.kill()
-            port = int(first.place.rpartition(":")[2])
+            port = int(first.bootstrap_servers.rpartition(":")[2])
             stack.enter_context(broker_process(tmp_path, port=port))
 
-        write_through_a_kill(spark, first.place, "sink-killed", kill_and_restart)
+        write_through_a_kill(spark, first.bootstrap_servers, "sink-killed", kill_and_restart)

@@ -175,24 +175,24 @@ class RealWorld:
         if name not in self._proxies:
             made = [self._stack.enter_context(LossyProxy(one)) for one in self._servers]
             self._proxies[name] = made
-        places = ",".join(proxy.place for proxy in self._proxies[name])
-        coordination = KazooCoordination(places, SystemClock())
+        node_configs = ",".join(proxy.address for proxy in self._proxies[name])
+        coordination = KazooCoordination(node_configs, SystemClock())
         session = await coordination.connect(timeout_ms=timeout_ms, wait_s=WAIT_S)
         self._sessions.append(session)
         return session
 
     def cut(self, name: str) -> None:
         for proxy in self._proxies[name]:
-            proxy.lead_to(("127.0.0.1", 1))  # no server listens there
+            proxy.forward_to(("127.0.0.1", 1))  # no server listens there
 
     def mend(self, name: str) -> None:
         for proxy, server in zip(self._proxies[name], self._servers, strict=True):
-            proxy.lead_to(server)
-            proxy.is_deaf = False
+            proxy.forward_to(server)
+            proxy.drops_answers = False
 
     def deafen(self, name: str) -> None:
         for proxy in self._proxies[name]:
-            proxy.is_deaf = True
+            proxy.drops_answers = True
 
     async def pause(self) -> None:
         await asyncio.sleep(0.01)

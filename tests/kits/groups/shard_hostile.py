@@ -21,7 +21,7 @@ from millstream.groups.settings import MigrationPolicy
 from millstream.model.errors import OperatingError
 from millstream.model.ids import ProducerEpoch, ProducerId
 from millstream.shards.effects import Write
-from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, MutableGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest
 
@@ -37,7 +37,7 @@ class Hostile:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.drafts = Drafts(self.random)
-        self.settings = FixedGroupSettings(
+        self.settings = MutableGroupSettings(
             initial_rebalance_delay_ms=self.random.choice((0, 500)),
             consumer_assignment_interval_ms=self.random.choice((0, 1_000)),
         )

@@ -14,7 +14,7 @@ from millstream.groups.shard import Shard
 from millstream.model.errors import OperatingError
 from millstream.model.ids import MemberId, Offset, ProducerId
 from millstream.shards.effects import Caller, Outbox, Reply, Write
-from millstream.testing.protocol_members.settings import FixedGroupSettings
+from millstream.testing.protocol_members.settings import MutableGroupSettings
 
 
 class LogFull(OperatingError):
@@ -34,14 +34,14 @@ class Shell:
     def __init__(
         self,
         *,
-        settings: FixedGroupSettings | None = None,
+        settings: MutableGroupSettings | None = None,
         topics: FakeTopics | None = None,
         log: list[Logged] | None = None,
         now_ms: int = 1_000,
         wall_ms: int = 1_700_000_000_000,
         tokens: int = 0,
     ) -> None:
-        self.settings = settings or FixedGroupSettings(initial_rebalance_delay_ms=0)
+        self.settings = settings or MutableGroupSettings(initial_rebalance_delay_ms=0)
         self.topics = topics or FakeTopics()
         self.log: list[Logged] = list(log or ())
         self.high_watermark = len(self.log)

@@ -13,7 +13,7 @@ from kits.groups.shard_clients import ClassicClient, ConsumerClient, code_of
 from kits.groups.shard_kit import LogFull, Shell
 from kits.groups.shard_requests import commit, fetch, offset_delete
 from kits.groups.shard_topics import FakeTopics
-from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, MutableGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest
 
@@ -52,7 +52,7 @@ class World:
         self.random = Random(seed)
         given = {"initial_rebalance_delay_ms": 500, "consumer_assignment_interval_ms": 0}
         self.shell = Shell(
-            settings=FixedGroupSettings(**(given | settings)), topics=FakeTopics(t=3, u=2)
+            settings=MutableGroupSettings(**(given | settings)), topics=FakeTopics(t=3, u=2)
         )
         self.clients: list[Client] = []
         for group in GROUPS:

@@ -1,4 +1,4 @@
-"""A cluster of three brokers, of Apache Kafka or ours, asked the same about its administration.
+"""A cluster of three brokers, of Apache Kafka or ours, that gets the same admin requests.
 
 Brokers 2 and 3 can go: what decides about metadata (Kafka's controller, our keeper) stays.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from kits.process.up_kit import cluster_up
 from kits.process.waiting_for import until
 from kits.process.wire_client import WireClient
-from millstream.testing.peers.kafka import ApacheKafka, Place, places
+from millstream.testing.peers.kafka import ApacheKafka, NodeConfig, node_configs
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -38,8 +38,8 @@ SETTINGS: Final = {
 WAIT_S: Final = 60.0
 
 
-class Told(NamedTuple):
-    """A broker as a client is told of it."""
+class BrokerView(NamedTuple):
+    """A broker as a client sees it."""
 
     broker_id: int
     place: str
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
 
 
 class World:
-    """All three are up at first. Everything is asked of broker 1, unless said otherwise."""
+    """All three are up at first. Requests go to broker 1 unless the call names another."""
 
     def __init__(
         self, servers: Sequence[str], *, kill: Callable[[int], None], stop: Callable[[int], None]
@@ -96,11 +96,13 @@ class World:
         return ErrorCode(self.send(request, 3).results[0].error_code)
 
     def metadata(self, *topics: str, create: bool = False) -> Any:
-        asked = [MetadataRequestTopic(name=name) for name in topics]
-        return self.send(MetadataRequest(topics=asked, allow_auto_topic_creation=create), 12)
+        topic_requests = [MetadataRequestTopic(name=name) for name in topics]
+        return self.send(
+            MetadataRequest(topics=topic_requests, allow_auto_topic_creation=create), 12
+        )
 
-    def asked_for(self, topic: str) -> ErrorCode:
-        """What the first question of a client that may create the topic is answered."""
+    def metadata_code(self, topic: str) -> ErrorCode:
+        """The code of a Metadata request that may create the topic."""
         return ErrorCode(self.metadata(topic, create=True).topics[0].error_code)
 
     def shapes(self, topic: str, count: int) -> list[Shape]:
@@ -123,12 +125,12 @@ class World:
 
     # -- brokers ---------------------------------------------------------------------------
 
-    def brokers(self, *, with_fenced: bool = True, version: int = 2) -> list[Told]:
+    def brokers(self, *, with_fenced: bool = True, version: int = 2) -> list[BrokerView]:
         request = DescribeClusterRequest()
         if version >= 2:
             request = DescribeClusterRequest(include_fenced_brokers=with_fenced)
         return [
-            Told(one.broker_id, f"{one.host}:{one.port}", one.rack, one.is_fenced)
+            BrokerView(one.broker_id, f"{one.host}:{one.port}", one.rack, one.is_fenced)
             for one in self.send(request, version).brokers
         ]
 
@@ -145,9 +147,9 @@ class World:
     # -- producers -------------------------------------------------------------------------
 
     def producers(self, topic: str, *indexes: int, broker_id: int) -> list[tuple[ErrorCode, int]]:
-        """Of each partition the code and how many producers are known."""
-        asked = TopicRequest(name=topic, partition_indexes=list(indexes))
-        answer = self.send(DescribeProducersRequest(topics=[asked]), 0, broker_id=broker_id)
+        """For each partition the code and the number of active producers."""
+        request = TopicRequest(name=topic, partition_indexes=list(indexes))
+        answer = self.send(DescribeProducersRequest(topics=[request]), 0, broker_id=broker_id)
         return [
             (ErrorCode(one.error_code), len(one.active_producers))
             for one in answer.topics[0].partitions
@@ -159,7 +161,7 @@ def our_world(directory: Path) -> Iterator[World]:
     directory.mkdir(parents=True, exist_ok=True)
     with cluster_up(directory / "data", "--brokers", "3", "--port", "0") as (_, cluster):
         yield World(
-            cluster.places.split(","),
+            cluster.bootstrap_servers.split(","),
             kill=cluster.kill,
             stop=lambda broker_id: os.kill(cluster.pid(broker_id), signal.SIGTERM),
         )
@@ -168,8 +170,8 @@ def our_world(directory: Path) -> Iterator[World]:
 @contextmanager
 def kafka_cluster(directory: Path, jars: Path) -> Iterator[World]:
     nodes = [
-        ApacheKafka(directory / str(one.node_id), jars=jars, place=one, settings=_settings(one))
-        for one in places(3)
+        ApacheKafka(directory / str(one.node_id), jars=jars, node=one, settings=_settings(one))
+        for one in node_configs(3)
     ]
     with ExitStack() as stack:
         for node in nodes:
@@ -189,11 +191,11 @@ def _end(node: ApacheKafka) -> None:
         node.kill()
 
 
-def _settings(place: Place) -> dict[str, str]:
-    """Node 1 alone decides about metadata."""
-    controller = place.nodes[0].controller
+def _settings(node: NodeConfig) -> dict[str, str]:
+    """Node 1 is the only controller."""
+    controller = node.nodes[0].controller
     settings = {**SETTINGS, "controller.quorum.voters": f"1@127.0.0.1:{controller}"}
-    if place.node_id > 1:
+    if node.node_id > 1:
         settings["process.roles"] = "broker"
-        settings["listeners"] = f"PLAINTEXT://127.0.0.1:{place.ports.clients}"
+        settings["listeners"] = f"PLAINTEXT://127.0.0.1:{node.ports.clients}"
     return settings

@@ -1,4 +1,4 @@
-"""Client programs as tests see them: what each can do, and how to ask it (clients/README.md)."""
+"""Client programs for tests: what each supports, and how to send commands (clients/README.md)."""
 
 import base64
 import itertools
@@ -48,8 +48,8 @@ class Record(NamedTuple):
     timestamp_ms: int | None = None
     offset: int | None = None
 
-    def plain(self) -> dict[str, Any]:
-        """As the contract has it."""
+    def to_json(self) -> dict[str, Any]:
+        """The record in the form of the contract."""
         return {
             "key": _text(self.key),
             "value": _text(self.value),
@@ -58,18 +58,18 @@ class Record(NamedTuple):
         }
 
 
-def record_of(plain: Mapping[str, Any]) -> Record:
+def record_of(fields: Mapping[str, Any]) -> Record:
     """What a program consumed."""
     return Record(
-        key=_bytes(plain["key"]),
-        value=_bytes(plain["value"]),
-        headers=tuple((name, _bytes(value)) for name, value in plain["headers"]),
-        timestamp_ms=plain["timestamp_ms"],
-        offset=plain["offset"],
+        key=_bytes(fields["key"]),
+        value=_bytes(fields["value"]),
+        headers=tuple((name, _bytes(value)) for name, value in fields["headers"]),
+        timestamp_ms=fields["timestamp_ms"],
+        offset=fields["offset"],
     )
 
 
-class ClientSaidNo(Exception):
+class ClientRefused(Exception):
     """The client's own error; `code` is the broker's number, None where the client refused."""
 
     def __init__(self, code: int | None, text: str) -> None:
@@ -107,8 +107,8 @@ class Client:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
             )
 
-    def ask(self, do: str, **given: object) -> Any:
-        """The program's answer; ClientSaidNo for an error of its client."""
+    def request(self, do: str, **given: object) -> Any:
+        """Send a command and return the answer; ClientRefused for an error of its client."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": do, **given}).encode() + b"\n")
@@ -122,9 +122,9 @@ class Client:
         assert line, f"{do}: the program ended\n{self._log_tail()}"
         answer = json.loads(line)
         if "error" in answer:
-            said_no = ClientSaidNo(answer["error"]["code"], answer["error"]["text"])
-            said_no.add_note(self._log_tail())
-            raise said_no
+            refused = ClientRefused(answer["error"]["code"], answer["error"]["text"])
+            refused.add_note(self._log_tail())
+            raise refused
         return answer["ok"]
 
     def close(self) -> None:
@@ -137,20 +137,22 @@ class Client:
 
 
 class ConnectedClient:
-    """A client with the broker it talks to, in the words of the contract."""
+    """A client connected to a broker, with the commands of the contract."""
 
     def __init__(self, client: Client, kind: ClientKind, servers: str) -> None:
         self.kind: Final = kind
         self._client = client
         self.servers: Final = servers
 
-    def ask(self, do: str, **given: object) -> Any:
-        return self._client.ask(do, servers=self.servers, **given)
+    def request(self, do: str, **given: object) -> Any:
+        return self._client.request(do, servers=self.servers, **given)
 
     def create_topic(
         self, topic: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> str:
-        self.ask("create_topic", topic=topic, partitions=partitions, configs=dict(configs or {}))
+        self.request(
+            "create_topic", topic=topic, partitions=partitions, configs=dict(configs or {})
+        )
         return topic
 
     def produce(
@@ -163,11 +165,11 @@ class ConnectedClient:
         acks: str = "all",
         idempotent: bool | None = None,
     ) -> list[int]:
-        offsets: list[int] = self.ask(
+        offsets: list[int] = self.request(
             "produce",
             topic=topic,
             partition=partition,
-            records=[record.plain() for record in records],
+            records=[record.to_json() for record in records],
             codec=codec,
             acks=acks,
             idempotent=idempotent,
@@ -177,7 +179,7 @@ class ConnectedClient:
     def consume(
         self, topic: str, count: int, *, partition: int = 0, at: str = "beginning", **place: int
     ) -> list[Record]:
-        found = self.ask(
+        found = self.request(
             "consume",
             topic=topic,
             partition=partition,
@@ -187,19 +189,19 @@ class ConnectedClient:
         return [record_of(one) for one in found]
 
     def offsets(self, topic: str, *, partition: int = 0, timestamp_ms: int = 0) -> dict[str, int]:
-        told: dict[str, int] = self.ask(
+        answer: dict[str, int] = self.request(
             "offsets", topic=topic, partition=partition, timestamp_ms=timestamp_ms
         )
-        return told
+        return answer
 
     def configs(self, kind: str, name: str) -> dict[str, dict[str, Any]]:
-        told: dict[str, dict[str, Any]] = self.ask("describe_configs", kind=kind, name=name)
-        return told
+        answer: dict[str, dict[str, Any]] = self.request("describe_configs", kind=kind, name=name)
+        return answer
 
     def alter_configs(
         self, kind: str, name: str, given: Mapping[str, str], *, remove: Sequence[str] = ()
     ) -> None:
-        self.ask("alter_configs", kind=kind, name=name, set=dict(given), remove=list(remove))
+        self.request("alter_configs", kind=kind, name=name, set=dict(given), remove=list(remove))
 
 
 def new_topic_name(about: str) -> str:
@@ -233,7 +235,7 @@ KINDS: Final = (
     ClientKind(
         name="kcat",
         # One header for all records of a run, no empty values beside missing ones.
-        lacks=ADMINISTRATION | {"timestamps", "rich_records", "told_offsets", "quiet_describe"},
+        lacks=ADMINISTRATION | {"timestamps", "rich_records", "reports_offsets", "quiet_describe"},
     ),
     ClientKind(name="confluent-kafka"),
     ClientKind(name="kafka-python", is_idempotent_by_default=True),
@@ -242,12 +244,12 @@ KINDS: Final = (
     ClientKind(name="java", is_idempotent_by_default=True),
     ClientKind(name="franz-go", is_idempotent_by_default=True),
     # It only subscribes, and where an offset is out of range it begins anew without a word.
-    ClientKind(name="kafkajs", lacks=frozenset({"told_range", "incremental_configs"})),
+    ClientKind(name="kafkajs", lacks=frozenset({"reports_range", "incremental_configs"})),
 )
 
 
 def kinds_with(*abilities: str) -> list[ClientKind]:
-    """The clients that can do all of it."""
+    """The clients that have all these abilities."""
     return [kind for kind in KINDS if kind.can(*abilities)]
 
 

@@ -35,7 +35,7 @@ KAFKA_SETTINGS: Final = {
 
 
 class StoredBatch(NamedTuple):
-    """What the header of a batch on disk says."""
+    """The header of a batch on disk."""
 
     codec: str
     base_offset: int

@@ -62,17 +62,17 @@ VARYING: Final = frozenset(
         "version",
     )
 )
-"""Fields of which only matters whether they have a value."""
+"""Fields that are compared only by whether they have a value."""
 
 
 def subscription(*topics: str, owned: Sequence[int] = ()) -> bytes:
-    """Of a consumer of the classic protocol, which has these partitions."""
+    """The subscription of a classic consumer that owns these partitions."""
     parts = [EmbeddedPartitions(topic=TOPIC, partitions=list(owned))] if owned else []
     return b"\0\1" + EmbeddedSubscription(topics=list(topics), owned_partitions=parts).encode(1)
 
 
 def assignment(partitions: Sequence[int]) -> bytes:
-    """As the leader of a classic group hands it out."""
+    """An assignment from the leader of a classic group."""
     parts = [EmbeddedPartitions(topic=TOPIC, partitions=list(partitions))]
     return b"\0\0" + EmbeddedAssignment(assigned_partitions=parts).encode(0)
 
@@ -97,17 +97,17 @@ class GroupScene:
             member_epoch=epoch,
             **({"topic_partitions": parts if owned else []} | said),
         )
-        return self.plain(self._ask(request, 1))
+        return self.comparable(self._send_when_ready(request, 1))
 
     def join(self, member: str, *topics: str, **said: Any) -> Any:
-        """A member of the next-generation protocol; by name, unless it says something else."""
+        """Join as a member of the next-generation protocol, subscribed by name by default."""
         first = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": list(topics)}
         return self.beat(member, 0, **(first | said))
 
     def describe(self) -> Any:
         """ConsumerGroupDescribe."""
-        told = self._client.send(ConsumerGroupDescribeRequest(group_ids=[self._group]), 1)
-        group = self.plain(told.groups[0])
+        answer = self._client.send(ConsumerGroupDescribeRequest(group_ids=[self._group]), 1)
+        group = self.comparable(answer.groups[0])
         group["members"].sort(key=lambda one: one["member_id"])  # Kafka's come in any order
         return group
 
@@ -124,7 +124,7 @@ class GroupScene:
             rebalance_timeout_ms=60_000,
             **said,
         )
-        answer: JoinGroupResponse = self._ask(request, 9)
+        answer: JoinGroupResponse = self._send_when_ready(request, 9)
         if answer.member_id:
             self._made_ids.setdefault(answer.member_id, f"made-{len(self._made_ids) + 1}")
         return answer
@@ -144,18 +144,18 @@ class GroupScene:
                 SyncGroupRequestAssignment(member_id=one, assignment=parts) for one, parts in given
             ],
         )
-        answer: SyncGroupResponse = self._ask(request, 5)
+        answer: SyncGroupResponse = self._send_when_ready(request, 5)
         return answer
 
     def classic_beat(self, member: str, generation: int) -> int:
         """Heartbeat; its code."""
         request = HeartbeatRequest(group_id=self._group, generation_id=generation, member_id=member)
-        return int(self._ask(request, 4).error_code)
+        return int(self._send_when_ready(request, 4).error_code)
 
     def classic_describe(self) -> Any:
         """DescribeGroups."""
-        told = self._client.send(DescribeGroupsRequest(groups=[self._group]), 6)
-        return self.plain(told.groups[0])
+        answer = self._client.send(DescribeGroupsRequest(groups=[self._group]), 6)
+        return self.comparable(answer.groups[0])
 
     # -- what is written -----------------------------------------------------------------------
 
@@ -164,11 +164,11 @@ class GroupScene:
 
         The offsets topic has one partition.
         """
-        told = self._client.fetch(OFFSETS_TOPIC, 0).responses[0].partitions[0]
-        assert told.error_code == ErrorCode.NONE
-        entries = [one.what for one in decode_batches(told.records or b"")]
+        answer = self._client.fetch(OFFSETS_TOPIC, 0).responses[0].partitions[0]
+        assert answer.error_code == ErrorCode.NONE
+        entries = [one.what for one in decode_batches(answer.records or b"")]
         found = [
-            (type(one.key).__name__, self.plain(list(one.key)[1:]), self.plain(one.value))
+            (type(one.key).__name__, self.comparable(list(one.key)[1:]), self.comparable(one.value))
             for one in entries
             if isinstance(one, Entry) and one.key[0] == self._group
         ]
@@ -178,8 +178,8 @@ class GroupScene:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _ask(self, request: Any, version: int) -> Any:
-        """A coordinator that has just been made may not be there yet."""
+    def _send_when_ready(self, request: Any, version: int) -> Any:
+        """Send a request, with retries: a new coordinator may not be available yet."""
 
         def attempt() -> Any:
             answer = self._client.send(request, version)
@@ -192,36 +192,36 @@ class GroupScene:
 
     def _id_of_topic(self) -> UUID:
         def attempt() -> UUID | None:
-            asked = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
-            (topic,) = self._client.send(asked, 12).topics
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
+            (topic,) = self._client.send(request, 12).topics
             is_there = topic.error_code == ErrorCode.NONE and len(topic.partitions) == PARTITIONS
             return topic.topic_id if is_there else None
 
         return wait_for("the topic", attempt)
 
-    def plain(self, value: Any) -> Any:
-        """A message as what can be compared."""
+    def comparable(self, value: Any) -> Any:
+        """The message in a form that can be compared."""
         if isinstance(value, Struct):
             return {
                 field.name: self._field(field.name, getattr(value, field.name))
                 for field in value.FIELDS
             }
         if isinstance(value, list):
-            return [self.plain(one) for one in value]
+            return [self.comparable(one) for one in value]
         if isinstance(value, str):
             return self._made_ids.get(value, value)
         return bytes(value) if isinstance(value, memoryview) else value
 
     def _field(self, name: str, value: Any) -> Any:
-        return bool(value) if name in VARYING else self.plain(value)
+        return bool(value) if name in VARYING else self.comparable(value)
 
 
 def _in_one_order(records: list[Any]) -> list[Any]:
     """Kafka writes the targets of one assignment in any order of their members."""
-    told: list[Any] = []
+    answer: list[Any] = []
     for name, run in groupby(records, key=itemgetter(0)):
         found = list(run)
         if name == TargetMemberKey.__name__:
             found.sort(key=itemgetter(1))
-        told += found
-    return told
+        answer += found
+    return answer

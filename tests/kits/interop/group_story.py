@@ -1,4 +1,4 @@
-"""The groups of foreign clients that all work on one cluster, and what happens to them."""
+"""Groups of foreign clients that all run on one cluster, and the faults that hit them."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,8 @@ import pytest
 
 from kits.interop.client_kit import PROGRAMS
 from kits.interop.client_targets import PEERS
-from millstream.testing.chaos.cluster.peer import PeerCast
-from millstream.testing.chaos.cluster.scene import Cast, MillstreamCast
+from millstream.testing.chaos.cluster.peer import KafkaProcesses
+from millstream.testing.chaos.cluster.scene import MillstreamProcesses, ProcessFactory
 from millstream.testing.chaos.groups.members import Group, Member
 from millstream.testing.chaos.groups.programs import (
     CLIENTS,
@@ -41,14 +41,14 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a group reads, and by whom."""
+    """The topics of a group, and its members."""
 
     parts: tuple[Part, ...]
     pattern: str | None = None
 
 
 def _all(protocol: str, **slots: str) -> tuple[Part, ...]:
-    """One of each client that knows the protocol; `slots` names those that go."""
+    """One member of each client that supports the protocol; `slots` names those that leave."""
     clients = [name for name, can in CLIENTS.items() if protocol in can.protocols]
     return tuple(
         Part(one, protocol, slots.get(one.replace("-", "_"), STAYS))
@@ -93,7 +93,7 @@ class Story:
 
     @contextmanager
     def chapter(self, name: str) -> Iterator[GroupScene]:
-        """After a chapter that failed nothing is as the next expects it."""
+        """Skip the chapters after one that failed: their starting state is not given."""
         if self._broken_by:
             pytest.fail(f"the chapter before failed: {self._broken_by}", pytrace=False)
         try:
@@ -125,7 +125,7 @@ class Story:
         return group.join(kind, program, self.scene.servers, instance=part.instance)
 
     def rejoin(self, name: str) -> None:
-        """Whoever of the plan is not there now."""
+        """Planned members that are not in the group now."""
         group = self.scene.groups[name]
         present = {member.instance for member in group.members.values()}
         for part in PLANS[name].parts:
@@ -133,7 +133,7 @@ class Story:
                 self.join_one(group, part)
 
     def programs(self, slot: str) -> list[Program]:
-        """Those of a slot that run."""
+        """The running programs of a slot."""
         clients = {part.client for plan in PLANS.values() for part in plan.parts}
         named = [(one, slot) for one in sorted(clients)]
         found = [self.scene.programs[key] for key in named if key in self.scene.programs]
@@ -143,7 +143,7 @@ class Story:
         return [one for program in self.programs(slot) for one in self.scene.members_of(program)]
 
     def stall_some(self) -> list[tuple[Group, Member]]:
-        """In each group the first member that is taken out when it does not poll."""
+        """In each group the first member that is removed when it does not poll."""
         chosen = []
         for group in self.scene.groups.values():
             able = [
@@ -157,11 +157,11 @@ class Story:
         return chosen
 
 
-def cast_of(target: str) -> Cast:
+def cast_of(target: str) -> ProcessFactory:
     """Our brokers or Apache Kafka's, with the same settings."""
     if target == "kafka":
-        return PeerCast(kafka_jars(PEERS), settings=GROUP_SETTINGS)
-    return MillstreamCast(settings=GROUP_SETTINGS)
+        return KafkaProcesses(kafka_jars(PEERS), settings=GROUP_SETTINGS)
+    return MillstreamProcesses(settings=GROUP_SETTINGS)
 
 
 def story_on(target: str, directory: Path) -> Story:

@@ -29,11 +29,11 @@ class GroupTool:
 
     @contextmanager
     def member(self, protocol: str) -> Iterator[str]:
-        """A working one, that has read and committed everything."""
+        """A running member that has read and committed everything."""
         self._members += 1
         name = f"{self.group}-{self._members}"
         log = self._directory / f"{name}.jsonl"
-        self.java.ask(
+        self.java.request(
             "join",
             member=name,
             log=str(log),
@@ -48,7 +48,7 @@ class GroupTool:
         )
         wait_until("everything is committed", lambda: self._committed(log) == RECORDS)
         yield name
-        self.java.ask("leave", member=name)
+        self.java.request("leave", member=name)
 
     def _committed(self, log: Path) -> int:
         events = [member_event(line) for line in LineFollower(log).take()]
@@ -56,7 +56,7 @@ class GroupTool:
         return max((offset for one in commits for offset in one.values()), default=0)
 
     def read_all(self, protocol: str = "eager") -> None:
-        """By a member that has left again."""
+        """Commit through a member that leaves afterwards."""
         with self.member(protocol):
             pass
 
@@ -81,5 +81,5 @@ class GroupTool:
 
 
 def listed(java: ConnectedClient, *arguments: str) -> list[list[str]]:
-    told = run_script(java, TOOL, "--list", *arguments).text
-    return [line.split() for line in told.splitlines()]
+    output = run_script(java, TOOL, "--list", *arguments).text
+    return [line.split() for line in output.splitlines()]

@@ -14,7 +14,7 @@ START_SECONDS_MAX = 60
 
 
 class Gateway:
-    """Java objects by name, and what Py4J has no word for."""
+    """Java objects by name, and operations that Py4J lacks."""
 
     def __init__(self, gateway: Any) -> None:
         self._gateway = gateway
@@ -29,7 +29,7 @@ class Gateway:
         return self.java.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
 
     def bare(self, class_name: str) -> Any:
-        """An object whose constructor did not run: the one of a stream wants a whole Spark."""
+        """An object whose constructor did not run: that of a stream needs a Spark session."""
         field = self.java.java.lang.Class.forName("sun.misc.Unsafe").getDeclaredField("theUnsafe")
         field.setAccessible(True)
         return field.get(None).allocateInstance(self.java.java.lang.Class.forName(class_name))

@@ -29,50 +29,53 @@ class Definition:
     """One message, or one of its structs."""
 
     name: str
-    plain: Mapping[str, Any]
+    definition: Mapping[str, Any]
     commons: Mapping[str, Any]
     """Structs that several fields of the message share."""
 
     @property
     def key(self) -> int | None:
-        """Number of the API; None for messages that are none."""
-        number: int | None = self.plain.get("apiKey")
+        """The API key; None for messages that are not requests or responses."""
+        number: int | None = self.definition.get("apiKey")
         return number
 
     @property
     def versions(self) -> range:
-        return versions_of(self.plain["validVersions"])
+        return versions_of(self.definition["validVersions"])
 
     @property
     def flexible(self) -> range:
-        return versions_of(self.plain["flexibleVersions"])
+        return versions_of(self.definition["flexibleVersions"])
 
     @property
     def fields(self) -> "list[FieldDefinition]":
-        return [FieldDefinition(plain=one, commons=self.commons) for one in self.plain["fields"]]
+        return [
+            FieldDefinition(definition=one, commons=self.commons)
+            for one in self.definition["fields"]
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldDefinition:
     """One field."""
 
-    plain: Mapping[str, Any]
+    definition: Mapping[str, Any]
     commons: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """As we spell it: `ThrottleTimeMs` is throttle_time_ms."""
-        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.plain["name"]).lower()
+        """The name in our spelling: `ThrottleTimeMs` is throttle_time_ms."""
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", self.definition["name"]).lower()
 
     @property
     def item_type(self) -> str:
         """Type of the value, or of an array's items."""
-        text: str = self.plain["type"]
+        text: str = self.definition["type"]
         return text.removeprefix("[]")
 
     @property
     def is_array(self) -> bool:
-        return bool(self.plain["type"].startswith("[]"))
+        return bool(self.definition["type"].startswith("[]"))
 
     @property
     def item_kind(self) -> Kind:
@@ -85,34 +88,34 @@ class FieldDefinition:
 
     @property
     def versions(self) -> range:
-        return versions_of(self.plain["versions"])
+        return versions_of(self.definition["versions"])
 
     @property
     def nullable(self) -> range:
-        return versions_of(self.plain.get("nullableVersions", "none"))
+        return versions_of(self.definition.get("nullableVersions", "none"))
 
     @property
     def tagged(self) -> range:
-        return versions_of(self.plain.get("taggedVersions", "none"))
+        return versions_of(self.definition.get("taggedVersions", "none"))
 
     @property
     def tag(self) -> int | None:
-        number: int | None = self.plain.get("tag")
+        number: int | None = self.definition.get("tag")
         return number
 
     @property
     def ignorable(self) -> bool:
-        return bool(self.plain.get("ignorable", False))
+        return bool(self.definition.get("ignorable", False))
 
     @property
     def has_compact_form(self) -> bool:
-        """False: its length is written in the old way in flexible versions too."""
-        return bool(self.plain.get("flexibleVersions") != "none")
+        """False: its length has the non-compact form in flexible versions too."""
+        return bool(self.definition.get("flexibleVersions") != "none")
 
     @property
     def default(self) -> Any:
         """The value; a word for those that are made afresh."""
-        text = self.plain.get("default")
+        text = self.definition.get("default")
         if text == "null":
             return None
         if self.kind in (Kind.ARRAY, Kind.STRUCT):
@@ -130,8 +133,10 @@ class FieldDefinition:
         """Of the value or the items, when these are structs."""
         if self.item_kind is not Kind.STRUCT:
             return None
-        plain = self.plain if "fields" in self.plain else self.commons[self.item_type]
-        return Definition(name=self.item_type, plain=plain, commons=self.commons)
+        definition = (
+            self.definition if "fields" in self.definition else self.commons[self.item_type]
+        )
+        return Definition(name=self.item_type, definition=definition, commons=self.commons)
 
 
 def versions_of(text: str) -> range:
@@ -140,7 +145,7 @@ def versions_of(text: str) -> range:
 
 @cache
 def definitions(jars: Path) -> Mapping[str, Definition]:
-    """All that Kafka ships, by name: requests, responses, headers, data."""
+    """All definitions that Kafka ships, by name: requests, responses, headers, data."""
     return {one.name: one for one in _definitions(jars)}
 
 
@@ -148,9 +153,9 @@ def _definitions(jars: Path) -> Iterator[Definition]:
     with zipfile.ZipFile(jars / f"kafka-clients-{KAFKA_VERSION}.jar") as jar:
         for path in jar.namelist():
             if path.startswith(FOLDER) and path.endswith(".json"):
-                plain = json.loads(_without_comments(jar.read(path).decode()))
-                commons = {one["name"]: one for one in plain.get("commonStructs", ())}
-                yield Definition(name=plain["name"], plain=plain, commons=commons)
+                definition = json.loads(_without_comments(jar.read(path).decode()))
+                commons = {one["name"]: one for one in definition.get("commonStructs", ())}
+                yield Definition(name=definition["name"], definition=definition, commons=commons)
 
 
 def _without_comments(text: str) -> str:

@@ -47,7 +47,7 @@ def run_script(
     """Run the tool behind a script with the broker's address given."""
     address = ["--bootstrap-server", java.servers]
     is_last = script in TAKE_ADDRESS_LAST
-    done = java.ask(
+    done = java.request(
         "tool",
         main=MAIN_CLASSES[script],
         arguments=[*arguments, *address] if is_last else [*address, *arguments],

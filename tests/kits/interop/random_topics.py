@@ -25,7 +25,7 @@ _TYPES: Final = ("CreateTime", "CreateTime", "CreateTime", "LogAppendTime")
 
 @dataclass
 class RandomTopics:
-    """The plan is drawn from the seed alone; `apply` carries it out on any number of brokers."""
+    """The plan depends only on the seed; `apply` executes it on any number of brokers."""
 
     seed: int
     prefix: str
@@ -178,7 +178,7 @@ def _admin(servers: str) -> AdminClient:
 
 
 def _await(futures: dict[Any, Any]) -> None:
-    """While the client that was asked is still there: without it, answers are lost."""
+    """Wait while the client still exists: without it, answers are lost."""
     for future in futures.values():
         future.result(TIMEOUT_S)
 

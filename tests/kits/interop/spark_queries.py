@@ -90,7 +90,7 @@ class Stream:
 
 
 def first_difference(ours: Iterable[Any], theirs: Iterable[Any]) -> str:
-    """For a message: thousands of rows side by side tell nothing."""
+    """A short difference for a message: thousands of rows would not be readable."""
     left, right = list(ours), list(theirs)
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
         if one != other:

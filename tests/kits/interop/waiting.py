@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def wait_for(what: str, attempt: Callable[[], T | None]) -> T:
-    """Try until there is an answer."""
+    """Retry until the attempt returns a value."""
     clock = SystemClock()
     deadline_s = clock.monotonic_s() + WAIT_TIMEOUT_S
     pause = threading.Event()
@@ -25,5 +25,5 @@ def wait_for(what: str, attempt: Callable[[], T | None]) -> T:
 
 
 def wait_until(what: str, holds: Callable[[], bool]) -> None:
-    """Ask until it is so."""
+    """Poll until the condition holds."""
     wait_for(what, lambda: True if holds() else None)

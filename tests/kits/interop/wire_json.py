@@ -11,7 +11,7 @@ from millstream.wire.fields import Field, Kind
 from millstream.wire.schema import Struct
 
 TEXTS: Final = ("", "a", "orders.v1", "näme", "日本", "🦀 \x00\n", "é" * 64, "x" * 127, "x" * 300)
-"""Of all lengths in UTF-8, and on both sides of the first step of a compact length."""
+"""Texts of all UTF-8 lengths, and on both sides of the first boundary of a compact length."""
 FLOATS: Final = (0.0, -0.0, 1.5, -1e300, 5e-324, 1e16)
 TAG_MAX: Final = 2**31 - 1
 
@@ -30,23 +30,23 @@ def kafka_json(struct: Struct, version: int, *, is_given: bool) -> dict[str, Any
     Given to Kafka, fields that the version lacks come along when they are set: to write or to
     refuse them is Kafka's decision.
     """
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in struct.FIELDS:
         value = getattr(struct, field.name)
         is_default = value == field.default
         if version not in field.versions:
             if is_given and not is_default:
-                told[kafka_name(field)] = _plain(value, version, is_given=is_given)
+                fields[kafka_name(field)] = _to_json_value(value, version, is_given=is_given)
         elif field.tag is None or not is_default:
             name = kafka_name(field)
             if field.kind is Kind.RECORDS and value is not None and not is_given:
-                told[f"{name}SizeInBytes"] = len(value)
+                fields[f"{name}SizeInBytes"] = len(value)
             else:
-                told[name] = _plain(value, version, is_given=is_given)
-    return told
+                fields[name] = _to_json_value(value, version, is_given=is_given)
+    return fields
 
 
-def _plain(value: Any, version: int, *, is_given: bool) -> Any:
+def _to_json_value(value: Any, version: int, *, is_given: bool) -> Any:
     if value is None:
         return None
     if isinstance(value, list):
@@ -68,7 +68,7 @@ def _item(value: Any, version: int, *, is_given: bool) -> Any:
 
 
 class Seeded:
-    """Chooses by a seed; extremes and defaults come often."""
+    """Random values from a seed; extremes and defaults are frequent."""
 
     def __init__(self, seed: str, *, has_unknown_tags: bool) -> None:
         self._random = random.Random(seed)
@@ -115,12 +115,12 @@ class Seeded:
 
 def outline(struct: type[Struct], case: Case) -> dict[str, Any]:
     """One item for every array of structs that the version has."""
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in struct.FIELDS:
         if field.struct is not None and case.version in field.versions:
             inner = outline(field.struct, case)
-            told[kafka_name(field)] = [inner] if field.kind is Kind.ARRAY else inner
-    return told
+            fields[kafka_name(field)] = [inner] if field.kind is Kind.ARRAY else inner
+    return fields
 
 
 def with_items(struct: type[Struct], case: Case) -> Any:
@@ -143,10 +143,10 @@ class Misfit(NamedTuple):
 
 
 def misfits(case: Case) -> Iterator[Misfit]:
-    """One for every field of which the version could hold too much."""
-    for number in range(len(list(_places(case)))):
+    """One message for every field that the version cannot carry."""
+    for number in range(len(list(_field_slots(case)))):
         message, drawn = with_items(case.message, case), outline(case.message, case)
-        path, field, holder, part = list(_places(case, message, drawn))[number]
+        path, field, holder, part = list(_field_slots(case, message, drawn))[number]
         is_struct = field.struct is not None and case.version not in field.versions
         setattr(holder, field.name, _too_much(field, case))
         if is_struct and field.struct is not None:
@@ -155,7 +155,7 @@ def misfits(case: Case) -> Iterator[Misfit]:
         yield Misfit(f"{path}.{field.name}", message, drawn if is_struct else None)
 
 
-class _Place(NamedTuple):
+class _FieldSlot(NamedTuple):
     path: str
     field: Field
     holder: Any
@@ -163,24 +163,26 @@ class _Place(NamedTuple):
     """The holder's part of the outline."""
 
 
-def _places(
+def _field_slots(
     case: Case, message: Any = None, drawn: dict[str, Any] | None = None
-) -> Iterator[_Place]:
+) -> Iterator[_FieldSlot]:
     whole = with_items(case.message, case) if message is None else message
     parts = outline(case.message, case) if drawn is None else drawn
-    return _places_in(whole, parts, case, case.message.__name__)
+    return _field_slots_in(whole, parts, case, case.message.__name__)
 
 
-def _places_in(holder: Any, part: dict[str, Any], case: Case, path: str) -> Iterator[_Place]:
+def _field_slots_in(
+    holder: Any, part: dict[str, Any], case: Case, path: str
+) -> Iterator[_FieldSlot]:
     for field in holder.FIELDS:
         if case.version not in field.versions or _must_be_there(field, case):
-            yield _Place(path, field, holder, part)
+            yield _FieldSlot(path, field, holder, part)
     for field in holder.FIELDS:
         if field.struct is not None and case.version in field.versions:
             value, inner = getattr(holder, field.name), part[kafka_name(field)]
             if field.kind is Kind.ARRAY:
                 value, inner = value[0], inner[0]
-            yield from _places_in(value, inner, case, f"{path}.{field.name}")
+            yield from _field_slots_in(value, inner, case, f"{path}.{field.name}")
 
 
 def _must_be_there(field: Field, case: Case) -> bool:

@@ -1,4 +1,4 @@
-"""Our Java program that knows Kafka's message classes (java/WireProgram.java), as tests see it."""
+"""Our Java program with Kafka's message classes (java/WireProgram.java), for tests."""
 
 import base64
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ class KafkaApi(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of one message: bytes and fields, or the reason why Kafka refuses it."""
+    """The result for one message: bytes and fields, or the reason why Kafka rejects it."""
 
     data: bytes | None
     fields: dict[str, Any] | None
@@ -48,7 +48,7 @@ class WireProgram:
         self._client = client
 
     def errors(self) -> list[KafkaError]:
-        return [KafkaError(**one) for one in self._client.ask("errors")]
+        return [KafkaError(**one) for one in self._client.request("errors")]
 
     def apis(self) -> list[KafkaApi]:
         return [
@@ -59,7 +59,7 @@ class WireProgram:
                 {int(version): header for version, header in one["request_headers"].items()},
                 {int(version): header for version, header in one["response_headers"].items()},
             )
-            for one in self._client.ask("apis")
+            for one in self._client.request("apis")
         ]
 
     def write(self, name: str, version: int, messages: Iterable[Any]) -> list[Outcome]:
@@ -76,7 +76,7 @@ class WireProgram:
         return self._many("read", name, version, given)
 
     def _many(self, do: str, name: str, version: int, items: list[Any]) -> list[Outcome]:
-        answers = self._client.ask(do, message=name, version=version, items=items)
+        answers = self._client.request(do, message=name, version=version, items=items)
         assert len(answers) == len(items)
         return [_outcome(answer) for answer in answers]
 

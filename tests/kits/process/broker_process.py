@@ -1,4 +1,4 @@
-"""A broker in a process of its own, started for a test and gone after it."""
+"""A broker in a process of its own, started for a test and stopped after it."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from millstream.model.config.properties import render_properties
 
 class BrokerProcess(NamedTuple):
     process: "subprocess.Popen[str]"
-    place: str
+    bootstrap_servers: str
     directory: Path
 
     @property
@@ -27,7 +27,7 @@ class BrokerProcess(NamedTuple):
         return self.process.poll() is None
 
     def client(self) -> WireClient:
-        return WireClient(self.place)
+        return WireClient(self.bootstrap_servers)
 
     def resident_bytes(self) -> int:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
@@ -61,5 +61,5 @@ def broker_process(
         )
     )
     command = ["millstream.broker.process", "--config", str(config)]
-    with server_process(command, directory, inside=inside) as (process, place):
-        yield BrokerProcess(process, place, directory)
+    with server_process(command, directory, inside=inside) as (process, bootstrap_servers):
+        yield BrokerProcess(process, bootstrap_servers, directory)

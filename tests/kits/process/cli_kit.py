@@ -1,4 +1,4 @@
-"""Logs on the real disk for the command line to look at, and the command line itself."""
+"""Logs on the real disk for the command line to inspect, and the command line itself."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -47,7 +47,7 @@ def flip_byte(path: Path, position: int) -> None:
 
 
 def everything_below(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Name, modification time and content of every file, to see that none was touched."""
+    """Name, modification time and content of every file, to check that none was changed."""
     return {
         str(path): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
         for path in sorted([root, *root.rglob("*")])

@@ -5,13 +5,13 @@ import os
 import pytest
 
 TRIES_MAX = 20
-"""The kernel keeps pages that somebody uses just now; a moment later they may go."""
+"""The kernel keeps pages that are in use; a moment later they can be dropped."""
 
 
 def make_cold(descriptor: int, *, position: int = 0) -> None:
     """Out of the page cache, and no more of it comes back than is read.
 
-    On a file system that keeps what it is told to drop the test is skipped; with CI=true it fails:
+    On a file system that does not drop pages on request the test is skipped; with CI=true it fails:
     there such tests have to run.
     """
     os.fsync(descriptor)
@@ -24,7 +24,7 @@ def make_cold(descriptor: int, *, position: int = 0) -> None:
             return
         except OSError:
             break  # it does not know the flag
-    reason = "this file system keeps what it is told to drop"
+    reason = "this file system does not drop pages on request"
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""A broker process over several log directories, and what tells which of them it can use."""
+"""A broker process with several log directories, and requests that show which are online."""
 
 import re
 import shutil

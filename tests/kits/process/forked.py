@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 CHILD_TIME_S: Final = 20
-"""A child that hangs would keep the output of the test run open for ever."""
+"""A child that hangs would keep the output of the test run open forever."""
 
 
 def holds_in_child(check: Callable[[], object]) -> bool:

@@ -1,4 +1,4 @@
-"""A member of a group, as a program: reads so many values, prints and commits them.
+"""A member of a group, as a program: reads a number of values, prints and commits them.
 
 A process of its own for each: some clients warn of their own imports, which our tests do not allow.
 """

@@ -1,4 +1,4 @@
-"""A keeper in a process of its own, started for a test and gone after it."""
+"""A keeper in a process of its own, started for a test and stopped after it."""
 
 import signal
 import subprocess
@@ -16,11 +16,11 @@ class KeeperProcess(NamedTuple):
     directory: Path
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> int:
-        """SIGTERM; how it ended."""
+        """SIGTERM; return the exit code."""
         self.process.terminate()
         return self.process.wait(20)
 
@@ -37,5 +37,5 @@ def keeper_process(
     """Its log lines are in `directory/stderr`; a keeper that ended by itself fails the test."""
     module = ["millstream", "keeper", "--data-dir", str(directory / "data")]
     command = [*module, "--port", str(port), *options]
-    with server_process(command, directory, good_ends=[0]) as (process, place):
-        yield KeeperProcess(process, int(place.rpartition(":")[2]), directory)
+    with server_process(command, directory, good_ends=[0]) as (process, address):
+        yield KeeperProcess(process, int(address.rpartition(":")[2]), directory)

@@ -1,4 +1,4 @@
-"""A proxy between clients and a broker that can swallow the broker's answers."""
+"""A proxy between clients and a broker that can drop the broker's answers."""
 
 import socket
 import threading
@@ -7,28 +7,28 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-PIECE_BYTES = 65_536
+CHUNK_BYTES = 65_536
 
 
 class LossyProxy:
-    """Listens on a port of its own; while `is_deaf`, answers are read and thrown away."""
+    """Listens on a port of its own; while `drops_answers`, answers are read and discarded."""
 
     def __init__(self, broker: tuple[str, int]) -> None:
         self._broker = broker
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.is_deaf = False
+        self.drops_answers = False
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def lead_to(self, broker: tuple[str, int]) -> None:
-        """From now on; connections to another place end, also one that is just being made."""
+    def forward_to(self, broker: tuple[str, int]) -> None:
+        """Forward to this broker from now on; connections to another one are closed."""
         with self._lock:
             if broker == self._broker:
                 return
@@ -64,14 +64,14 @@ class LossyProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            place = self._broker
+            address = self._broker
             try:
-                broker = socket.create_connection(place)
-            except OSError:  # there is none at the moment
+                broker = socket.create_connection(address)
+            except OSError:  # no broker is running
                 client.close()
                 continue
             with self._lock:
-                if place != self._broker:
+                if address != self._broker:
                     _end(client)
                     _end(broker)
                     continue
@@ -81,17 +81,17 @@ class LossyProxy:
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while piece := source.recv(PIECE_BYTES):
-                target.sendall(piece)
+            while chunk := source.recv(CHUNK_BYTES):
+                target.sendall(chunk)
         _end(source)
         _end(target)
 
     def _pump_answers(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
-            while piece := source.recv(PIECE_BYTES):
-                if not self.is_deaf:
-                    target.sendall(piece)
-        # What was swallowed leaves a hole in the stream, so the connection must end with it.
+            while chunk := source.recv(CHUNK_BYTES):
+                if not self.drops_answers:
+                    target.sendall(chunk)
+        # Dropped bytes leave a gap in the stream, so the connection must end with it.
         _end(source)
         _end(target)
 

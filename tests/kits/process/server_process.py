@@ -1,4 +1,4 @@
-"""A process that says `ready: ...`, started for a test and gone after it."""
+"""A process that prints `ready: ...`, started for a test and stopped after it."""
 
 import signal
 import subprocess
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class ServerProcess(NamedTuple):
-    """Where it listens is what it said."""
+    """The process and the address from its ready line."""
 
     process: "subprocess.Popen[str]"
-    place: str
+    address: str
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def server_process(
 ) -> Iterator[ServerProcess]:
     """Its log lines are in `directory/stderr`; one that ended by itself fails the test.
 
-    `inside`: a command that runs it, under its own process id, in a world of its own.
+    `inside`: a command that runs it, with its own process id, in a network namespace.
     """
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "stderr"

@@ -46,11 +46,11 @@ def alter(cluster: Cluster, kind: ResourceType, name: str, **configs: str | None
 
 
 def fill(cluster: Cluster) -> None:
-    """A topic on brokers 1 and 2 with bytes that nobody can compress."""
+    """A topic on brokers 1 and 2 with incompressible bytes."""
     wanted = NewTopic(TOPIC, num_partitions=1, replica_assignment=[[1, 2]])
     cluster.admin.create_topics([wanted])[TOPIC].result(20)
     cluster.wait(lambda parts: len(parts[0].isrs) == 2, TOPIC, "two are in sync")
-    producer = Producer({"bootstrap.servers": cluster.places, "acks": "all"})
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all"})
     for _ in range(SIZE_BYTES // 10_000):
         producer.produce(TOPIC, os.urandom(10_000), partition=0)
         producer.poll(0)
@@ -60,7 +60,7 @@ def fill(cluster: Cluster) -> None:
 def move(cluster: Cluster, *replicas: int) -> None:
     one = ReassignablePartition(partition_index=0, replicas=list(replicas))
     topic = ReassignableTopic(name=TOPIC, partitions=[one])
-    with WireClient(cluster.places.split(",")[0]) as client:
+    with WireClient(cluster.bootstrap_servers.split(",")[0]) as client:
         answer = client.send(
             AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=10_000), 0
         )
@@ -69,7 +69,7 @@ def move(cluster: Cluster, *replicas: int) -> None:
 
 
 def seconds_to_move(cluster: Cluster, *replicas: int) -> float:
-    """Until those, and only those, are in sync."""
+    """Wait until those, and only those, are in sync."""
     began_s = time.monotonic()
     move(cluster, *replicas)
     until(lambda: not is_moving(cluster), "the move is over", timeout_s=60)
@@ -78,16 +78,18 @@ def seconds_to_move(cluster: Cluster, *replicas: int) -> float:
 
 
 def is_moving(cluster: Cluster) -> bool:
-    """As the controller has it: what other brokers know may be older."""
-    with WireClient(cluster.places.split(",")[0]) as client:
+    """The controller's state: that of other brokers may be older."""
+    with WireClient(cluster.bootstrap_servers.split(",")[0]) as client:
         answer = client.send(ListPartitionReassignmentsRequest(topics=None, timeout_ms=10_000), 0)
     assert not answer.error_code
     return bool(answer.topics)
 
 
 def slowest_ack_s(cluster: Cluster, count: int = 10) -> float:
-    """Of single records for all replicas that are in sync."""
-    producer = Producer({"bootstrap.servers": cluster.places, "acks": "all", "linger.ms": 0})
+    """The slowest acknowledgement of single records with acks=all."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "linger.ms": 0}
+    )
     slowest_s = 0.0
     for number in range(count + 1):
         began_s = time.monotonic()

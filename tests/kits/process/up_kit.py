@@ -21,12 +21,14 @@ PARTITIONS = 3
 
 
 class Cluster:
-    """What `up` runs in one data directory."""
+    """The processes that `up` runs in one data directory."""
 
-    def __init__(self, data: Path, places: str) -> None:
+    def __init__(self, data: Path, bootstrap_servers: str) -> None:
         self.data = data
-        self.places = places
-        self.admin = AdminClient({"bootstrap.servers": places, "socket.timeout.ms": 5000})
+        self.bootstrap_servers = bootstrap_servers
+        self.admin = AdminClient(
+            {"bootstrap.servers": bootstrap_servers, "socket.timeout.ms": 5000}
+        )
 
     def pid(self, broker_id: int) -> int:
         return int((self.data / f"broker-{broker_id}" / "millstream.pid").read_text())
@@ -36,7 +38,7 @@ class Cluster:
 
     @contextmanager
     def by_hand(self, broker_id: int) -> Iterator["subprocess.Popen[str]"]:
-        """A broker that was killed, started again; `up` stops it with the rest."""
+        """Restart a broker that was killed; `up` stops it with the others."""
         settings = str(self.data / f"broker-{broker_id}" / "server.properties")
         process = subprocess.Popen(
             [*MILLSTREAM, "broker", "--config", settings],
@@ -82,7 +84,7 @@ class Cluster:
         acknowledged: set[bytes] = set()
         producer = Producer(
             {
-                "bootstrap.servers": self.places,
+                "bootstrap.servers": self.bootstrap_servers,
                 "acks": "all",
                 "enable.idempotence": True,
                 "delivery.timeout.ms": 60_000,
@@ -90,20 +92,24 @@ class Cluster:
             }
         )
 
-        def told(error: Any, message: Any) -> None:
+        def on_delivery(error: Any, message: Any) -> None:
             assert error is None, error
             acknowledged.add(message.value())
 
         for number in values:
             value = b"%d" % number
-            producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=told)
+            producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=on_delivery)
             producer.poll(0)
         assert producer.flush(60) == 0
         return acknowledged
 
     def consume(self, topic: str, count: int) -> list[bytes]:
         consumer = Consumer(
-            {"bootstrap.servers": self.places, "group.id": "none", "enable.auto.commit": False}
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": "none",
+                "enable.auto.commit": False,
+            }
         )
         consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
         values: list[bytes] = []

@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def until(condition: Callable[[], T], what: str, *, timeout_s: float = 20.0) -> T:
-    """What the condition gave when it held; fails by name when it does not in time."""
+    """Wait for the condition and return its value; fail with `what` when it takes too long."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         if time.monotonic() > deadline:

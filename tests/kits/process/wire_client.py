@@ -1,4 +1,4 @@
-"""A blocking client of one connection that says exactly what a test wants said, byte for byte."""
+"""A blocking client of one connection that sends exactly the bytes a test wants."""
 
 import socket
 import struct
@@ -79,7 +79,7 @@ class WireClient:
         return self._read_exactly(size)
 
     def is_closed_by_peer(self) -> bool:
-        """Waits for the end of the connection; data before it is an answer nobody expected."""
+        """Wait for the end of the connection; data before it is an unexpected answer."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionResetError:
@@ -88,10 +88,10 @@ class WireClient:
     def _read_exactly(self, size: int) -> bytes:
         data = b""
         while len(data) < size:
-            piece = self.socket.recv(size - len(data))
-            if not piece:
+            chunk = self.socket.recv(size - len(data))
+            if not chunk:
                 raise EOFError(f"closed after {len(data)} of {size} bytes")
-            data += piece
+            data += chunk
         return data
 
     # -- the usual things ------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`PYTHONPATH=tests python -m kits.repository.changed [BASE]`: the tests of what is changed.
 
-What differs from where BASE was left (without BASE: from the last commit) and what git does not
-know yet. Prints folders and files, one a line, and on stderr what has tests elsewhere or nowhere.
+What differs from the merge base with BASE (without BASE: from the last commit) and untracked files.
+Prints folders and files, one a line, and on stderr what has tests in other targets, or none.
 """
 
 import subprocess

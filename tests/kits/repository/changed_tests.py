@@ -1,4 +1,4 @@
-"""Which tests belong to changed files, by where they lie: what `make changed` runs."""
+"""Which tests belong to changed files, by path: what `make changed` runs."""
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ RUN_INTEROP: Final = "also has tests in make interop"
 
 
 class Selection(NamedTuple):
-    """What to run, and what to say of files that have tests elsewhere or nowhere."""
+    """What to run, and notes on files with tests in other targets or without tests."""
 
     tests: tuple[str, ...]
     notes: tuple[str, ...]
@@ -47,7 +47,7 @@ def select_tests(changed: Iterable[str], test_files: Mapping[str, str]) -> Selec
 
 
 def _outermost(paths: set[PurePosixPath]) -> Iterator[PurePosixPath]:
-    """Without what lies in a folder that is among them."""
+    """Remove paths below a folder that is in the list too."""
     return (path for path in paths if not paths & set(path.parents))
 
 
@@ -59,7 +59,7 @@ class TreeOfTests:
         self._folders = {folder for path in self._texts for folder in path.parents}
 
     def tests_of(self, changed: PurePosixPath) -> Iterator[PurePosixPath]:
-        """Of one file, which may be deleted; nothing when nothing belongs to it."""
+        """The tests of one file, which may be deleted; empty when there are none."""
         if changed.is_relative_to(SOURCES):
             yield from self._tests_of_source(changed)
         elif changed.parts[0] in BESIDE_SOURCES:
@@ -106,9 +106,9 @@ class TreeOfTests:
         """Tests that import `kit`, directly or through other kits or their `conftest.py`."""
         reached, fresh = {kit}, [kit]
         while fresh:
-            looked_at = fresh.pop()
+            current = fresh.pop()
             for path, text in self._texts.items():
-                if path not in reached and _imports(text, looked_at):
+                if path not in reached and _imports(text, current):
                     reached.add(path)
                     fresh.append(path)
         for path in reached:
@@ -128,12 +128,12 @@ def _imports(text: str, kit: PurePosixPath) -> bool:
 
 
 def _module(kit: PurePosixPath) -> str:
-    """As tests import it: `kits.broker.data_plane`."""
+    """The module name that tests import: `kits.broker.data_plane`."""
     return ".".join(kit.relative_to(TESTS).with_suffix("").parts)
 
 
 def imported_modules(text: str) -> Iterator[str]:
-    """Every module that it may mean: `from a import b` is `a` and `a.b`."""
+    """Every module that an import may mean: `from a import b` is `a` and `a.b`."""
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import(names=names):

@@ -1,4 +1,4 @@
-"""Which test files say in their head that they test a handler of the broker."""
+"""Which test files name a broker's handler in their docstring."""
 
 import ast
 import re

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from kits.process.waiting_for import until
-from millstream.testing.chaos.spark.control import Catch
+from millstream.testing.chaos.spark.control import Breakpoint
 from millstream.testing.chaos.spark.pipeline import Pipeline
 from millstream.testing.chaos.spark.query import SETTINGS, QuerySpec, register_hooks, start_query
 from millstream.testing.chaos.spark.steps import Sink, Step
@@ -62,21 +62,23 @@ def started(world: SparkWorld, sink: Sink, **options: str) -> Pipeline:
     pipeline = world.new_pipeline(sink)
     named = {name.replace("__", "."): value for name, value in options.items()}
     pipeline.spec = replace(pipeline.spec, options={"startingOffsets": "latest", **named})
-    catch = armed(world, pipeline, Step.END)
-    world.have_running(pipeline)
-    until(catch.is_caught.is_set, "the query begins", timeout_s=STEP_MAX_S)
+    point = break_at(world, pipeline, Step.END)
+    world.ensure_running(pipeline)
+    until(point.is_hit.is_set, "the query begins", timeout_s=STEP_MAX_S)
     pipeline.feed({0: 300})
     return pipeline
 
 
-def armed(world: SparkWorld, pipeline: Pipeline, step: Step) -> Catch:
-    return world.desk.arm(lambda told: (told.query, told.what) == (pipeline.name, step.value))
+def break_at(world: SparkWorld, pipeline: Pipeline, step: Step) -> Breakpoint:
+    return world.control.set_breakpoint(
+        lambda report: (report.query, report.what) == (pipeline.name, step.value)
+    )
 
 
-def brought_to(world: SparkWorld, pipeline: Pipeline, step: Step) -> Catch:
+def brought_to(world: SparkWorld, pipeline: Pipeline, step: Step) -> Breakpoint:
     """From wherever it is held to the step, and held there."""
-    before, catch = world.desk.current, armed(world, pipeline, step)
+    before, point = world.control.current, break_at(world, pipeline, step)
     if before is not None:
-        before.may_go.set()
-    until(catch.is_caught.is_set, step.value, timeout_s=STEP_MAX_S)
-    return catch
+        before.resume.set()
+    until(point.is_hit.is_set, step.value, timeout_s=STEP_MAX_S)
+    return point

@@ -9,17 +9,17 @@ from bench.broker_generators import build, missing
 from bench.broker_wire import create_topic, leader_address
 from bench.cluster_produce import shapes
 from bench.cluster_systems import MillstreamCluster
-from bench.cluster_wire import PartitionView, view_of, wait_for, wait_whole
+from bench.cluster_wire import PartitionView, view_of, wait_for, wait_in_sync
 
 from millstream.testing import BrokerThread
-from millstream.testing.peers.kafka import places
+from millstream.testing.peers.kafka import node_configs
 
 can_build = pytest.mark.skipif(missing() is not None, reason=f"{missing()} is not installed")
 
 
 def test_the_groups_are_those_of_the_goals() -> None:
     assert set(cluster.GROUPS) >= {"produce", "replication", "failover"}
-    assert set(cluster.ALONE) == {"start", "partitions"}
+    assert set(cluster.EXCLUSIVE) == {"start", "partitions"}
 
 
 def test_an_unknown_group_is_refused_before_anything_starts(
@@ -51,7 +51,7 @@ def test_copies_per_core_are_the_cost_the_other_way_round() -> None:
 
 
 def test_nodes_of_kafka_vote_for_each_other_on_ports_of_their_own() -> None:
-    first, second, third = places(3)
+    first, second, third = node_configs(3)
     assert first.voters == second.voters == third.voters
     assert first.cluster == third.cluster
     ports = [port for node in first.nodes for port in node]
@@ -69,7 +69,7 @@ def test_a_cluster_names_all_brokers_but_the_one_that_is_gone(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("view", "is_whole"),
+    ("view", "is_in_sync"),
     [
         (PartitionView(1, frozenset({1, 2}), frozenset({1, 2})), True),
         (PartitionView(1, frozenset({1, 2}), frozenset({1})), False),
@@ -77,9 +77,9 @@ def test_a_cluster_names_all_brokers_but_the_one_that_is_gone(tmp_path: Path) ->
     ],
 )
 def test_a_partition_is_whole_with_a_leader_and_all_replicas(
-    view: PartitionView, is_whole: bool
+    view: PartitionView, is_in_sync: bool
 ) -> None:
-    assert view.is_whole is is_whole
+    assert view.is_in_sync is is_in_sync
 
 
 def test_waiting_ends_with_what_was_waited_for() -> None:
@@ -98,7 +98,7 @@ def test_one_broker_is_the_leader_of_everything() -> None:
         # Named twice it counts as a cluster of which both are asked.
         assert leader_address(f"{address},{address}", topic, 1) == address
         assert set(view_of(address, topic)) == {0, 1}
-        wait_whole(address, topic)
+        wait_in_sync(address, topic)
 
 
 class _Counted:
@@ -139,7 +139,7 @@ def test_the_longest_gap_is_what_was_seen_since_the_watch_began_anew(
         scene: Any = _Counted({}, 0)
         scene.address = broker.bootstrap_servers
         with cluster_failover.watched(scene, topic, 0) as watch:
-            watch.anew()
+            watch.restart()
             figures = watch.ended()
     assert figures["records"] >= 1
     assert figures["failed"] == 0

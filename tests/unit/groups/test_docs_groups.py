@@ -14,7 +14,7 @@ from millstream.groups import errors
 from millstream.groups.consumer.member import MemberState
 from millstream.groups.records.keys import CurrentAssignmentKey
 from millstream.model.config.broker_keys import BROKER_KEYS
-from millstream.testing.protocol_members.settings import FixedGroupSettings
+from millstream.testing.protocol_members.settings import MutableGroupSettings
 from millstream.wire.errors import ErrorCode
 
 
@@ -34,7 +34,7 @@ Step = tuple[MemberState | None, MemberState | None]
 def steps_of(seed: int) -> set[Step]:
     """Of five consumers that come and go, while a topic grows; staying in a state is no step."""
     random = Random(seed)
-    settings = FixedGroupSettings(consumer_assignment_interval_ms=0)
+    settings = MutableGroupSettings(consumer_assignment_interval_ms=0)
     shell = Shell(settings=settings, topics=FakeTopics(t=5, u=1))
     states: dict[Any, MemberState] = {}
     seen: set[Step] = set()

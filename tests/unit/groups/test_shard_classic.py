@@ -16,7 +16,7 @@ from millstream.groups.errors import (
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey, OffsetKey
 from millstream.model.ids import GroupId
-from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, MutableGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.list_groups import ListGroupsRequest
 
@@ -53,7 +53,7 @@ def settle(shell: Shell, *clients: ClassicClient) -> None:
 
 def new_shell(**settings: Any) -> Shell:
     given = {"initial_rebalance_delay_ms": 0} | settings
-    return Shell(settings=FixedGroupSettings(**given), topics=FakeTopics(t=2))
+    return Shell(settings=MutableGroupSettings(**given), topics=FakeTopics(t=2))
 
 
 def committed(shell: Shell, group: str = "g") -> dict[tuple[str, int], int]:

@@ -22,7 +22,7 @@ from millstream.groups.errors import GroupNotEmpty, GroupNotFound, InvalidGroupI
 from millstream.groups.records.entries import Entry
 from millstream.groups.records.keys import ClassicGroupKey, ConsumerGroupKey
 from millstream.groups.settings import MigrationPolicy
-from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, MutableGroupSettings
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.join_group import JoinGroupRequestProtocol
 from millstream.wire.messages.list_groups import ListGroupsRequest
@@ -34,7 +34,7 @@ Client = ClassicClient | ConsumerClient
 
 def new_shell(**settings: Any) -> Shell:
     given = {"initial_rebalance_delay_ms": 0, "consumer_assignment_interval_ms": 0} | settings
-    return Shell(settings=FixedGroupSettings(**given), topics=FakeTopics(t=2))
+    return Shell(settings=MutableGroupSettings(**given), topics=FakeTopics(t=2))
 
 
 def run(shell: Shell, *clients: Client, rounds: int = 30) -> None:

@@ -9,7 +9,7 @@ from kits.groups.shard_requests import commit, fetch, fetched, offset_delete, tx
 from millstream.groups.errors import GroupNotFound, IllegalGeneration, InvalidGroupId
 from millstream.groups.records.entries import Entry, Producer, decode_batches, encode
 from millstream.model.ids import ProducerEpoch, ProducerId
-from millstream.testing.protocol_members.settings import WEEK_MS, FixedGroupSettings
+from millstream.testing.protocol_members.settings import WEEK_MS, MutableGroupSettings
 from millstream.wire.errors import ErrorCode
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -81,7 +81,7 @@ def test_a_member_of_a_group_that_is_not_there_cannot_commit(version: int, error
 
 
 def test_text_that_is_too_long_fails_its_partition_alone() -> None:
-    shell = Shell(settings=FixedGroupSettings(offset_metadata_bytes_max=4))
+    shell = Shell(settings=MutableGroupSettings(offset_metadata_bytes_max=4))
     request = commit("g", {T0: 5, T1: 6}, metadata="four")
     request.topics[0].partitions[1].committed_metadata = "fives"
     answer = shell.answer("offset_commit", request)

@@ -25,6 +25,7 @@ from millstream.model.ids import BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from millstream.model.invariant import invariant
 from millstream.model.limits import KIB
 from millstream.replication.errors import OffsetNotAvailable
+from millstream.replication.leader import FollowerFetch
 from millstream.replication.partition import Partition
 from millstream.replication.partitions import Partitions
 from millstream.replication.readable import ReadableReplica

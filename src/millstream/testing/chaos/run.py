@@ -1,4 +1,4 @@
-"""A real process on a real disk, killed in the middle of its writes; its files damaged on top.
+"""Chaos runs: real processes on real disks are killed while they write, and files are damaged.
 
     python -m millstream.testing.chaos.run --rounds 20 [--seed 7] [--part log]
 
@@ -10,7 +10,7 @@ groups on them.
 Every round of the log: a writer goes on with the log of the round before and is killed with
 SIGKILL at a random moment, its files may be damaged, then the log is opened and everything in it
 compared with what must be there. SIGKILL loses nothing of what was written, so the end of the log
-is known exactly; what a power loss may take is the simulator's matter (`make sim`).
+is known exactly; what a power loss may take is the simulator's job (`make sim`).
 """
 
 import argparse
@@ -31,7 +31,7 @@ from millstream.model.invariant import InvariantViolated
 from millstream.runtime.os_disk import OsDisk
 from millstream.runtime.randomness import SeededRandomness, system_randomness
 from millstream.testing.chaos.broker.rounds import BrokerChaos
-from millstream.testing.chaos.log.damage import Damage, LogFiles, damage, look
+from millstream.testing.chaos.log.damage import Damage, LogFiles, damage, scan_log_files
 from millstream.testing.chaos.log.reader import ChaosFailed, Expected, check_log
 from millstream.testing.chaos.log.writer import PARTITION
 from millstream.testing.chaos.spark.steps import matrix
@@ -46,11 +46,11 @@ CLUSTER: Final = "cluster"
 GROUPS: Final = "groups"
 CHAOS_PARTS: Final = (LOG, BROKER, SPARK, CLUSTER, GROUPS)
 SILENCE_MAX_S: Final = 60
-"""A writer that tells nothing for so long hangs."""
+"""A writer that prints nothing for this long hangs."""
 
 
 class Writer:
-    """The writing process, and what it told before it died."""
+    """The writing process, and what it reported before it died."""
 
     def __init__(self, directory: str, *, seed: int, life: int) -> None:
         command = [sys.executable, "-m", "millstream.testing.chaos.log.writer"]
@@ -61,14 +61,14 @@ class Writer:
         self.acknowledged_end = 0
         self.acks = 0
 
-    def listen(self, acks: int) -> None:
-        """Until the log is open and so many flushes were told, or the process is gone."""
+    def wait_for_acks(self, acks: int) -> None:
+        """Wait until the log is open and `acks` flushes were reported, or the process is gone."""
         while self.opened_end is None or self.acks < acks:
             if not self._read():
                 return
 
     def kill(self) -> None:
-        """The end, at once; every line that was written until then still counts."""
+        """Kill it at once; every line that it wrote before is still valid."""
         self._process.send_signal(signal.SIGKILL)
         while self._read():
             pass
@@ -82,14 +82,14 @@ class Writer:
         pipe = self._process.stdout
         if pipe is None or not select.select([pipe], [], [], SILENCE_MAX_S)[0]:
             self._process.kill()
-            raise ChaosFailed(f"the writer told nothing for {SILENCE_MAX_S} s")
+            raise ChaosFailed(f"the writer printed nothing for {SILENCE_MAX_S} s")
         data = os.read(pipe.fileno(), 65536)
         *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
-            self._take(line.decode().split())
+            self._handle_line(line.decode().split())
         return bool(data)
 
-    def _take(self, words: list[str]) -> None:
+    def _handle_line(self, words: list[str]) -> None:
         match words:
             case ["open", _, end]:
                 self.opened_end = int(end)
@@ -111,22 +111,22 @@ class Chaos:
         self.counts: Counter[str] = Counter()
 
     def run_round(self) -> str:
-        """Kill, damage, check; returns what happened. Raises ChaosFailed."""
+        """Kill, damage, check; return what happened. Raises ChaosFailed."""
         self._life += 1
         writer = self._run_writer()
-        told = f"life {self._life}: {writer.acks} acks"
+        summary = f"life {self._life}: {writer.acks} acks"
         if writer.opened_end is None:
             self.counts["killed during its start"] += 1
         else:
-            done = self._harm(writer, self._look(writer, writer.opened_end))
+            done = self._damage_files(writer, self._inspect_files(writer, writer.opened_end))
             self.counts[f"damage: {done.value}"] += 1
-            told += f", damage: {done.value}"
-        told += f", log [{self._expected.log_start}, {self._expected.log_end})"
+            summary += f", damage: {done.value}"
+        summary += f", log [{self._expected.log_start}, {self._expected.log_end})"
         if self._chance.chance(0.25):
             self.counts["recovered by the next writer"] += 1
-            return f"{told}, left to the next writer"
+            return f"{summary}, left to the next writer"
         self.check()
-        return told
+        return summary
 
     def close(self) -> None:
         """Nothing runs between two rounds."""
@@ -144,19 +144,19 @@ class Chaos:
         is_early = self._chance.chance(0.15)
         writer = Writer(self._directory, seed=self._seed, life=self._life)
         if not is_early:
-            writer.listen(acks)
+            writer.wait_for_acks(acks)
         time.sleep(start_s if is_early else more_s)
         writer.kill()
         self.counts["acknowledgements"] += writer.acks
         return writer
 
-    def _look(self, writer: Writer, opened_end: int) -> LogFiles:
+    def _inspect_files(self, writer: Writer, opened_end: int) -> LogFiles:
         """What the killed writer left, before anything repairs or damages it."""
         expected = self._expected
         if opened_end != expected.log_end:
             raise ChaosFailed(f"I-11 writer found the end {opened_end}, not {expected.log_end}")
         expected.begin_life(self._life, opened_end)
-        files = look(self._disk, f"{self._directory}/{PARTITION}")
+        files = scan_log_files(self._disk, f"{self._directory}/{PARTITION}")
         if files.log_end < max(writer.acknowledged_end, opened_end):
             raise ChaosFailed(
                 f"I-11 files end at {files.log_end}, acknowledged {writer.acknowledged_end}"
@@ -167,7 +167,7 @@ class Chaos:
         self.counts["records written"] += files.log_end - opened_end
         return files
 
-    def _harm(self, writer: Writer, files: LogFiles) -> Damage:
+    def _damage_files(self, writer: Writer, files: LogFiles) -> Damage:
         unflushed_from = max(writer.acknowledged_end, writer.opened_end or 0)
         done, end = damage(self._disk, files, self._chance, unflushed_from=unflushed_from)
         self.counts["records damaged away"] += self._expected.log_end - end
@@ -176,7 +176,7 @@ class Chaos:
 
 
 class Rounds(Protocol):
-    """What every part has."""
+    """The interface of every part."""
 
     @property
     def counts(self) -> Counter[str]: ...
@@ -188,13 +188,13 @@ class Rounds(Protocol):
     def close(self) -> None: ...
 
 
-def begin(
+def create_rounds(
     directory: str, seed: int, *, part: str, cells: str = "", is_ensemble: bool = False
 ) -> Rounds:
-    """Rounds of a part on an empty directory; `cells` chooses kills of Spark's, the cluster's or
-    the groups' by their names.
+    """Create the rounds of a part on an empty directory; `cells` chooses kills by name for Spark,
+    the cluster and the groups.
 
-    With an ensemble the cluster's coordination is three real ZooKeeper servers.
+    With an ensemble, the cluster's coordination service is three real ZooKeeper servers.
     """
     if part == GROUPS:
         from millstream.testing.chaos.groups.rounds import GroupChaos
@@ -217,13 +217,13 @@ class ChaosRun(NamedTuple):
     rounds: int
     counts: Counter[str]
     failure: str | None
-    """What was wrong and how to see it again."""
+    """What was wrong and how to reproduce it."""
 
 
 def run_chaos(
     rounds: int,
     seed: int,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     part: str = LOG,
     cells: str = "",
@@ -233,14 +233,16 @@ def run_chaos(
     counts: Counter[str] = Counter()
     for first in range(0, rounds, ROUNDS_PER_LOG_MAX):
         directory = tempfile.mkdtemp(prefix="millstream-chaos-")
-        made = begin(directory, seed + first, part=part, cells=cells, is_ensemble=is_ensemble)
+        made = create_rounds(
+            directory, seed + first, part=part, cells=cells, is_ensemble=is_ensemble
+        )
         with closing(made) as chaos:
             for number in range(first, min(first + ROUNDS_PER_LOG_MAX, rounds)):
                 try:
-                    tell(chaos.run_round())
+                    report(chaos.run_round())
                     if number == rounds - 1:
                         chaos.check()
-                except (Exception, InvariantViolated) as error:  # noqa: BLE001 - told, and the end
+                except (Exception, InvariantViolated) as error:  # noqa: BLE001 - reported, and the run ends
                     command = f"make chaos ROUNDS={number - first + 1} SEED={seed + first}"
                     note = "content and damage repeat, the moments of the kills do not"
                     chosen = f' CELLS="{cells}"' if cells else ""
@@ -254,7 +256,7 @@ def run_chaos(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 1 when a round failed."""
+    """Run the command line; return 1 when a round failed."""
     parser = argparse.ArgumentParser(
         prog="python -m millstream.testing.chaos.run", description=__doc__
     )
@@ -264,10 +266,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--cells",
         default="",
-        help="kills of Spark's, the cluster's or the groups', by a part of their names",
+        help="run only the kills whose names contain this text (spark, cluster, groups)",
     )
     parser.add_argument(
-        "--ensemble", action="store_true", help="the cluster's on a real ZooKeeper ensemble"
+        "--ensemble", action="store_true", help="run the cluster on a real ZooKeeper ensemble"
     )
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 1:
@@ -275,32 +277,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = options.seed if options.seed is not None else system_randomness().integer(0, 2**31)
     for part in CHAOS_PARTS if options.part == ALL else (options.part,):
         rounds = options.rounds or _rounds_of(part, options.cells)
-        _say(f"{part}: chaos with seed {seed}, {rounds} rounds")
+        _print_line(f"{part}: chaos with seed {seed}, {rounds} rounds")
         run = run_chaos(
             rounds,
             seed,
-            lambda line: _say(f"  {line}"),
+            lambda line: _print_line(f"  {line}"),
             part=part,
             cells=options.cells,
             is_ensemble=options.ensemble,
         )
         for name, count in sorted(run.counts.items()):
-            _say(f"{count:>10,}  {name}")
+            _print_line(f"{count:>10,}  {name}")
         if run.failure is not None:
-            _say(run.failure)
+            _print_line(run.failure)
             return 1
-        _say(f"{part}: {run.rounds} rounds, everything acknowledged was there")
+        _print_line(f"{part}: {run.rounds} rounds, everything acknowledged was found")
     return 0
 
 
 def _rounds_of(part: str, cells: str) -> int:
-    """Unless told otherwise; Spark's have an end, which is when everything was killed once."""
+    """The default number of rounds; for Spark, one round for every kill of the matrix."""
     if part != SPARK:
         return ROUNDS_DEFAULT
     return max(1, sum(cells in str(cell) for cell in matrix()))
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -19,7 +19,7 @@ _IS_BUILD: Final = re.compile(r"[0-9a-f]{12}(\.building)?")
 
 
 class BuildFailedError(RuntimeError):
-    """The foreign tool could not build or fetch; the message carries what it said."""
+    """The foreign tool could not build or fetch; the message has the end of its output."""
 
 
 def built_once(
@@ -44,7 +44,7 @@ def built_once(
 
 
 def fingerprint(sources: Iterable[Path], salt: str = "") -> str:
-    """Of names and contents."""
+    """A hash of names and contents."""
     digest = hashlib.sha256(salt.encode())
     for path in sorted(sources):
         digest.update(f"\0{path.name}\0".encode() + path.read_bytes())
@@ -54,7 +54,7 @@ def fingerprint(sources: Iterable[Path], salt: str = "") -> str:
 def run_build(
     command: Sequence[str], *, directory: Path, environment: Mapping[str, str] | None = None
 ) -> str:
-    """Run one foreign tool; BuildFailedError with the end of its words when it fails."""
+    """Run one foreign tool; BuildFailedError with the end of its output when it fails."""
     done = subprocess.run(  # noqa: S603 - our own arguments
         command,
         cwd=directory,
@@ -67,6 +67,6 @@ def run_build(
         check=False,
     )
     if done.returncode != 0:
-        said = done.stdout[-4000:]
-        raise BuildFailedError(f"{Path(command[0]).name} ended with {done.returncode}:\n{said}")
+        output = done.stdout[-4000:]
+        raise BuildFailedError(f"{Path(command[0]).name} ended with {done.returncode}:\n{output}")
     return done.stdout

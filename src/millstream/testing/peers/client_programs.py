@@ -1,7 +1,7 @@
 """The programs of foreign clients: how each is built and started.
 
-Their sources lie with the interop tests (`tests/interop/clients`, whose README has the contract),
-one folder for each language; what is built from them lies in the cache of peers.
+Their sources are in `tests/interop/clients`, whose README has the contract,
+one folder for each language; builds are in the cache of peers.
 """
 
 import sys
@@ -27,11 +27,11 @@ RUNTIMES: Final[Mapping[str, tuple[str, ...]]] = {
     "franz-go": ("go",),
     "kafkajs": ("node", "npm"),
 }
-"""What has to be on the machine; the clients in Python come with our own environment."""
+"""Programs that must be installed; the Python clients come with our own environment."""
 
 
 def client_command(client: str, *, sources: Path, cache: Path) -> list[str]:
-    """How the program of a client is started; built first where that is needed."""
+    """The command that starts a client's program, which is built first where needed."""
     if client == "franz-go":
         return [str(go_program(cache, "franz-go", sources / "go"))]
     if client == "kafkajs":

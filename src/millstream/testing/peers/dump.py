@@ -1,7 +1,7 @@
 """What Kafka's DumpLogSegments prints, as values; no process is started here.
 
-The tool ends with 0 although it found a broken index or batch, and says so in words between its
-output: every such word becomes a complaint.
+The tool exits with 0 although it found a broken index or batch, and reports that in lines between
+its output: every such line becomes a complaint.
 """
 
 import re
@@ -93,7 +93,7 @@ class DumpedProducer(NamedTuple):
 
 @dataclass(slots=True)
 class DumpedFile:
-    """All that was said about one file; only the lists of its own kind have anything in them."""
+    """The dump of one file; only the lists of its own kind have entries."""
 
     path: str
     batches: list[DumpedBatch] = field(default_factory=list)
@@ -189,7 +189,7 @@ def _parse_errors(lines: Iterable[str], dump: Dump) -> None:
             gaps_of = line.removeprefix(_GAPS_PREFIX)
         elif gap is not None and gaps_of is not None:
             # The tool expects every file to begin with offset 0, so the first record of any other
-            # segment is told as a gap after -1.
+            # segment is reported as a gap after -1.
             if gap[1] != "-1":
                 dump.gaps.append(f"{gaps_of}: {line.strip()}")
         elif line.strip() and not line.startswith(_NOT_THE_TOOL):
@@ -282,7 +282,7 @@ def _record(found: re.Match[str]) -> DumpedRecord:
 
 
 def _contents(rest: str, key_bytes: int) -> tuple[str | None, str | None]:
-    """Key and payload. The key's size tells where it ends, unless it was no valid UTF-8."""
+    """Key and payload. The key ends after its size, unless it was not valid UTF-8."""
     key: str | None = None
     if rest.startswith(" key: "):
         tail = rest.removeprefix(" key: ")

@@ -41,7 +41,7 @@ def dump_log(
     index_check: IndexCheck = IndexCheck.PRINT,
     decoder: Decoder = Decoder.NONE,
 ) -> Dump:
-    """What the tool says about the files; it stops at the first file it cannot read at all."""
+    """The tool's dump of the files; it stops at the first file it cannot read at all."""
     options = [*index_check.value, *decoder.value]
     options += ["--deep-iteration", "--print-data-log"] if deep else []
     whole = Dump()

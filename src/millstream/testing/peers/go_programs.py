@@ -1,6 +1,6 @@
-"""Go programs, built with the modules that their sums name, by a compiler that is new enough.
+"""Go programs, built with the modules in `go.sum`, by a compiler that is new enough.
 
-Distributions are often behind what a module asks for. A compiler that is too old still fetches
+Distributions are often behind what a module requires. A compiler that is too old still fetches
 the right one: Go's own compilers are published as a module, and this one is checked like any
 other.
 """
@@ -43,8 +43,8 @@ def go_compiler(source: Path) -> Path:
     wanted = _version(_WANTED, (source / "go.mod").read_text())
     found = find_runtime("go")
     environment = {**os.environ, "GOTOOLCHAIN": "local"}
-    said = run_build([str(found), "version"], directory=source.parent, environment=environment)
-    if _version(_VERSION, said) >= wanted:
+    output = run_build([str(found), "version"], directory=source.parent, environment=environment)
+    if _version(_VERSION, output) >= wanted:
         return found
     return _published_compiler(found, wanted)
 
@@ -54,9 +54,9 @@ def _published_compiler(older: Path, wanted: Version) -> Path:
     module = TOOLCHAIN.format(version=".".join(map(str, wanted)), machine=machine)
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GO111MODULE": "on", "GOFLAGS": ""}
     command = [str(older), "mod", "download", "-json", module]
-    # Outside every module, or an old compiler would refuse the file that asks for a new one.
+    # Outside every module, or an old compiler would refuse the `go.mod` that requires a new one.
     root = Path(json.loads(run_build(command, directory=Path("/"), environment=environment))["Dir"])
-    # Modules are kept without the right to execute anything.
+    # Modules are stored without execute permission.
     tools = [*(root / "bin").iterdir(), *(root / "pkg" / "tool").rglob("*")]
     for path in tools:
         if path.is_file():

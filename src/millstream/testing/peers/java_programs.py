@@ -13,13 +13,13 @@ from millstream.testing.peers.runtimes import find_runtime
 SPARK_VERSION: Final = "4.2.0"
 
 # The part that fetches Kerberos tokens, which nothing here uses. Not every mirror of the jars has
-# its newest versions; what it says of other jars counts for nothing, as it comes last.
+# its newest versions; its own dependencies do not matter, as it comes last.
 SPARK_TOKENS_VERSION: Final = "4.0.0"
 
-# Named by Spark before the standard one, and not reachable from everywhere.
+# Spark's first repository, which is not reachable from everywhere.
 SPARK_EXTRA_REPOSITORY: Final = "gcs-maven-central-mirror"
 
-# Spark reads and writes where the JVM hides its own parts; its launcher gives these too.
+# Spark accesses internal packages of the JVM; its launcher sets these options too.
 _OPENED_PACKAGES: Final = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -74,7 +74,7 @@ def java_command(
     logging: Path,
     jvm_options: Sequence[str] = TEST_JVM_OPTIONS,
 ) -> list[str]:
-    """How a compiled program is started."""
+    """The command that starts a compiled program."""
     return [
         str(find_runtime("java")),
         *jvm_options,

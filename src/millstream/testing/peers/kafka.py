@@ -1,6 +1,6 @@
 """A real Apache Kafka on this machine, broker and controller in one, on loopback.
 
-One process alone, or several that are one cluster: then each is told its place among the others.
+One standalone process, or several nodes of one cluster, each with its own `NodeConfig`.
 """
 
 import base64
@@ -24,7 +24,7 @@ from millstream.testing.peers.runtimes import find_runtime
 KAFKA_VERSION: Final = "4.3.1"
 LOG4J_VERSION: Final = "2.25.4"
 
-# Short-lived and small: the simple collector and the first compiler alone start fastest.
+# Short-lived and small: the serial collector and only the first compiler start fastest.
 TEST_JVM_OPTIONS: Final = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
@@ -50,8 +50,8 @@ DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.num.partitions": "1",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.dedupe.buffer.size": "8388608",
-    # A killed broker is let in again only when its old session has run out: nine seconds, unless
-    # told otherwise.
+    # A killed broker can register again only when its old session has expired: nine seconds by
+    # default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "300",
     "num.io.threads": "2",
@@ -111,18 +111,18 @@ def cluster_id(source: uuid.UUID) -> str:
 
 
 class Ports(NamedTuple):
-    """Where one node listens."""
+    """The ports of one node."""
 
     clients: int
     controller: int
 
 
-class Place(NamedTuple):
-    """A node's place in a cluster; all nodes are voters of its quorum."""
+class NodeConfig(NamedTuple):
+    """One node of a cluster; all nodes are voters of its quorum."""
 
     node_id: int
     nodes: tuple[Ports, ...]
-    """Of all nodes; their ids count from 1."""
+    """The ports of all nodes; their ids count from 1."""
     cluster: str
 
     @property
@@ -131,16 +131,16 @@ class Place(NamedTuple):
 
     @property
     def voters(self) -> str:
-        places = enumerate(self.nodes, 1)
-        return ",".join(f"{number}@127.0.0.1:{ports.controller}" for number, ports in places)
+        numbered = enumerate(self.nodes, 1)
+        return ",".join(f"{number}@127.0.0.1:{ports.controller}" for number, ports in numbered)
 
 
-def places(count: int) -> list[Place]:
-    """For so many nodes of one cluster, on free ports."""
+def node_configs(count: int) -> list[NodeConfig]:
+    """Configurations for `count` nodes of one cluster, on free ports."""
     ports = free_ports(2 * count)
     nodes = tuple(Ports(*ports[at : at + 2]) for at in range(0, 2 * count, 2))
     named = cluster_id(uuid.uuid4())
-    return [Place(number, nodes, named) for number in range(1, count + 1)]
+    return [NodeConfig(number, nodes, named) for number in range(1, count + 1)]
 
 
 class ApacheKafka:
@@ -158,10 +158,10 @@ class ApacheKafka:
         jars: Path,
         settings: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = TEST_JVM_OPTIONS,
-        place: Place | None = None,
+        node: NodeConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """`place`: in a cluster; without it the node is alone."""
+        """`node`: its part in a cluster; without it the node is standalone."""
         self.directory: Final = directory
         self.log_file: Final = directory / "server.log"
         self.data_directory: Final = directory / "data"
@@ -170,23 +170,23 @@ class ApacheKafka:
         self._clock = clock or SystemClock()
         self._process: subprocess.Popen[bytes] | None = None
         self._log_position = 0
-        self._is_alone = place is None
-        self._place = place or places(1)[0]
+        self._is_standalone = node is None
+        self._node = node or node_configs(1)[0]
         self._settings = {
             **DEFAULT_SETTINGS,
-            "node.id": str(self._place.node_id),
+            "node.id": str(self._node.node_id),
             "log.dirs": str(self.data_directory),
-            **_network(self._place, is_alone=self._is_alone),
+            **_network(self._node, is_standalone=self._is_standalone),
             **(settings or {}),
         }
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._place.ports.clients}"
+        return f"127.0.0.1:{self._node.ports.clients}"
 
     @property
     def process_id(self) -> int | None:
-        """Of the running server; None when there is none."""
+        """The id of the running server's process; None when there is none."""
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
@@ -203,7 +203,7 @@ class ApacheKafka:
             self._format(properties)
 
     def spawn(self) -> None:
-        """Without waiting: nodes of one cluster serve only when most of them are there."""
+        """Start without waiting: nodes of one cluster serve only when a majority is up."""
         if self._process is not None:
             raise RuntimeError("Kafka is already started")
         self.format()
@@ -211,15 +211,15 @@ class ApacheKafka:
         with self.log_file.open("ab") as log:
             self._log_position = log.tell()
             self._process = subprocess.Popen(  # noqa: S603 - our own arguments
-                [*_dies_with_us(), *command],
+                [*_die_with_parent(), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C reaches the test run alone; it stops us in order
+                start_new_session=True,  # Ctrl-C reaches only the test run, which stops Kafka
             )
 
     def wait_ready(self) -> None:
-        """After `spawn`: until it serves; it is killed when it does not come to that."""
+        """After `spawn`: wait until it serves; it is killed when it does not."""
         try:
             self._wait_until_started(self._log_position)
         except BaseException:
@@ -228,7 +228,7 @@ class ApacheKafka:
             raise
 
     def stop(self) -> None:
-        """Clean shutdown (SIGTERM); SIGKILL and an error when it does not come to an end."""
+        """Clean shutdown (SIGTERM); SIGKILL and an error when it does not end."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
@@ -277,10 +277,10 @@ class ApacheKafka:
         return self._process
 
     def _format(self, properties: Path) -> None:
-        words = ["format", "-t", self._place.cluster, "-c", str(properties)]
-        if self._is_alone:
-            words.append("--standalone")
-        done = run_tool(self._jars, "kafka.tools.StorageTool", words)
+        arguments = ["format", "-t", self._node.cluster, "-c", str(properties)]
+        if self._is_standalone:
+            arguments.append("--standalone")
+        done = run_tool(self._jars, "kafka.tools.StorageTool", arguments)
         if done.returncode != 0:
             raise PeerFailedError(
                 f"format ended with {done.returncode}:\n{done.stdout}{done.stderr}"
@@ -304,16 +304,16 @@ class ApacheKafka:
         raise PeerFailedError(f"Kafka did not start in {START_TIMEOUT_S} s\n{self.log_tail()}")
 
 
-def _network(place: Place, *, is_alone: bool) -> dict[str, str]:
-    clients, controller = (f"127.0.0.1:{port}" for port in place.ports)
+def _network(node: NodeConfig, *, is_standalone: bool) -> dict[str, str]:
+    clients, controller = (f"127.0.0.1:{port}" for port in node.ports)
     found = {"listeners": f"PLAINTEXT://{clients},CONTROLLER://{controller}"}
-    if is_alone:
+    if is_standalone:
         return {**found, "controller.quorum.bootstrap.servers": controller}
-    return {**found, "controller.quorum.voters": place.voters}
+    return {**found, "controller.quorum.voters": node.voters}
 
 
 def free_ports(count: int) -> list[int]:
-    """Different loopback ports on which nobody listens now."""
+    """Different loopback ports that are free now."""
     ports: list[int] = []
     while len(ports) < count:
         port = PORTS[secrets.randbelow(len(PORTS))]
@@ -330,7 +330,7 @@ def free_ports(count: int) -> list[int]:
 def server_command(
     jars: Path, directory: Path, jvm_options: Sequence[str] = TEST_JVM_OPTIONS
 ) -> list[str]:
-    """To run the node whose `server.properties` is in the directory; its log goes to its output."""
+    """The command for the node whose `server.properties` is in the directory; it logs to stdout."""
     directory.mkdir(parents=True, exist_ok=True)
     logging = directory / "log4j2.properties"
     logging.write_text(_LOGGING.format(level="INFO", target="SYSTEM_OUT"))
@@ -351,6 +351,6 @@ def _java(jars: Path, logging: Path, jvm_options: Sequence[str]) -> list[str]:
     ]
 
 
-def _dies_with_us() -> list[str]:
+def _die_with_parent() -> list[str]:
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

@@ -23,7 +23,7 @@ class Artifact(NamedTuple):
 
 
 class FetchFailedError(RuntimeError):
-    """Maven could not bring the jars; the message carries what it said."""
+    """Maven could not fetch the jars; the message has the end of its output."""
 
 
 def fetch_jars(
@@ -32,7 +32,7 @@ def fetch_jars(
     """`directory`, filled with the jars of `artifacts` and of all they need.
 
     Where two want one jar in different versions, the artifact that comes first decides. An
-    artifact may name further repositories; those in `without_repositories` are not asked.
+    artifact may name further repositories; those in `without_repositories` are not used.
     Safe to call from several processes at once: one downloads, the others wait. A download that
     was cut short leaves no stamp and is done again.
     """
@@ -74,7 +74,7 @@ def _project(artifacts: Sequence[Artifact], without_repositories: Sequence[str])
         "</dependency>"
         for artifact in artifacts
     )
-    # A repository of the same id here replaces the artifact's, and this one has nothing to give.
+    # A repository of the same id here replaces the artifact's, and this one is empty.
     never = "<enabled>false</enabled>"
     repositories = "".join(
         f"\n    <repository><id>{name}</id><url>file:///dev/null</url>"

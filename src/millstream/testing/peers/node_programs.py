@@ -1,4 +1,4 @@
-"""Node programs with the packages that their lock file names, installed outside the source tree."""
+"""Node programs with the packages of their lock file, installed outside the source tree."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Foreign runtimes: found, installed where that is allowed, or named in one clear line."""
+"""Foreign runtimes: found, installed where that is allowed, or reported as missing."""
 
 import fcntl
 import os
@@ -51,7 +51,7 @@ def find_runtime(name: str) -> Path:
 
 
 def require_runtime(*names: str) -> None:
-    """Inside a test: skip with the reason when a program is missing; with CI=true, fail."""
+    """In a test: skip with the reason when a program is missing; fail with CI=true."""
     import pytest
 
     try:

@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers: the ones inside pyspark's jars, so nothing but Java is needed."""
+"""Real ZooKeeper servers from pyspark's jars, so only Java is needed."""
 
 import importlib.util
 import socket
@@ -20,7 +20,7 @@ _FRUGAL: Final = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def java_command(main: str, *arguments: str) -> list[str]:
-    """To run a class of ZooKeeper's; raises MissingRuntimeError."""
+    """The command that runs a class of ZooKeeper; raises MissingRuntimeError."""
     java = find_runtime("java")
     found = importlib.util.find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
@@ -39,7 +39,7 @@ class ZooKeeperServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def place(self) -> str:
+    def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -53,12 +53,12 @@ class ZooKeeperServer:
             )
 
     def wait_ready(self) -> None:
-        """Until it serves, which a member of an ensemble does only with a quorum."""
+        """Wait until it serves, which a member of an ensemble does only with a quorum."""
         deadline_s = time.monotonic() + START_TIMEOUT_S
         while four_letters(self.port, b"srvr").find("Mode:") < 0:
             if time.monotonic() > deadline_s or (self._process and self._process.poll()):
-                told = (self._directory / "output").read_text(errors="replace")[-3000:]
-                raise RuntimeError(f"ZooKeeper did not start:\n{told}")
+                output = (self._directory / "output").read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"ZooKeeper did not start:\n{output}")
             time.sleep(0.05)
 
     def kill(self) -> None:
@@ -69,18 +69,18 @@ class ZooKeeperServer:
 
 
 def four_letters(port: int, word: bytes) -> str:
-    """What the server at the port says to a four-letter word; "" without an answer."""
-    said = b""
+    """The server's answer to a four-letter-word command; "" without an answer."""
+    text = b""
     with suppress(OSError), socket.create_connection(("127.0.0.1", port), 5) as connection:
         connection.sendall(word)
-        while piece := connection.recv(65_536):
-            said += piece
-    return said.decode(errors="replace")
+        while chunk := connection.recv(65_536):
+            text += chunk
+    return text.decode(errors="replace")
 
 
 @contextmanager
 def zookeeper_servers(directory: Path, count: int = 1) -> Iterator[list[ZooKeeperServer]]:
-    """A server, or an ensemble of several, ready to use; gone after the block."""
+    """A server, or an ensemble of several, ready to use; stopped after the block."""
     ports = free_ports(3 * count)
     servers = []
     for number in range(1, count + 1):

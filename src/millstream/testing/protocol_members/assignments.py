@@ -1,8 +1,8 @@
-"""What members of the classic protocol tell each other through the coordinator, and who gets what.
+"""What members of the classic protocol exchange through the coordinator, and two assignors.
 
-The coordinator hands these bytes around: a member's subscription (with what it owns, which the
-cooperative way needs), and its assignment. The formats are Kafka's consumer protocol, version 1.
-The two assignors are the simplest that are right.
+The coordinator passes these bytes on: a member's subscription (with what it owns, which the
+cooperative protocol needs), and its assignment. The formats are Kafka's consumer protocol, version
+1. The two assignors are the simplest correct ones.
 """
 
 import struct
@@ -17,16 +17,16 @@ _NULL: Final = struct.pack(">i", -1)
 
 
 class Subscription(NamedTuple):
-    """What a member wants and has."""
+    """The topics of a member, and the partitions that it owns."""
 
     topics: tuple[str, ...]
     owned: tuple[Place, ...] = ()
 
 
-def encode_subscription(wish: Subscription) -> bytes:
-    topics = b"".join(_string(topic) for topic in wish.topics)
-    head = struct.pack(">hi", VERSION, len(wish.topics))
-    return head + topics + _NULL + _encode_places(wish.owned)
+def encode_subscription(subscription: Subscription) -> bytes:
+    topics = b"".join(_string(topic) for topic in subscription.topics)
+    head = struct.pack(">hi", VERSION, len(subscription.topics))
+    return head + topics + _NULL + _encode_places(subscription.owned)
 
 
 def decode_subscription(data: bytes) -> Subscription:
@@ -42,7 +42,7 @@ def encode_assignment(places: Iterable[Place]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[Place, ...]:
-    """Nothing at all is an assignment too: that of a member that came too late."""
+    """Empty bytes are an assignment too: that of a member that joined too late."""
     if not data:
         return ()
     reader = _Reader(data)
@@ -53,10 +53,10 @@ def decode_assignment(data: bytes) -> tuple[Place, ...]:
 def assign_eagerly(
     members: Mapping[str, Subscription], partitions: Mapping[str, int]
 ) -> dict[str, list[Place]]:
-    """In turn, whatever anybody had."""
+    """Assign in turn, regardless of what members owned before."""
     order = sorted(members)
     given: dict[str, list[Place]] = {member: [] for member in order}
-    for number, place in enumerate(_all_places(members.values(), partitions)):
+    for number, place in enumerate(_partitions_of(members.values(), partitions)):
         given[order[number % len(order)]].append(place)
     return given
 
@@ -64,21 +64,21 @@ def assign_eagerly(
 def assign_cooperatively(
     members: Mapping[str, Subscription], partitions: Mapping[str, int]
 ) -> dict[str, list[Place]]:
-    """Members keep what they have up to their share; what somebody has to give up is given to
-    nobody in this round: whoever gave it up joins again, and then it is free.
+    """Members keep what they have up to their share; what a member has to give up is assigned to
+    no other in this round: its owner joins again after giving it up, and then it is free.
     """
-    wanted = _all_places([*members.values()], partitions)
+    wanted = _partitions_of([*members.values()], partitions)
     claims: dict[Place, list[str]] = defaultdict(list)
     for member in sorted(members):
         for place in members[member].owned:
             claims[place].append(member)
-    least, more = divmod(len(wanted), len(members))
+    share, extra = divmod(len(wanted), len(members))
     given: dict[str, list[Place]] = {member: [] for member in sorted(members)}
-    # Two claims of one partition are a sign of old news: neither counts, and nobody gets it now.
+    # Two claims of one partition mean that one is stale: neither is valid, and no member gets it.
     for place in wanted:
         owner = claims[place][0] if len(claims[place]) == 1 else None
-        if owner is not None and len(given[owner]) < least + (more > 0):
-            more -= len(given[owner]) == least
+        if owner is not None and len(given[owner]) < share + (extra > 0):
+            extra -= len(given[owner]) == share
             given[owner].append(place)
     free = [place for place in wanted if not claims[place]]
     for place in free:
@@ -87,8 +87,10 @@ def assign_cooperatively(
     return given
 
 
-def _all_places(wishes: Iterable[Subscription], partitions: Mapping[str, int]) -> list[Place]:
-    topics = sorted({topic for wish in wishes for topic in wish.topics})
+def _partitions_of(
+    subscriptions: Iterable[Subscription], partitions: Mapping[str, int]
+) -> list[Place]:
+    topics = sorted({topic for subscription in subscriptions for topic in subscription.topics})
     return [(topic, n) for topic in topics for n in range(partitions.get(topic, 0))]
 
 
@@ -108,7 +110,7 @@ def _encode_places(places: Iterable[Place]) -> bytes:
 
 
 class _Reader:
-    """Of bytes that members of our own wrote."""
+    """Reads bytes that members of this package wrote."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -2,8 +2,8 @@
 
 One object, one coroutine, one connection to the coordinator: hundreds of them run in one process,
 in virtual time for the simulation and in real time for measurements. They do in order what a
-client's threads do at once: heartbeat, then work, then commit. What happens to a member is told to
-its `MemberListener`; what it does with its partitions is up to a subclass (`work`).
+client's threads do at once: heartbeat, then work, then commit. Assignments are reported to
+its `MemberListener`; what a member does with its partitions is up to a subclass (`work`).
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from millstream.wire.schema import Message
 FIND: Final = range(4, 7)
 COMMIT: Final = range(8, 10)
 FETCH: Final = range(9, 10)
-"""Those that name topics; later ones have ids."""
+"""Versions with topic names; later ones have ids."""
 
-ASK_AGAIN: Final = frozenset(
+RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -43,19 +43,19 @@ ASK_AGAIN: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""The coordinator is somebody else, or not there yet."""
-FENCED: Final = frozenset(
+"""The coordinator has moved, or is not available yet."""
+FENCED_CODES: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
-"""The group goes on without us."""
+"""The member is no longer part of the group."""
 
 
 class MemberListener(Protocol):
-    """Hears what a member goes through."""
+    """Is notified of a member's assignments."""
 
     def assigned(self, places: list[Place], generation: int) -> None: ...
 
@@ -65,7 +65,7 @@ class MemberListener(Protocol):
 
 
 class MemberRefused(Exception):
-    """An answer after which a member cannot go on."""
+    """An error after which a member cannot continue."""
 
     def __init__(self, what: str, code: ErrorCode) -> None:
         super().__init__(f"{what}: {code.name}")
@@ -74,7 +74,7 @@ class MemberRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSpec:
-    """What a member is to be."""
+    """The configuration of a member."""
 
     group: str
     topics: tuple[str, ...]
@@ -86,71 +86,71 @@ class MemberSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsKnown:
-    """What is known of the topics, kept up by whoever makes them."""
+class KnownTopics:
+    """What is known of the topics, updated by the code that creates them."""
 
     partitions: dict[str, int]
     names: dict[UUID, str]
 
 
 class ProtocolMember:
-    """One life of one member; subclasses have the protocol."""
+    """One life of one member; subclasses implement the protocol."""
 
     def __init__(
         self,
-        wish: MemberSpec,
-        ears: MemberListener,
-        topics: TopicsKnown,
+        spec: MemberSpec,
+        listener: MemberListener,
+        topics: KnownTopics,
         connections: Connections,
         any_broker: Callable[[], Address],
     ) -> None:
-        self.wish: Final = wish
-        self.ears: Final = ears
+        self.spec: Final = spec
+        self.listener: Final = listener
         self.topics: Final = topics
         self.member_id = ""
         self.generation = UNKNOWN_GENERATION
-        """Or the member epoch."""
+        """The generation, or the member epoch."""
         self.positions: dict[Place, int | None] = {}
-        """What it owns and where it goes on; None until it has asked."""
+        """Owned partitions and the next offset of each; None until it is fetched."""
         self.is_leaving = False
-        self.is_settled = False
-        """It knows of no change that it still has to take part in."""
+        self.is_stable = False
+        """It knows of no rebalance that it still has to take part in."""
         self._connections = connections
         self._any_broker = any_broker
         self._coordinator: Address | None = None
-        self._heard_s = 0.0
-        """When the coordinator last answered anything."""
+        self._last_answer_s = 0.0
+        """When the coordinator last answered."""
 
     async def run(self) -> None:
-        """Until it is told to leave."""
+        """Run until `is_leaving` is set."""
         while not self.is_leaving:
             try:
                 await self.step()
             except RpcError:
                 self._coordinator = None
-                await self.pause(self.wish.back_off_s)
+                await self.pause(self.spec.back_off_s)
         await self.leave()
 
     async def step(self) -> None:
-        """One turn: whatever the protocol wants next, or a pause and some work."""
+        """Do the next step of the protocol, or pause and work."""
         raise NotImplementedError
 
     async def leave(self) -> None:
-        """In good order, as far as anybody answers."""
+        """Leave the group properly, if the coordinator answers."""
         raise NotImplementedError
 
     async def work(self) -> None:
-        """After a heartbeat that was answered well."""
+        """Called after each successful heartbeat."""
 
     async def pause(self, length_s: float) -> None:
         await asyncio.sleep(length_s)
 
     # -- the coordinator -------------------------------------------------------------------
 
-    async def ask(
+    async def send(
         self, request: Message, versions: range | None = None, timeout_s: float | None = None
     ) -> Any:
-        """Of the coordinator; raises RpcError."""
+        """Send a request to the coordinator and return the response; raises RpcError."""
         if self._coordinator is None:
             self._coordinator = await self._find()
         try:
@@ -159,99 +159,99 @@ class ProtocolMember:
         except RpcError:
             self._coordinator = None
             raise
-        self._heard_s = asyncio.get_running_loop().time()
+        self._last_answer_s = asyncio.get_running_loop().time()
         return answer
 
     @property
     def coordinator(self) -> Address | None:
-        """Who was asked last, as long as he answers."""
+        """The current coordinator, as long as it answers."""
         return self._coordinator
 
     async def _find(self) -> Address:
-        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.wish.group])
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.spec.group])
         while True:
             connection = await self._connections.get(self._any_broker())
             answer = await connection.send(request, versions=FIND)
             (found,) = answer.coordinators
             if not found.error_code:
                 return Address(found.host, found.port)
-            if ErrorCode(found.error_code) not in ASK_AGAIN:
+            if ErrorCode(found.error_code) not in RETRIABLE_CODES:
                 raise MemberRefused("FindCoordinator", ErrorCode(found.error_code))
-            await self.pause(self.wish.back_off_s)
+            await self.pause(self.spec.back_off_s)
 
-    async def asked_in_vain(self, code: ErrorCode) -> bool:
-        """Whether the coordinator could not serve; it is looked for again after a pause."""
-        if code not in ASK_AGAIN:
+    async def back_off_if_retriable(self, code: ErrorCode) -> bool:
+        """Pause and search the coordinator again if it could not serve; False for other errors."""
+        if code not in RETRIABLE_CODES:
             return False
         if code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             self._coordinator = None
-        await self.pause(self.wish.back_off_s)
+        await self.pause(self.spec.back_off_s)
         return True
 
     # -- partitions ------------------------------------------------------------------------
 
     def take_over(self, places: list[Place]) -> None:
-        """Also where nothing is new: the generation is."""
+        """Add partitions; also called without any, because the generation is new."""
         for place in places:
             self.positions[place] = None
-        self.ears.assigned(places, self.generation)
+        self.listener.assigned(places, self.generation)
 
     def give_up(self, places: list[Place]) -> None:
         for place in places:
             self.positions.pop(place, None)
         if places:
-            self.ears.revoked(places)
+            self.listener.revoked(places)
 
     def give_up_all(self) -> None:
-        """Before it leaves. Without a word of the coordinator for a session it is not known whether
-        anything was still its own.
+        """Give everything up before leaving. If the coordinator was silent for a session, the
+        partitions may have been reassigned, so they are lost instead of revoked.
         """
-        silent_s = asyncio.get_running_loop().time() - self._heard_s
-        if silent_s > self.wish.session_ms / 1000:
-            self.was_fenced()
+        silent_s = asyncio.get_running_loop().time() - self._last_answer_s
+        if silent_s > self.spec.session_ms / 1000:
+            self.lose_all()
         self.give_up(list(self.positions))
 
-    def was_fenced(self) -> None:
-        """Everything it had is somebody else's."""
+    def lose_all(self) -> None:
+        """It was fenced: its partitions may belong to other members."""
         places, self.positions = list(self.positions), {}
-        self.is_settled = False
+        self.is_stable = False
         if places:
-            self.ears.lost(places)
+            self.listener.lost(places)
 
     # -- offsets ---------------------------------------------------------------------------
 
     async def fetch_positions(self) -> bool:
-        """Where to go on; False when it cannot be told now."""
+        """Fetch committed offsets; False when they are not available now."""
         unknown = [place for place, at in self.positions.items() if at is None]
         if not unknown:
             return True
-        member_id, member_epoch = self._who()
+        member_id, member_epoch = self._identity()
         group = OffsetFetchRequestGroup(
-            group_id=self.wish.group,
+            group_id=self.spec.group,
             member_id=member_id,
             member_epoch=member_epoch,
             topics=_by_topic(unknown),
         )
         request = OffsetFetchRequest(groups=[group], require_stable=True)
-        answer = await self.ask(request, FETCH)
-        (told,) = answer.groups
-        code = ErrorCode(told.error_code)
+        answer = await self.send(request, FETCH)
+        (fetched,) = answer.groups
+        code = ErrorCode(fetched.error_code)
         if code is not ErrorCode.NONE:
             await self._refused_offsets(code)
             return False
-        for topic in told.topics:
+        for topic in fetched.topics:
             for one in topic.partitions:
                 place = (topic.name, one.partition_index)
                 if one.error_code == ErrorCode.NONE and self.positions.get(place, 0) is None:
                     self.positions[place] = max(0, one.committed_offset)
         return None not in self.positions.values()
 
-    def _who(self) -> tuple[str | None, int]:
-        """Only members of the next protocol are asked who they are."""
+    def _identity(self) -> tuple[str | None, int]:
+        """Member id and epoch of an OffsetFetch, which only the next-generation protocol sends."""
         return None, -1
 
     async def commit(self, offsets: Mapping[Place, int]) -> ErrorCode:
-        """NONE when all of it was acknowledged; raises RpcError."""
+        """Commit; NONE when all of it was acknowledged; raises RpcError."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for (topic, partition), offset in offsets.items():
             one = OffsetCommitRequestPartition(
@@ -259,16 +259,16 @@ class ProtocolMember:
             )
             topics.setdefault(topic, []).append(one)
         request = OffsetCommitRequest(
-            group_id=self.wish.group,
+            group_id=self.spec.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
-            group_instance_id=self.wish.instance,
+            group_instance_id=self.spec.instance,
             topics=[
                 OffsetCommitRequestTopic(name=name, partitions=parts)
                 for name, parts in topics.items()
             ],
         )
-        answer = await self.ask(request, COMMIT)
+        answer = await self.send(request, COMMIT)
         codes = {one.error_code for topic in answer.topics for one in topic.partitions}
         code = ErrorCode(next(iter(codes - {0}), 0))
         if code is not ErrorCode.NONE:
@@ -276,8 +276,8 @@ class ProtocolMember:
         return code
 
     async def _refused_offsets(self, code: ErrorCode) -> None:
-        """What it means is told by the next heartbeat, unless it is about the coordinator."""
-        await self.asked_in_vain(code)
+        """The next heartbeat handles the error, unless it is about the coordinator."""
+        await self.back_off_if_retriable(code)
 
 
 def _by_topic(places: list[Place]) -> list[OffsetFetchRequestTopics]:

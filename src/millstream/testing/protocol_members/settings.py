@@ -9,7 +9,7 @@ WEEK_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(slots=True, kw_only=True)
-class FixedGroupSettings:
+class MutableGroupSettings:
     """A `GroupSettings` that is changed by assignment, as a dynamic change would."""
 
     session_timeout_min_ms: int = 6_000
@@ -26,7 +26,7 @@ class FixedGroupSettings:
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
     session_timeouts: dict[GroupId, int] = field(default_factory=dict)
-    """What single groups have for themselves; so too the two below."""
+    """Overrides for single groups; also the two below."""
     heartbeat_intervals: dict[GroupId, int] = field(default_factory=dict)
     assignment_intervals: dict[GroupId, int] = field(default_factory=dict)
 

@@ -46,14 +46,14 @@ class StandaloneCluster:
     def start(self) -> Self:
         """Returns when all workers are registered. Raises ChaosFailed."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        place = ["--host", "127.0.0.1", "--webui-port", "0"]
-        self._spawn("master", "master.Master", *place, "--port", str(self._port))
+        network = ["--host", "127.0.0.1", "--webui-port", "0"]
+        self._spawn("master", "master.Master", *network, "--port", str(self._port))
         self._wait_for("master", "I have been elected leader", 1)
         for number in range(self._workers):
             name = f"worker-{number}"
             size = ["--cores", str(self._cores), "--memory", "1g"]
             work = ["--work-dir", str(self._directory / name)]
-            self._spawn(name, "worker.Worker", *place, *size, *work, self.master)
+            self._spawn(name, "worker.Worker", *network, *size, *work, self.master)
         self._wait_for("master", "Registering worker", self._workers)
         return self
 

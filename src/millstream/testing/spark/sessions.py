@@ -17,14 +17,14 @@ _SETTINGS: Final = {
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
-    # A worker that dies tells where it was.
+    # A worker that dies prints its stack.
     "spark.python.worker.faulthandler.enabled": "true",
     # No test may depend on where it runs.
     "spark.sql.session.timeZone": "UTC",
 }
 
 SHORT_LIVED_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that lives for a minute: compiling what is run little costs more than it saves."""
+"""For a JVM that lives for a minute: optimizing compilation costs more than it saves."""
 
 # The connector and what it needs beyond what is in Spark itself.
 _CONNECTOR_JARS: Final = (
@@ -36,7 +36,7 @@ _CONNECTOR_JARS: Final = (
 
 
 def connector_jars(directory: Path) -> list[Path]:
-    """Spark's connector for Kafka, out of `java_programs.spark_jars`."""
+    """The jars of Spark's connector for Kafka, from `java_programs.spark_jars`."""
     return sorted(
         path
         for path in directory.glob("*.jar")
@@ -51,7 +51,7 @@ def local_session(
     jars: Sequence[Path] = (),
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """A session in this process; a JVM has one at a time, and settings of the JVM stay."""
+    """A session in this process; a JVM has one at a time, and its JVM settings stay."""
     from pyspark.sql import SparkSession
 
     # Workers must run the interpreter, and the source tree, that the driver runs.

@@ -13,7 +13,7 @@ const METADATA_MAX_AGE_MS = 1000
 // this client asks it three times in turn before it asks another. Joining has its own time.
 const REQUEST_MS = 10000
 // kafkajs's own number. A member that is told nothing but errors does not look for another coordinator:
-// only when it has given up does it begin anew.
+// only when it has given up does it begin again.
 const RETRIES = 5
 
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms))
@@ -134,7 +134,7 @@ class Member {
     let next = null
     let count = 0
     for (const message of batch.messages) {
-      // Without a heartbeat: whoever works too long is taken for dead.
+      // Without a heartbeat: a member that works too long is removed from the group.
       while (Date.now() < this.stalledUntil && !this.isLeaving) await pause(POLL_MS)
       const isOver = this.isLeaving || !isRunning() || isStale() || !this.owns(topic, partition)
       if (isOver || count === RECORDS_PER_COMMIT_MAX) break

@@ -18,7 +18,7 @@ from millstream.testing.chaos.spark.checks import (
     check_plans,
     check_reads,
 )
-from millstream.testing.chaos.spark.control import Desk, Hook, Told
+from millstream.testing.chaos.spark.control import ControlServer, Hook, Report
 from millstream.testing.chaos.spark.rounds import cells_in_order
 from millstream.testing.chaos.spark.steps import Sink, Step, Victim, matrix
 from millstream.testing.wait_until import wait_until
@@ -26,24 +26,24 @@ from millstream.testing.wait_until import wait_until
 ROWS = [(0, 5), (0, 6), (1, 0)]
 
 
-def read_of(batch: int, task: int, **facts: int) -> Told:
+def read_of(batch: int, task: int, **facts: int) -> Report:
     known = {"partition": 0, "start": 5, "end": 7, "rows": 2, "check": 99}
-    return Told(query="q", what="task read", pid=1, batch=batch, task=task, facts=known | facts)
+    return Report(query="q", what="task read", pid=1, batch=batch, task=task, facts=known | facts)
 
 
-def write_of(batch: int, task: int) -> Told:
-    return Told(query="q", what="task writes", pid=1, batch=batch, task=task)
+def write_of(batch: int, task: int) -> Report:
+    return Report(query="q", what="task writes", pid=1, batch=batch, task=task)
 
 
-def plan_of(end: int, *tasks: str) -> Told:
-    return Told(query="q", what="plan", pid=1, facts={"end": {"t": end}, "tasks": list(tasks)})
+def plan_of(end: int, *tasks: str) -> Report:
+    return Report(query="q", what="plan", pid=1, facts={"end": {"t": end}, "tasks": list(tasks)})
 
 
 def test_missing_and_foreign_rows_are_seen() -> None:
     check_nothing_missing(ROWS, Counter(ROWS + ROWS))
     with pytest.raises(ChaosFailed, match=r"I-43 1 rows are missing, the first is \(0, 6\)"):
         check_nothing_missing(ROWS, Counter([(0, 5), (1, 0)]))
-    with pytest.raises(ChaosFailed, match=r"I-43 1 rows are nobody's, the first is \(0, 4\)"):
+    with pytest.raises(ChaosFailed, match=r"I-43 1 rows are foreign, the first is \(0, 4\)"):
         check_nothing_missing(ROWS, Counter([*ROWS, (0, 4)]))
 
 
@@ -76,7 +76,7 @@ def test_a_read_with_rows_missing_is_seen() -> None:
 def test_a_batch_that_is_cut_otherwise_is_seen() -> None:
     ends = {0: {"t": 5}, 1: {"t": 9}}
     assert check_plans([plan_of(5, "a"), plan_of(9, "b"), plan_of(9, "b")], ends) == 1
-    with pytest.raises(ChaosFailed, match=r"I-43 batch 1 was cut \['b'\], then \['b', 'c'\]"):
+    with pytest.raises(ChaosFailed, match=r"batch 1 was planned as \['b'\], then \['b', 'c'\]"):
         check_plans([plan_of(9, "b"), plan_of(9, "b", "c")], ends)
     with pytest.raises(ChaosFailed, match="I-43 a batch was planned and not logged"):
         check_plans([plan_of(7, "a")], ends)
@@ -109,9 +109,9 @@ def test_without_rounds_everything_is_killed_once(monkeypatch: pytest.MonkeyPatc
     asked: list[tuple[int, str]] = []
 
     def run(
-        rounds: int, seed: int, tell: object, *, part: str, cells: str, is_ensemble: bool
+        rounds: int, seed: int, report: object, *, part: str, cells: str, is_ensemble: bool
     ) -> chaos.ChaosRun:
-        del seed, tell, is_ensemble
+        del seed, report, is_ensemble
         asked.append((rounds, cells))
         return chaos.ChaosRun(rounds, Counter(), None)
 
@@ -125,26 +125,26 @@ def test_without_rounds_everything_is_killed_once(monkeypatch: pytest.MonkeyPatc
 
 def test_who_fits_is_held_until_it_may_go() -> None:
     gone = threading.Event()
-    with Desk() as desk:
-        catch = desk.arm(lambda told: told.what == "here")
-        hook = Hook(str(desk.path), "q")
-        hook.tell("there", batch=1, task=2, more=3)  # not held
+    with ControlServer() as control:
+        point = control.set_breakpoint(lambda report: report.what == "here")
+        hook = Hook(str(control.path), "q")
+        hook.report("there", batch=1, task=2, more=3)  # not held
 
         def wait() -> None:
-            hook.tell("here")
+            hook.report("here")
             gone.set()
 
         held = threading.Thread(target=wait)
         held.start()
-        wait_until(catch.is_caught.is_set, "it is caught", timeout_s=10)
+        wait_until(point.is_hit.is_set, "it is held", timeout_s=10)
         assert not gone.is_set()
-        hook.tell("here")  # one at a time
-        catch.may_go.set()
+        hook.report("here")  # one at a time
+        point.resume.set()
         held.join(10)
         assert gone.is_set()
-        assert [one.facts for one in desk.heard("q", "there")] == [{"more": 3}]
-        assert len(desk.heard("q", "here")) == 2
-    hook.tell("here")  # nobody listens: nothing waits
+        assert [one.facts for one in control.reports("q", "there")] == [{"more": 3}]
+        assert len(control.reports("q", "here")) == 2
+    hook.report("here")  # the server is gone: nothing waits
 
 
 def test_a_step_that_is_not_reached_is_a_failure() -> None:

@@ -1,7 +1,7 @@
-"""A real client for brokers that are killed: it writes through everything, and reads all of it.
+"""A real client for brokers that are killed: it keeps writing, and reads everything back.
 
-librdkafka, which tries again by itself and is idempotent: what it was told is acknowledged must be
-there once, at the offset it was told, in the order of writing.
+librdkafka, which retries by itself and is idempotent: every record that it reports as delivered
+must be there once, at the offset that was acknowledged, in the order of writing.
 """
 
 import socket
@@ -40,30 +40,32 @@ _PRODUCER: Final[Mapping[str, Any]] = {
 
 
 class BrokerWriter:
-    """Writes numbered values to all partitions from a thread of its own, until it is told."""
+    """Writes numbered values to all partitions from a thread of its own, until `stop`."""
 
-    def __init__(self, place: str, *, codec: str = "none", first_number: int = 0) -> None:
+    def __init__(
+        self, bootstrap_servers: str, *, codec: str = "none", first_number: int = 0
+    ) -> None:
         from confluent_kafka import Producer
 
         self.acknowledged: dict[int, list[tuple[int, int]]] = {one: [] for one in range(PARTITIONS)}
-        """By partition: (offset, number) of every record, as it was told."""
+        """By partition: (offset, number) of every record, as it was acknowledged."""
         self.failures: list[str] = []
         self.next_number = first_number
-        self._waiting = 0
+        self._in_flight = 0
         self._is_over = threading.Event()
         self._producer = Producer(
-            {"bootstrap.servers": place, "compression.type": codec, **_PRODUCER}
+            {"bootstrap.servers": bootstrap_servers, "compression.type": codec, **_PRODUCER}
         )
         self._thread = threading.Thread(target=self._run, name="chaos writer", daemon=True)
         self._thread.start()
 
     @property
-    def told(self) -> int:
+    def acknowledged_count(self) -> int:
         """How many records were acknowledged."""
         return sum(len(found) for found in self.acknowledged.values())
 
     def stop(self) -> None:
-        """Everything is answered, one way or the other; raises ChaosFailed where it is not."""
+        """Wait for an answer to every record; raises ChaosFailed if one is missing or an error."""
         self._is_over.set()
         self._thread.join(ANSWER_MAX_S)
         left = self._producer.flush(ANSWER_MAX_S)
@@ -72,8 +74,8 @@ class BrokerWriter:
         if self.failures:
             raise ChaosFailed(f"records were refused: {self.failures[0]}")
 
-    def _delivered(self, error: "KafkaError | None", message: "Message") -> None:
-        self._waiting -= 1
+    def _on_delivery(self, error: "KafkaError | None", message: "Message") -> None:
+        self._in_flight -= 1
         if error is not None:
             self.failures.append(str(error))
             return
@@ -88,22 +90,22 @@ class BrokerWriter:
                     TOPIC,
                     value=b"%d %s" % (number, b"x" * (number % 200)),
                     partition=number % PARTITIONS,
-                    on_delivery=self._delivered,
+                    on_delivery=self._on_delivery,
                 )
                 self.next_number += 1
-                self._waiting += 1
+                self._in_flight += 1
             except BufferError:
                 self._producer.poll(0.05)
-            self._producer.poll(0 if self._waiting < IN_FLIGHT_MAX else 0.01)
+            self._producer.poll(0 if self._in_flight < IN_FLIGHT_MAX else 0.01)
 
 
-def read_all(place: str, partition: int) -> list[tuple[int, int]]:
+def read_all(bootstrap_servers: str, partition: int) -> list[tuple[int, int]]:
     """(offset, number) of every record of the partition; raises ChaosFailed."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
         {
-            "bootstrap.servers": place,
+            "bootstrap.servers": bootstrap_servers,
             "group.id": "chaos",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -129,7 +131,7 @@ def read_all(place: str, partition: int) -> list[tuple[int, int]]:
 
 
 def check_partition(
-    records: list[tuple[int, int]], told: list[tuple[int, int]], partition: int
+    records: list[tuple[int, int]], acknowledged: list[tuple[int, int]], partition: int
 ) -> None:
     """Raise ChaosFailed unless the records are what was acknowledged, once and in order."""
     offsets = [offset for offset, _ in records]
@@ -139,43 +141,45 @@ def check_partition(
     for first, second in pairwise(numbers):
         if first >= second:
             raise ChaosFailed(f"I-20 partition {partition} has {second} after {first}")
-    for offset, number in told:
+    for offset, number in acknowledged:
         if offset >= len(numbers) or numbers[offset] != number:
             found = numbers[offset] if offset < len(numbers) else "nothing"
             raise ChaosFailed(
                 f"I-01 {number} was acknowledged at {partition}:{offset}, found {found}"
             )
-    if len(records) != len(told):
-        raise ChaosFailed(f"partition {partition} has {len(records)} records of {len(told)}")
+    if len(records) != len(acknowledged):
+        raise ChaosFailed(
+            f"partition {partition} has {len(records)} records of {len(acknowledged)}"
+        )
 
 
-def ask(place: str, request: Any, version: int) -> Any:
-    """One request on a connection of its own."""
-    host, _, port = place.rpartition(":")
+def send_and_receive(address: str, request: Any, version: int) -> Any:
+    """Send one request on a new connection and return the response."""
+    host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), ANSWER_MAX_S) as connection:
         send_request(connection, request, version)
         return read_answer(connection, request, version)
 
 
 def send_request(connection: socket.socket, request: Any, version: int) -> None:
-    """The request alone: whoever gets it may be paused."""
+    """Send the request without waiting for the response: the broker may be paused."""
     body = encode_request_header(request.API_KEY, version, 1, "chaos") + request.encode(version)
     connection.sendall(struct.pack(">i", len(body)) + body)
 
 
 def read_answer(connection: socket.socket, request: Any, version: int) -> Any:
-    """The answer to the one request that is under way on the connection."""
-    (size,) = struct.unpack(">i", _exactly(connection.recv, 4))
-    frame = memoryview(_exactly(connection.recv, size))
+    """The response to the only request in flight on the connection."""
+    (size,) = struct.unpack(">i", _receive_exactly(connection.recv, 4))
+    frame = memoryview(_receive_exactly(connection.recv, size))
     skip = 5 if response_header_version(request.API_KEY, version) == 1 else 4
     return response_type(request.API_KEY).decode(frame[skip:], version)
 
 
-def _exactly(receive: Callable[[int], bytes], size: int) -> bytes:
+def _receive_exactly(receive: Callable[[int], bytes], size: int) -> bytes:
     data = b""
     while len(data) < size:
-        piece = receive(size - len(data))
-        if not piece:
-            raise ConnectionError("closed in the middle of an answer")
-        data += piece
+        chunk = receive(size - len(data))
+        if not chunk:
+            raise ConnectionError("closed in the middle of a response")
+        data += chunk
     return data

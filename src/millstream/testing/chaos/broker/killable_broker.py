@@ -1,4 +1,4 @@
-"""A broker in a process of its own that is killed and comes back: same port, same data."""
+"""A broker in a process of its own that is killed and restarted: same port, same data."""
 
 import signal
 import subprocess
@@ -21,16 +21,16 @@ class KillableBroker:
         self._directory = directory
         self._settings = dict(settings or {})
         (port,) = free_ports(1)
-        self.place = f"127.0.0.1:{port}"
+        self.bootstrap_servers = f"127.0.0.1:{port}"
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> Self:
-        """Returns when it serves. Raises ChaosFailed."""
+        """Start it and return when it serves. Raises ChaosFailed."""
         self._directory.mkdir(parents=True, exist_ok=True)
         config = self._directory / "server.properties"
         settings = {
             "broker.id": "1",
-            "listeners": f"PLAINTEXT://{self.place}",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers}",
             "log.dirs": str(self._directory / "data"),
             **self._settings,
         }
@@ -47,7 +47,7 @@ class KillableBroker:
         return self
 
     def kill(self) -> None:
-        """SIGKILL; raises ChaosFailed when it was gone before."""
+        """SIGKILL; raises ChaosFailed when it had ended by itself."""
         process = self._process
         if process is None or process.poll() is not None:
             raise ChaosFailed(f"the broker ended by itself; see {self._directory}/stderr")

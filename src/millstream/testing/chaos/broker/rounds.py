@@ -1,7 +1,7 @@
-"""A real broker on real disks under a real client: killed, stopped, paused, without a disk.
+"""A real broker on real disks with a real client: killed, stopped, paused, or missing a disk.
 
-Rounds on one data directory. A producer writes all the time and tries again by itself; every round
-something happens to the broker at a random moment, and from time to time everything that was
+Rounds on one data directory. A producer writes all the time and retries by itself; every round
+a fault hits the broker at a random moment, and from time to time everything that was
 acknowledged is read and compared.
 """
 
@@ -20,9 +20,9 @@ from millstream.testing.chaos.broker.client import (
     PARTITIONS,
     TOPIC,
     BrokerWriter,
-    ask,
     check_partition,
     read_all,
+    send_and_receive,
 )
 from millstream.testing.chaos.log.reader import ChaosFailed
 from millstream.testing.peers.kafka import free_ports
@@ -37,9 +37,9 @@ from millstream.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
 START_MAX_S: Final = 60.0
 PROGRESS_MAX_S: Final = 120.0
-"""A broker that acknowledges nothing for so long hangs."""
+"""A broker that acknowledges nothing for this long hangs."""
 CHECK_EVERY: Final = 10
-"""So many rounds between two comparisons of everything: they read all there is."""
+"""Rounds between two comparisons of everything, which read the whole log."""
 DISKS: Final = ("one", "two")
 CODECS: Final = ("none", "lz4", "zstd")
 
@@ -52,20 +52,22 @@ _SETTINGS: Final = {
     "auto.create.topics.enable": "false",
 }
 
-EVENTS: Final = ("kill", "kill in its start", "stop", "pause", "move and kill", "disk away")
+EVENTS: Final = ("kill", "kill in its start", "stop", "pause", "move and kill", "disk missing")
 
 
 class BrokerChaos:
-    """One broker's life; `close` ends it."""
+    """Rounds on one broker; `close` ends it."""
 
     def __init__(self, directory: str, seed: int) -> None:
         self._root = Path(directory)
         self._chance = SeededRandomness(f"broker chaos {seed}")
         (self._port,) = free_ports(1)
-        self._place = f"127.0.0.1:{self._port}"
+        self._bootstrap_servers = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[str] | None = None
         self._writer: BrokerWriter | None = None
-        self._told: dict[int, list[tuple[int, int]]] = {one: [] for one in range(PARTITIONS)}
+        self._acknowledged: dict[int, list[tuple[int, int]]] = {
+            one: [] for one in range(PARTITIONS)
+        }
         self._next_number = 0
         self._round = 0
         self.counts: Counter[str] = Counter()
@@ -73,34 +75,34 @@ class BrokerChaos:
     # -- rounds ----------------------------------------------------------------------------
 
     def run_round(self) -> str:
-        """Let the client write, let something happen, start again; raises ChaosFailed."""
+        """Let the client write, inject a fault, start again; raises ChaosFailed."""
         self._round += 1
         if self._process is None:
             self._begin()
-        writer = self._writing()
-        before = writer.told
+        writer = self._ensure_writer()
+        before = writer.acknowledged_count
         self._wait_for(writer, self._chance.integer(50, 1500))
         event = self._chance.choice(EVENTS)
         time.sleep(self._chance.between(0, 0.05))
-        self._happen(event)
+        self._inject(event)
         self._wait_for(writer, 1)
         self.counts[event] += 1
-        self.counts["records acknowledged"] += writer.told - before
+        self.counts["records acknowledged"] += writer.acknowledged_count - before
         if self._round % CHECK_EVERY == 0:
             self.check()
-        return f"round {self._round}: {event}, {writer.told:,} acknowledged so far"
+        return f"round {self._round}: {event}, {writer.acknowledged_count:,} acknowledged so far"
 
     def check(self) -> None:
-        """Let the writer end, read everything, compare. Raises ChaosFailed."""
+        """Stop the writer, read everything, compare. Raises ChaosFailed."""
         if self._process is None:
             return
         self._end_writer()
-        for partition, told in self._told.items():
-            check_partition(read_all(self._place, partition), told, partition)
+        for partition, expected in self._acknowledged.items():
+            check_partition(read_all(self._bootstrap_servers, partition), expected, partition)
         self.counts["read and compared"] += 1
 
     def close(self) -> None:
-        """Stop whatever runs."""
+        """Kill the broker if it runs."""
         process = self._process
         if process is not None and process.poll() is None:
             process.kill()
@@ -112,13 +114,13 @@ class BrokerChaos:
         self._start()
         topic = CreatableTopic(name=TOPIC, num_partitions=PARTITIONS, replication_factor=1)
         request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
-        created = ask(self._place, request, 7).topics[0]
+        created = send_and_receive(self._bootstrap_servers, request, 7).topics[0]
         if created.error_code:
             raise ChaosFailed(f"the topic was not created: {created.error_message}")
 
-    # -- what happens ----------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------
 
-    def _happen(self, event: str) -> None:
+    def _inject(self, event: str) -> None:
         match event:
             case "kill":
                 self._end(signal.SIGKILL)
@@ -142,7 +144,7 @@ class BrokerChaos:
         self._start()
 
     def _pause(self) -> None:
-        process = self._running()
+        process = self._live_process()
         process.send_signal(signal.SIGSTOP)
         time.sleep(self._chance.between(0.1, 1.0))
         process.send_signal(signal.SIGCONT)
@@ -151,41 +153,43 @@ class BrokerChaos:
         target = str(self._disk(self._chance.choice(DISKS)))
         moved = self._chance.integer(0, PARTITIONS)
         topics = [AlterReplicaLogDirTopic(name=TOPIC, partitions=[moved])]
-        wish = AlterReplicaLogDir(path=target, topics=topics)
-        answer = ask(self._place, AlterReplicaLogDirsRequest(dirs=[wish]), 2)
+        move = AlterReplicaLogDir(path=target, topics=topics)
+        answer = send_and_receive(
+            self._bootstrap_servers, AlterReplicaLogDirsRequest(dirs=[move]), 2
+        )
         code = ErrorCode(answer.results[0].partitions[0].error_code)
         if code is not ErrorCode.NONE:
             raise ChaosFailed(f"partition {moved} cannot be moved: {code.name}")
 
     def _start_without_a_disk(self) -> None:
-        """It must be missed, and nothing may begin anew in its place.
+        """The directory must be offline, and nothing may be created again in its place.
 
-        Not the first: with the metadata on it there would be no start.
+        Not the first one: it has the metadata, without which the broker does not start.
         """
         disk = self._disk(DISKS[1]).parent
-        away = disk.with_name("away")
+        aside = disk.with_name("aside")
         is_needed = any((disk / "logs").glob(f"{TOPIC}-[0-9]"))
-        disk.rename(away)
+        disk.rename(aside)
         (disk / "logs").mkdir(parents=True)
         try:
             self._start()
-            self._check_missed(str(disk / "logs"), is_needed=is_needed)
+            self._check_offline(str(disk / "logs"), is_needed=is_needed)
         finally:
             self._end(signal.SIGKILL)
-        self._let_back(disk, away, is_needed=is_needed)
+        self._restore_disk(disk, aside, is_needed=is_needed)
 
-    def _let_back(self, disk: Path, away: Path, *, is_needed: bool) -> None:
+    def _restore_disk(self, disk: Path, aside: Path, *, is_needed: bool) -> None:
         if is_needed and any((disk / "logs").iterdir()):
             raise ChaosFailed(f"something was written to the empty mount point {disk}")
         disk.rename(disk.with_name(f"instead-{self._round}"))
-        away.rename(disk)
+        aside.rename(disk)
 
-    def _check_missed(self, path: str, *, is_needed: bool) -> None:
-        answer = ask(self._place, DescribeLogDirsRequest(topics=None), 4)
+    def _check_offline(self, path: str, *, is_needed: bool) -> None:
+        answer = send_and_receive(self._bootstrap_servers, DescribeLogDirsRequest(topics=None), 4)
         codes = {one.log_dir: ErrorCode(one.error_code) for one in answer.results}
-        is_missed = codes.get(path) is ErrorCode.KAFKA_STORAGE_ERROR
-        if is_missed != is_needed:
-            raise ChaosFailed(f"the absent directory {path} is told as {codes}")
+        is_offline = codes.get(path) is ErrorCode.KAFKA_STORAGE_ERROR
+        if is_offline != is_needed:
+            raise ChaosFailed(f"the absent directory {path} is described as {codes}")
 
     # -- the process -----------------------------------------------------------------------
 
@@ -195,7 +199,11 @@ class BrokerChaos:
     def _spawn(self) -> None:
         config = self._root / "server.properties"
         dirs = ",".join(str(self._disk(name)) for name in DISKS)
-        settings = {"listeners": f"PLAINTEXT://{self._place}", "log.dirs": dirs, **_SETTINGS}
+        settings = {
+            "listeners": f"PLAINTEXT://{self._bootstrap_servers}",
+            "log.dirs": dirs,
+            **_SETTINGS,
+        }
         config.write_text(render_properties(settings))
         self.close()
         command = [sys.executable, "-m", "millstream.broker.process", "--config", str(config)]
@@ -206,13 +214,13 @@ class BrokerChaos:
 
     def _start(self) -> None:
         self._spawn()
-        process = self._running()
+        process = self._live_process()
         line = process.stdout.readline() if process.stdout is not None else ""
         if not line.startswith("ready: "):
             raise ChaosFailed(f"the broker did not start; see {self._root}/stderr")
 
     def _end(self, number: signal.Signals) -> None:
-        process = self._running()
+        process = self._live_process()
         if process.poll() is not None:
             raise ChaosFailed(f"the broker ended by itself with exit code {process.returncode}")
         process.send_signal(number)
@@ -221,17 +229,19 @@ class BrokerChaos:
         if code != expected:
             raise ChaosFailed(f"the broker ended with exit code {code} after {number.name}")
 
-    def _running(self) -> "subprocess.Popen[str]":
+    def _live_process(self) -> "subprocess.Popen[str]":
         if self._process is None:
             raise ChaosFailed("there is no broker")
         return self._process
 
     # -- the client ------------------------------------------------------------------------
 
-    def _writing(self) -> BrokerWriter:
+    def _ensure_writer(self) -> BrokerWriter:
         if self._writer is None:
             codec = self._chance.choice(CODECS)
-            self._writer = BrokerWriter(self._place, codec=codec, first_number=self._next_number)
+            self._writer = BrokerWriter(
+                self._bootstrap_servers, codec=codec, first_number=self._next_number
+            )
         return self._writer
 
     def _end_writer(self) -> None:
@@ -240,15 +250,15 @@ class BrokerChaos:
             return
         writer.stop()
         self._next_number = writer.next_number
-        for partition, told in writer.acknowledged.items():
-            self._told[partition] += told
+        for partition, records in writer.acknowledged.items():
+            self._acknowledged[partition] += records
 
     def _wait_for(self, writer: BrokerWriter, records: int) -> None:
-        enough, deadline_s = writer.told + records, time.monotonic() + PROGRESS_MAX_S
-        while writer.told < enough:
+        enough, deadline_s = writer.acknowledged_count + records, time.monotonic() + PROGRESS_MAX_S
+        while writer.acknowledged_count < enough:
             if writer.failures or time.monotonic() > deadline_s:
                 why = writer.failures[:1] or f"nothing for {PROGRESS_MAX_S:.0f} s"
-                raise ChaosFailed(f"the producer gets no further: {why}")
-            if self._running().poll() is not None:
+                raise ChaosFailed(f"the producer makes no progress: {why}")
+            if self._live_process().poll() is not None:
                 raise ChaosFailed(f"the broker ended by itself; see {self._root}/stderr")
             time.sleep(0.005)

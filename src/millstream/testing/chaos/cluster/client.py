@@ -2,10 +2,10 @@
 
     python -m millstream.testing.chaos.cluster.client write|read|late|last JSON
 
-librdkafka, which finds new leaders and tries again by itself. `write` produces numbered records to
+librdkafka, which finds new leaders and retries by itself. `write` produces numbered records to
 all partitions with idempotence and acks=all; `read` follows all of them by assign; `late` and
 `last` read everything there is and end, `late` while more is written. Each appends to a history
-(`history/lines.py`). `write` and `read` go on until their standard input ends.
+(`history/lines.py`). `write` and `read` run until their standard input ends.
 """
 
 import json
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 FLUSH_MAX_S: Final = 120.0
 SILENCE_MAX_S: Final = 60.0
 IN_FLIGHT_MAX: Final = 1_000
-"""Of records that wait for an answer: while a partition has no leader its records pile up."""
+"""Unacknowledged records: while a partition has no leader, its records pile up."""
 POLL_RECORDS_MAX: Final = 500
 POLL_S: Final = 0.1
 EXIT_FAILED: Final = 1
 _PARTITION_END: Final = -191
 _TRANSIENT: Final = {-195, -193, -192, -187, -185, 5, 6}
-"""Codes that librdkafka reports while it tries again: a broker that is down, no answer in time, no
+"""Codes that librdkafka reports while it retries: a broker that is down, no answer in time, no
 leader yet."""
 
-# What makes it notice within seconds, as an application that cares would set it: with the
-# defaults a connection over a cut is given up only after half a minute.
+# So that it notices a fault within seconds, as an application that needs it would set it: with the
+# defaults a connection over a cut link is given up only after half a minute.
 _COMMON: Final[Mapping[str, Any]] = {
     "socket.timeout.ms": 6_000,
     "socket.connection.setup.timeout.ms": 2_000,
@@ -74,14 +74,14 @@ _READ: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ClientTask:
-    """What a client process is told."""
+    """The configuration of a client process."""
 
     bootstrap: str
     topic: str
     partitions: int
     history: str
     name: str
-    """Of this client; its lanes begin with it."""
+    """The client's name; its lanes begin with it."""
     codec: str = "none"
     records_per_s: float = 400.0
 
@@ -90,11 +90,11 @@ class ClientTask:
 
 
 class _Failed(Exception):
-    """Something that an application would have to deal with."""
+    """An error that an application would have to handle."""
 
 
 class Writer:
-    """Sends at a steady pace and notes every outcome."""
+    """Sends at a steady rate and records every outcome."""
 
     def __init__(self, task: ClientTask, lines: HistoryWriter) -> None:
         from confluent_kafka import Producer
@@ -145,7 +145,7 @@ class Writer:
 
 
 class Reader:
-    """Follows all partitions from their start, or reads them once to their end."""
+    """Reads all partitions from their start continuously, or once to their end."""
 
     def __init__(self, task: ClientTask, lines: HistoryWriter) -> None:
         self._task = task
@@ -155,8 +155,8 @@ class Reader:
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self._task.bootstrap, **_READ, **settings})
-        places = range(self._task.partitions)
-        consumer.assign([TopicPartition(self._task.topic, one, 0) for one in places])
+        partitions = range(self._task.partitions)
+        consumer.assign([TopicPartition(self._task.topic, one, 0) for one in partitions])
         return consumer
 
     def run(self, is_over: threading.Event) -> None:
@@ -166,28 +166,28 @@ class Reader:
             for message in consumer.consume(POLL_RECORDS_MAX, POLL_S):
                 error = message.error()
                 if error is None:
-                    _keep(found, message)
+                    _collect(found, message)
                 elif error.code() not in _TRANSIENT:
                     raise _Failed(f"partition {message.partition()} cannot be read: {error}")
             for partition, records in found.items():
-                self._told(partition, records)
+                self._log_poll(partition, records)
         consumer.close()
 
     def run_late(self) -> None:
-        """All partitions to the ends they have now."""
+        """Read all partitions to their current ends."""
         for partition, records in self._read_all().items():
             if records:
-                self._told(partition, records)
+                self._log_poll(partition, records)
 
     def run_last(self) -> None:
-        """All partitions to their ends."""
+        """Read all partitions to their ends."""
         for partition, records in self._read_all().items():
-            # Nothing is deleted in these topics: a log that begins later has lost its head.
+            # Nothing is deleted from these topics: a log that begins later has lost records.
             self._lines.write(
                 "final", topic=self._task.topic, p=partition, start=0, records=records
             )
 
-    def _told(self, partition: int, records: list[tuple[int, str]]) -> None:
+    def _log_poll(self, partition: int, records: list[tuple[int, str]]) -> None:
         self._lines.write(
             "poll", c=self._task.name, topic=self._task.topic, p=partition, records=records
         )
@@ -195,17 +195,17 @@ class Reader:
     def _read_all(self) -> dict[int, list[tuple[int, str]]]:
         consumer = self._open(**{"enable.partition.eof": True})
         found: dict[int, list[tuple[int, str]]] = {one: [] for one in range(self._task.partitions)}
-        unfinished, heard_s = set(found), time.monotonic()
+        unfinished, last_message_s = set(found), time.monotonic()
         while unfinished:
             message = consumer.poll(POLL_S)
-            if time.monotonic() - heard_s > SILENCE_MAX_S:
+            if time.monotonic() - last_message_s > SILENCE_MAX_S:
                 raise _Failed(f"partitions {sorted(unfinished)} cannot be read to their ends")
             error = message.error() if message is not None else None
             if message is None or (error is not None and error.code() in _TRANSIENT):
                 continue
-            heard_s = time.monotonic()
+            last_message_s = time.monotonic()
             if error is None:
-                _keep(found, message)
+                _collect(found, message)
             elif error.code() == _PARTITION_END:
                 unfinished.discard(message.partition() or 0)
             else:
@@ -214,7 +214,7 @@ class Reader:
         return found
 
 
-def _keep(found: dict[int, list[tuple[int, str]]], message: "Message") -> None:
+def _collect(found: dict[int, list[tuple[int, str]]], message: "Message") -> None:
     value = (message.value() or b"").decode()
     found[message.partition() or 0].append((message.offset() or 0, value))
 
@@ -225,7 +225,7 @@ def _end_of_input(is_over: threading.Event) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """1 when something happened that an application would have to deal with."""
+    """Return 1 when there was an error that an application would have to handle."""
     kind, task = arguments[0], ClientTask(**json.loads(arguments[1]))
     lines = HistoryWriter(Path(task.history))
     is_over = threading.Event()

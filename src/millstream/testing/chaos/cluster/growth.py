@@ -1,7 +1,7 @@
-"""A cluster that grows and shrinks under load, as an operator does it; its clients notice nothing.
+"""A cluster that an operator grows and shrinks under load; its clients notice nothing.
 
-A broker is added, partitions are moved to it, another one is drained and goes for good. Moves are
-asked for over the wire as Kafka's own tool does it (AlterPartitionReassignments) and followed by
+A broker is added, partitions are moved to it, another one is drained and removed. Moves are
+requested over the wire as by Kafka's own tool (AlterPartitionReassignments) and followed by
 ListPartitionReassignments.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from millstream.testing.chaos.cluster.scene import ClusterScene
-from millstream.testing.chaos.cluster.view import METADATA_VERSION, view_of
+from millstream.testing.chaos.cluster.view import METADATA_VERSION, read_view
 from millstream.testing.chaos.log.reader import ChaosFailed
 from millstream.testing.wait_until import wait_until
 from millstream.wire.errors import ErrorCode
@@ -32,39 +32,39 @@ Assignment = Mapping[str, Mapping[int, list[int]]]
 
 
 class Growth:
-    """Changes who is in the cluster."""
+    """Adds and removes brokers."""
 
     def __init__(self, scene: ClusterScene) -> None:
         self._scene = scene
 
     def add(self) -> int:
-        """A new broker, with an id that nobody had; returns when all the others know it."""
+        """Start a new broker with a new id; return when all the others know it."""
         broker_id = max(self._scene.brokers) + 1
         self._scene.add_broker(broker_id).start()
         topic = self._scene.load.topic
 
         def is_known() -> bool:
             self._scene.check_alive()
-            views = [view_of(self._scene.eye, one, topic) for one in self._scene.up()]
+            views = [read_view(self._scene.observer, one, topic) for one in self._scene.up()]
             return all(one is not None and broker_id in one.brokers for one in views)
 
         wait_until(is_known, f"all know broker {broker_id}", timeout_s=JOIN_MAX_S, pause_s=0.1)
         return broker_id
 
     def give_work(self, newcomer: int) -> int:
-        """Of every second partition it takes one replica's place; how many it has then."""
-        wished: dict[str, dict[int, list[int]]] = {}
+        """Move one replica of every second partition to it; return how many it has then."""
+        target: dict[str, dict[int, list[int]]] = {}
         for topic, partitions in self.assignment().items():
             for number in sorted(partitions)[::2]:
                 replicas = list(partitions[number])
                 replicas[number % len(replicas)] = newcomer
-                wished.setdefault(topic, {})[number] = replicas
-        self.move(wished)
-        return sum(len(partitions) for partitions in wished.values())
+                target.setdefault(topic, {})[number] = replicas
+        self.move(target)
+        return sum(len(partitions) for partitions in target.values())
 
     def drain(self, leaving: int) -> None:
-        """Everything it has goes to brokers that do not have it; where it led, another one does."""
-        wished: dict[str, dict[int, list[int]]] = {}
+        """Move all its replicas to brokers that have none of that partition."""
+        target: dict[str, dict[int, list[int]]] = {}
         for topic, partitions in self.assignment().items():
             for number, replicas in partitions.items():
                 if leaving not in replicas:
@@ -72,13 +72,13 @@ class Growth:
                 free = [one for one in sorted(self._scene.brokers) if one not in replicas]
                 if not free:
                     raise ChaosFailed(f"no broker could take {topic}-{number}")
-                heir = free[number % len(free)]
-                new = [heir if one == leaving else one for one in replicas]
-                wished.setdefault(topic, {})[number] = new
-        self.move(wished)
+                replacement = free[number % len(free)]
+                new = [replacement if one == leaving else one for one in replicas]
+                target.setdefault(topic, {})[number] = new
+        self.move(target)
 
     def remove(self, leaving: int) -> None:
-        """It stops, and is nobody's concern any more. Raises ChaosFailed when it had work left."""
+        """Stop it and forget it. Raises ChaosFailed when it still had replicas."""
         for topic, partitions in self.assignment().items():
             if any(leaving in replicas for replicas in partitions.values()):
                 raise ChaosFailed(f"broker {leaving} still has replicas of {topic}")
@@ -86,21 +86,21 @@ class Growth:
         del self._scene.brokers[leaving]
 
     def grow_and_shrink(self, leaving: int) -> int:
-        """All of it, while records are acknowledged; the id of the new broker."""
+        """Do all of the above while records are acknowledged; return the new broker's id."""
         load = self._scene.load
         newcomer = self.add()
         self.give_work(newcomer)
         load.wait_for(1, "with the new broker")
         self.drain(leaving)
         self.remove(leaving)
-        self._scene.wait_whole()
+        self._scene.wait_healthy()
         load.wait_for(1, "without the old one")
         return newcomer
 
     # -- over the wire ---------------------------------------------------------------------
 
     def assignment(self) -> Assignment:
-        """Of all topics."""
+        """The replicas of all topics."""
         request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self._scene.administer(request, METADATA_VERSION, lambda _: ErrorCode.NONE)
         return {
@@ -108,8 +108,8 @@ class Growth:
             for topic in answer.topics
         }
 
-    def move(self, wished: Assignment) -> None:
-        """Returns when it is so. Raises ChaosFailed."""
+    def move(self, target: Assignment) -> None:
+        """Reassign, and return when it is done. Raises ChaosFailed."""
         topics = [
             ReassignableTopic(
                 name=topic,
@@ -118,13 +118,13 @@ class Growth:
                     for number, replicas in partitions.items()
                 ],
             )
-            for topic, partitions in wished.items()
+            for topic, partitions in target.items()
         ]
         request = AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=10_000)
         self._scene.administer(request, 0, _first_refusal)
-        wait_until(lambda: self._has_moved(wished), "moves end", timeout_s=MOVE_MAX_S, pause_s=0.2)
+        wait_until(lambda: self._has_moved(target), "moves end", timeout_s=MOVE_MAX_S, pause_s=0.2)
 
-    def _has_moved(self, wished: Assignment) -> bool:
+    def _has_moved(self, target: Assignment) -> bool:
         self._scene.check_alive()
         self._scene.load.take()
         request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=10_000)
@@ -134,7 +134,7 @@ class Growth:
         now = self.assignment()
         return all(
             now[topic][number] == replicas
-            for topic, partitions in wished.items()
+            for topic, partitions in target.items()
             for number, replicas in partitions.items()
         )
 

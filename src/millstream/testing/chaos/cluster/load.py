@@ -1,7 +1,7 @@
-"""What an application does while a cluster is harmed, and whether it got what it was promised.
+"""The application that runs while faults hit a cluster, and the check of what it was promised.
 
 A writer and a reader run as processes in their own node for one *era*: a topic of its own, which at
-the end is read completely and compared with everything that the two were told meanwhile.
+the end is read completely and compared with everything that the two processes recorded.
 """
 
 import sys
@@ -19,15 +19,15 @@ from millstream.testing.history.lines import HistoryReader
 from millstream.testing.wait_until import wait_until
 
 PROGRESS_MAX_S: Final = 60.0
-"""With everything healed, or a fault that must not matter, records are acknowledged before that."""
+"""After healing, or in a fault that must not matter, records are acknowledged within this time."""
 FINISH_MAX_S: Final = 180.0
-ANOMALIES_TOLD_MAX: Final = 5
+ANOMALIES_SHOWN_MAX: Final = 5
 
 
 class ClientProcess(NodeProcess):
-    """The writer, the reader, or the last look."""
+    """The writer, the reader, or the final read."""
 
-    says_ready = False
+    prints_ready_line = False
 
     def __init__(self, node: Node, directory: Path, kind: str, task: ClientTask) -> None:
         module = ["-m", "millstream.testing.chaos.cluster.client", kind, task.to_json()]
@@ -38,19 +38,19 @@ class ClientProcess(NodeProcess):
         return self._process is None or self._process.poll() is not None
 
     def finish(self, timeout_s: float) -> None:
-        """Its input ends, and it does in time and well; raises ChaosFailed."""
+        """Close its input and wait for a clean exit; raises ChaosFailed."""
         process = self._process
         if process is None or process.stdin is None:
             raise ChaosFailed(f"{self.node} has no client running")
         process.stdin.close()
         code = process.wait(timeout_s)
-        self._forget()
+        self._clear_process()
         if code != 0:
             raise ChaosFailed(f"a client ended with exit code {code}\n{self.tail()}")
 
 
 class EraFigures(NamedTuple):
-    """What an era was."""
+    """The figures of an era."""
 
     acknowledged: int
     read: int
@@ -59,7 +59,7 @@ class EraFigures(NamedTuple):
 
 
 class Load:
-    """One era's clients and what they noted."""
+    """One era's clients and what they recorded."""
 
     def __init__(self, node: Node, directory: Path, task: ClientTask) -> None:
         self._node = node
@@ -67,7 +67,7 @@ class Load:
         self._task = task
         self.lines = HistoryReader()
         self._clients: dict[str, ClientProcess] = {}
-        """All there were, by their names."""
+        """All clients of the era, by name."""
         directory.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -79,8 +79,8 @@ class Load:
             self._client(kind, kind).spawn()
 
     def _client(self, kind: str, name: str) -> ClientProcess:
-        wishes = {"history": str(self._history_of(name)), "name": name}
-        task = ClientTask(**{**self._task.__dict__, **wishes})
+        own = {"history": str(self._history_of(name)), "name": name}
+        task = ClientTask(**{**self._task.__dict__, **own})
         made = ClientProcess(self._node, self._directory / name, kind, task)
         self._clients[name] = made
         return made
@@ -89,7 +89,7 @@ class Load:
         return self._directory / f"{name}.jsonl"
 
     def take(self) -> None:
-        """What is new in the histories; raises ChaosFailed for an error at the application."""
+        """Read what is new in the histories; raises ChaosFailed for an error in the application."""
         for name in self._clients:
             self.lines.take(self._history_of(name))
         if self.lines.errors:
@@ -102,20 +102,22 @@ class Load:
         return {one: len(times[(self.topic, one)]) for one in range(self._task.partitions)}
 
     def wait_for(self, more: int, what: str, *, partitions: Iterable[int] | None = None) -> None:
-        """So many records more are acknowledged in each of the partitions; None for all."""
+        """Wait until `more` records are acknowledged in each of the partitions; None for all."""
         before = self.marks()
         chosen = list(before if partitions is None else partitions)
 
-        def has_come() -> bool:
+        def is_acknowledged() -> bool:
             now = self.marks()
             for client in self._clients.values():
                 client.check_alive()
             return all(now[one] >= before[one] + more for one in chosen)
 
-        wait_until(has_come, f"records acknowledged {what}", timeout_s=PROGRESS_MAX_S, pause_s=0.05)
+        wait_until(
+            is_acknowledged, f"records acknowledged {what}", timeout_s=PROGRESS_MAX_S, pause_s=0.05
+        )
 
     def read_late(self, count: int, meanwhile: Callable[[], None]) -> None:
-        """So many consumers read everything from the start, while `meanwhile` is called."""
+        """Let `count` consumers read everything from the start while `meanwhile` is called."""
         names = [f"late-{len(self._clients) + number}" for number in range(count)]
         late = [self._client("late", name) for name in names]
         for client in late:
@@ -132,7 +134,7 @@ class Load:
             client.finish(STOP_MAX_S)
 
     def finish(self) -> EraFigures:
-        """Let both end, read everything, compare. Raises ChaosFailed."""
+        """Let both clients end, read everything, compare. Raises ChaosFailed."""
         writer, reader = (self._clients[name] for name in ("write", "read"))
         writer.finish(FINISH_MAX_S)
         self.take()
@@ -156,8 +158,8 @@ class Load:
             raise ChaosFailed("not all partitions were read in the end")
         found = self.lines.place_the_unplaced() + check_history(self.lines.history)
         if found:
-            told = [f"{one.kind}: {one.told}" for one in found[:ANOMALIES_TOLD_MAX]]
-            raise ChaosFailed("\n".join([f"{len(found)} anomalies", *told]))
+            shown = [f"{one.kind}: {one.told}" for one in found[:ANOMALIES_SHOWN_MAX]]
+            raise ChaosFailed("\n".join([f"{len(found)} anomalies", *shown]))
 
     def gap_s(self) -> float:
         times = self.lines.acknowledged_at_s.values()

@@ -1,9 +1,9 @@
-"""Apache Kafka in the place of our brokers, so that the chaos itself can be tried on a known good
-cluster: what fails there too is a fault of the test.
+"""Apache Kafka instead of our brokers, so that the chaos itself can be tested on a known good
+cluster: what fails there too is a bug of the test.
 
-A controller process is its coordination; a session is a broker's time without a heartbeat. Its
-Metadata names any broker as the controller, another one each time, so that here nearly every action
-counts as a change: the counts of changes mean nothing on this peer.
+A controller process is its coordination service; a session is a broker's heartbeat timeout. Its
+Metadata response names a random broker as the controller, so that here nearly every action
+is counted as a change: the counts of changes mean nothing on this peer.
 """
 
 import signal
@@ -47,10 +47,10 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-class _SaysInItsLog(NodeProcess):
-    """One node of Apache Kafka's."""
+class _KafkaNodeProcess(NodeProcess):
+    """One node of Apache Kafka; it logs a line when it has started."""
 
-    says_ready = False
+    prints_ready_line = False
     stop_code = 128 + signal.SIGTERM
     _started_lines = 0
 
@@ -60,16 +60,16 @@ class _SaysInItsLog(NodeProcess):
 
     def _has_started(self) -> bool:
         self.check_alive()
-        said = (self.directory / "stderr").read_bytes()
-        return said.count(STARTED_LINE) > self._started_lines
+        output = (self.directory / "stderr").read_bytes()
+        return output.count(STARTED_LINE) > self._started_lines
 
 
-class PeerBroker(_SaysInItsLog, BrokerProcess):
-    """Looks like one of ours."""
+class PeerBroker(_KafkaNodeProcess, BrokerProcess):
+    """A broker of Apache Kafka with the interface of one of ours."""
 
 
-class PeerCast:
-    """Makes them; formats their directories first."""
+class KafkaProcesses:
+    """Creates the processes; formats their directories first."""
 
     def __init__(self, jars: Path, *, settings: Mapping[str, str] | None = None) -> None:
         self._jars = jars
@@ -79,12 +79,12 @@ class PeerCast:
 
     def coordination(self, world: NetWorld, root: Path) -> Coordination:
         node = world.add("controller")
-        place = f"{node.address}:{CONTROLLER_PORT}"
-        self._voter = f"{CONTROLLER_ID}@{place}"
-        own = {"process.roles": "controller", "listeners": f"CONTROLLER://{place}"}
+        address = f"{node.address}:{CONTROLLER_PORT}"
+        self._voter = f"{CONTROLLER_ID}@{address}"
+        own = {"process.roles": "controller", "listeners": f"CONTROLLER://{address}"}
         self._format(root / node.name, CONTROLLER_ID, own)
         command = server_command(self._jars, root / node.name)
-        return Coordination([_SaysInItsLog(node, root / node.name, command)], [place])
+        return Coordination([_KafkaNodeProcess(node, root / node.name, command)], [address])
 
     def broker(self, world: NetWorld, root: Path, broker_id: int, connect: str) -> BrokerProcess:
         del connect  # the voter is in its file

@@ -1,7 +1,7 @@
 """Processes of a cluster under chaos, each inside its node: brokers, keeper, ZooKeeper servers.
 
-They are started, killed, stopped, paused and woken; one that ends by itself fails the run, with
-the end of what it said.
+They are started, killed, stopped, paused and resumed; one that ends by itself fails the run, with
+the end of its output.
 """
 
 import os
@@ -22,7 +22,7 @@ from millstream.testing.wait_until import wait_until
 
 START_MAX_S: Final = 60.0
 STOP_MAX_S: Final = 60.0
-"""A clean stop gives its leaderships away first, and flushes."""
+"""A clean stop hands over its leaderships first, and flushes."""
 BROKER_PORT: Final = 9092
 KEEPER_PORT: Final = 2181
 SESSION_MS: Final = 6_000
@@ -51,12 +51,12 @@ BROKER_SETTINGS: Final[Mapping[str, str]] = {
 
 
 class NodeProcess:
-    """One program in one node. What it says goes to `directory/stderr`."""
+    """One program in one node. Its log goes to `directory/stderr`."""
 
-    says_ready = True
+    prints_ready_line = True
     """It writes one line when it serves, and nothing else, to its standard output."""
     stop_code = 0
-    """What it ends with after SIGTERM."""
+    """Its exit code after SIGTERM."""
 
     def __init__(self, node: Node, directory: Path, command: Sequence[str]) -> None:
         self.node: Final = node
@@ -67,27 +67,27 @@ class NodeProcess:
         directory.mkdir(parents=True, exist_ok=True)
 
     def spawn(self) -> None:
-        """Without waiting for anything."""
+        """Start it without waiting for anything."""
         if self._process is not None:
             raise ChaosFailed(f"{self.node} runs already")
         with (self.directory / "stderr").open("a") as errors:
-            output = subprocess.PIPE if self.says_ready else errors
+            output = subprocess.PIPE if self.prints_ready_line else errors
             self._process = self.node.start(self._command, stdout=output, stderr=errors)
         self.is_paused = False
 
     def start(self) -> None:
-        """Returns when it serves. Raises ChaosFailed."""
+        """Start it and return when it serves. Raises ChaosFailed."""
         self.spawn()
         self.wait_ready()
 
     def wait_ready(self) -> None:
-        line = self._line(START_MAX_S)
+        line = self._read_line(START_MAX_S)
         if not line.startswith("ready: "):
-            raise ChaosFailed(f"{self.node} did not start (said {line!r})\n{self.tail()}")
+            raise ChaosFailed(f"{self.node} did not start (printed {line!r})\n{self.tail()}")
 
     @property
     def is_up(self) -> bool:
-        """It was started, and not ended by us."""
+        """It was started, and not stopped or killed by the run."""
         return self._process is not None
 
     def check_alive(self) -> None:
@@ -97,7 +97,7 @@ class NodeProcess:
             raise ChaosFailed(f"{self.node} ended by itself with exit code {code}\n{self.tail()}")
 
     def kill(self) -> None:
-        """SIGKILL, also of a paused one."""
+        """SIGKILL, which also ends a paused process."""
         self.check_alive()
         self._end(signal.SIGKILL, -signal.SIGKILL)
 
@@ -115,16 +115,16 @@ class NodeProcess:
         self.is_paused = False
 
     def close(self) -> None:
-        """Whatever state it is in."""
+        """Kill it, in whatever state it is."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(STOP_MAX_S)
-            self._forget()
+            self._clear_process()
 
     def tail(self) -> str:
-        """The end of what it said."""
-        said = (self.directory / "stderr").read_bytes()[-TAIL_BYTES:].decode(errors="replace")
-        return f"--- end of {self.directory}/stderr\n{said}"
+        """The end of its log."""
+        output = (self.directory / "stderr").read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+        return f"--- end of {self.directory}/stderr\n{output}"
 
     def _send(self, number: signal.Signals) -> None:
         self.check_alive()
@@ -143,11 +143,11 @@ class NodeProcess:
             why = f"{self.node} did not end {STOP_MAX_S:.0f} s after {number.name}"
             raise ChaosFailed(f"{why}\n{self.tail()}") from None
         if code != expected:
-            told = f"{self.node} ended with exit code {code} after {number.name}"
-            raise ChaosFailed(f"{told}\n{self.tail()}")
-        self._forget()
+            outcome = f"{self.node} ended with exit code {code} after {number.name}"
+            raise ChaosFailed(f"{outcome}\n{self.tail()}")
+        self._clear_process()
 
-    def _forget(self) -> None:
+    def _clear_process(self) -> None:
         process, self._process = self._process, None
         self.is_paused = False
         if process is not None:
@@ -155,7 +155,7 @@ class NodeProcess:
                 if pipe is not None:
                     pipe.close()
 
-    def _line(self, timeout_s: float) -> str:
+    def _read_line(self, timeout_s: float) -> str:
         process = self._process
         if process is None or process.stdout is None:
             return ""
@@ -171,30 +171,30 @@ class BrokerProcess(NodeProcess):
     ) -> None:
         super().__init__(node, directory, command)
         self.broker_id: Final = broker_id
-        self.place: Final = f"{node.address}:{BROKER_PORT}"
+        self.address: Final = f"{node.address}:{BROKER_PORT}"
 
     def log_bytes(self, topic: str, partition: int) -> bytes:
-        """The replica's log, all segments; wherever they begin."""
+        """The bytes of the replica's log, all segments."""
         found = sorted(self.directory.glob(f"data/{topic}-{partition}/*.log"))
         return b"".join(path.read_bytes() for path in found)
 
     def drop_pages(self, topic: str, chance: SeededRandomness) -> int:
-        """Some part of each of the topic's logs leaves the page cache; how many bytes at most."""
+        """Drop a random range of each of the topic's logs from the page cache; return its size."""
         dropped = 0
         for path in sorted(self.directory.glob(f"data/{topic}-*/*.log")):
             with path.open("rb") as file:
-                os.fsync(file.fileno())  # what is not on the disk yet cannot be dropped
+                os.fsync(file.fileno())  # dirty pages cannot be dropped
                 size = os.fstat(file.fileno()).st_size
                 begin = chance.integer(0, size + 1)
                 length = chance.integer(0, size - begin + 1)
-                # A length of zero is all the rest.
+                # A length of zero means up to the end.
                 os.posix_fadvise(file.fileno(), begin, length, os.POSIX_FADV_DONTNEED)
                 dropped += length or size - begin
         return dropped
 
 
 class MillstreamBroker(BrokerProcess):
-    """`millstream broker` with a file of its own."""
+    """`millstream broker` with its own configuration file."""
 
     def __init__(
         self, node: Node, directory: Path, settings: Mapping[str, str], *, broker_id: int
@@ -204,7 +204,7 @@ class MillstreamBroker(BrokerProcess):
         super().__init__(node, directory, [sys.executable, *module], broker_id=broker_id)
         own = {
             "broker.id": str(broker_id),
-            "listeners": f"PLAINTEXT://{self.place}",
+            "listeners": f"PLAINTEXT://{self.address}",
             "log.dirs": str(directory / "data"),
         }
         config.write_text(render_properties({**BROKER_SETTINGS, **own, **settings}))
@@ -214,7 +214,7 @@ class KeeperProcess(NodeProcess):
     """`millstream keeper`."""
 
     def __init__(self, node: Node, directory: Path) -> None:
-        self.place: Final = f"{node.address}:{KEEPER_PORT}"
+        self.address: Final = f"{node.address}:{KEEPER_PORT}"
         options = ["--data-dir", str(directory / "data"), "--host", node.address]
         command = [sys.executable, "-m", "millstream", "keeper", *options]
         super().__init__(node, directory, [*command, "--port", str(KEEPER_PORT)])
@@ -223,10 +223,10 @@ class KeeperProcess(NodeProcess):
 class ZooKeeperProcess(NodeProcess):
     """One server of a real ensemble."""
 
-    says_ready = False
+    prints_ready_line = False
 
     def __init__(self, node: Node, directory: Path, number: int, addresses: Sequence[str]) -> None:
-        self.place: Final = f"{node.address}:{KEEPER_PORT}"
+        self.address: Final = f"{node.address}:{KEEPER_PORT}"
         config = directory / "zoo.cfg"
         super().__init__(node, directory, java_command(_ZOOKEEPER, str(config)))
         data = directory / "data"
@@ -249,31 +249,31 @@ class ZooKeeperProcess(NodeProcess):
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
 
     def wait_ready(self) -> None:
-        """Until it serves, which it does only with a quorum."""
+        """Wait until it serves, which it does only with a quorum."""
         wait_until(self._serves, f"{self.node} serves", timeout_s=START_MAX_S, pause_s=0.1)
 
     def _serves(self) -> bool:
         self.check_alive()
-        said = b""
+        output = b""
         try:
             with self.node.connect(self.node.address, KEEPER_PORT) as connection:
                 connection.sendall(b"srvr")
-                while piece := connection.recv(65_536):
-                    said += piece
+                while chunk := connection.recv(65_536):
+                    output += chunk
         except OSError:
             return False
-        return b"Mode:" in said
+        return b"Mode:" in output
 
 
 class Coordination:
-    """The keeper, or all servers of an ensemble, as one thing that is there or not."""
+    """The keeper, or all servers of an ensemble, started and killed together."""
 
-    def __init__(self, members: Sequence[NodeProcess], places: Sequence[str]) -> None:
+    def __init__(self, members: Sequence[NodeProcess], addresses: Sequence[str]) -> None:
         self.members: Final = members
-        self.connect_string: Final = ",".join(places)
+        self.connect_string: Final = ",".join(addresses)
 
     def start(self) -> None:
-        """Those that are down; returns when all of it serves."""
+        """Start the servers that are down; return when all of them serve."""
         missing = [one for one in self.members if not one.is_up]
         for one in missing:
             one.spawn()

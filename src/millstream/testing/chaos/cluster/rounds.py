@@ -1,8 +1,8 @@
-"""Three brokers, three replicas, a real client: killed, paused, stopped, cut off, and nothing lost.
+"""Three brokers, three replicas, a real client: kills, pauses, stops, cuts, and nothing is lost.
 
 Rounds on one cluster of real processes in networks of their own (`chaos/cluster/scene.py`). Every
-round something happens to a leader, the controller or a follower while records are written and
-read; then the cluster must be whole again by itself. An *era* of rounds ends with a complete read:
+round a fault hits a leader, the controller or a follower while records are written and
+read; then the cluster must heal by itself. An *era* of rounds ends with a complete read:
 nothing acknowledged is lost, doubled or out of order, consumers saw no gap, replicas are equal.
 
 Only actions after which the cluster named another leader or controller count as changes.
@@ -15,12 +15,12 @@ from typing import Final
 
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos.cluster.actions import ACTIONS, WEIGHTS, Actions
-from millstream.testing.chaos.cluster.scene import Cast, ClusterScene, MillstreamCast
+from millstream.testing.chaos.cluster.scene import ClusterScene, MillstreamProcesses, ProcessFactory
 from millstream.testing.chaos.cluster.view import ClusterView
 from millstream.testing.chaos.log.reader import ChaosFailed
 
 ERA_ROUNDS: Final = 10
-"""So many rounds between two complete reads."""
+"""Rounds between two complete reads."""
 CODECS: Final = ("none", "lz4", "zstd")
 ROLES: Final = ("leader", "controller", "follower")
 CHANGED: Final = "actions that changed a leader or the controller"
@@ -28,7 +28,7 @@ KILLS_CHANGED: Final = "kills -9 that changed a leader or the controller"
 
 
 class ClusterChaos:
-    """One cluster's life; `close` ends it."""
+    """Rounds on one cluster; `close` ends it."""
 
     def __init__(
         self,
@@ -37,13 +37,15 @@ class ClusterChaos:
         *,
         is_ensemble: bool = False,
         only: str = "",
-        cast: Cast | None = None,
+        factory: ProcessFactory | None = None,
     ) -> None:
         self._names = [one for one in ACTIONS if only in one for _ in range(WEIGHTS[one])]
         if not self._names:
             raise ChaosFailed(f"no action has {only!r} in its name: {', '.join(ACTIONS)}")
         self._chance = SeededRandomness(f"cluster chaos {seed}")
-        self._scene = ClusterScene(Path(directory), cast or MillstreamCast(is_ensemble=is_ensemble))
+        self._scene = ClusterScene(
+            Path(directory), factory or MillstreamProcesses(is_ensemble=is_ensemble)
+        )
         self._actions = Actions(self._scene, self._chance.fork("actions"))
         self._round = 0
         self._is_started = False
@@ -53,7 +55,7 @@ class ClusterChaos:
 
     @property
     def counts(self) -> Counter[str]:
-        """What was counted, and the times in milliseconds."""
+        """Counters, and times in milliseconds."""
         figures = Counter(self._own) + self._actions.counts
         times = self._actions.leaderless_s
         if times:
@@ -66,31 +68,31 @@ class ClusterChaos:
         return figures
 
     def run_round(self) -> str:
-        """Let the clients work, let something happen, see it heal. Raises ChaosFailed."""
+        """Let the clients work, inject a fault, wait until it is healed. Raises ChaosFailed."""
         return self.act(self._chance.choice(self._names))
 
     def act(self, name: str) -> str:
         """One round with the action of that name."""
         self._round += 1
         self._begin()
-        self._scene.load.wait_for(self._chance.integer(2, 40), "before anything happens")
-        before = self._scene.wait_whole()
+        self._scene.load.wait_for(self._chance.integer(2, 40), "before the fault")
+        before = self._scene.wait_healthy()
         role = self._chance.choice(ROLES)
         victim = self._victim(before, role)
         seen = self._actions.run(name, victim, before)
-        after = self._scene.wait_whole()
+        after = self._scene.wait_healthy()
         self._scene.load.wait_for(1, "after healing (I-41)")
         is_changed = seen.differs_from(before) or after.differs_from(before)
         self._count(name, is_changed=is_changed)
-        told = f"round {self._round}: {name}, broker {victim} ({role})"
-        told += f", {'changed' if is_changed else 'same'} leaders"
+        summary = f"round {self._round}: {name}, broker {victim} ({role})"
+        summary += f", {'changed' if is_changed else 'same'} leaders"
         self._era_rounds += 1
         if self._era_rounds >= ERA_ROUNDS:
-            told += f"; {self._end_era()}"
-        return f"{told}, {self._own[CHANGED]} changes so far"
+            summary += f"; {self._end_era()}"
+        return f"{summary}, {self._own[CHANGED]} changes so far"
 
     def check(self) -> None:
-        """Read everything and compare, unless that was just done."""
+        """Read everything and compare, unless that has just been done."""
         if self._era_rounds:
             self._end_era()
 
@@ -120,15 +122,15 @@ class ClusterChaos:
         self._own[KILLS_CHANGED] += is_changed and is_kill
 
     def _end_era(self) -> str:
-        """Everything is as it was told."""
+        """Check that everything acknowledged is there; return a summary."""
         self._era_rounds = 0
         load = self._scene.load
         figures = load.finish()
-        equal = self._scene.wait_equal(self._scene.wait_whole(), load.topic)
+        equal = self._scene.wait_equal(self._scene.wait_healthy(), load.topic)
         self._longest_gap_s = max(self._longest_gap_s, figures.gap_s)
         self._own["records acknowledged"] += figures.acknowledged
         self._own["records read"] += figures.read
         self._own["bytes equal on all replicas"] += equal
         self._own["complete reads"] += 1
         self._scene.end_era()
-        return f"{figures.acknowledged:,} acknowledged and there"
+        return f"{figures.acknowledged:,} acknowledged and found"

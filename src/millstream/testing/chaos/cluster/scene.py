@@ -1,9 +1,9 @@
-"""A cluster of real processes, each in a network of its own, and what is asked of it.
+"""A cluster of real processes, each in a network namespace of its own, and what it must promise.
 
-    eye, client --- router --- broker-1, broker-2, broker-3, keeper (or zookeeper-1 .. 3)
+    observer, client --- router --- broker-1, broker-2, broker-3, keeper (or zookeeper-1 .. 3)
 
-The eye is never cut off: it only looks. `wait_...` here are the promises of a cluster that is left
-alone again: leaders within a named time, everything in sync within another.
+The observer is never cut off: it only reads. The `wait_...` methods are the promises of a cluster
+after a fault: leaders within a named time, everything in sync within another.
 """
 
 import time
@@ -22,7 +22,7 @@ from millstream.testing.chaos.cluster.processes import (
     MillstreamBroker,
     ZooKeeperProcess,
 )
-from millstream.testing.chaos.cluster.view import ClusterView, ask_node, newest, view_of
+from millstream.testing.chaos.cluster.view import ClusterView, newest, read_view, send_from_node
 from millstream.testing.chaos.log.reader import ChaosFailed
 from millstream.testing.chaos.network.world import NetWorld
 from millstream.testing.wait_until import wait_until
@@ -35,8 +35,8 @@ PARTITIONS: Final = 6
 """Two for each broker to lead, so that nearly every fault moves some."""
 ENSEMBLE: Final = 3
 LEADER_MAX_S: Final = 30.0
-"""From a fault to a leader elsewhere: the session of 6 s, the expiry at the next tick, an election,
-and a machine with two cores that does other things too."""
+"""From a fault to a new leader: the session of 6 s, the expiry at the next tick, an election,
+and a machine with two cores that is busy with other work too."""
 HEAL_MAX_S: Final = 90.0
 """From the end of a fault to all replicas in sync."""
 ADMIN_MAX_S: Final = 30.0
@@ -44,8 +44,8 @@ EQUAL_MAX_S: Final = 30.0
 SESSION_S: Final = SESSION_MS / 1000
 
 
-class Cast(Protocol):
-    """Makes the processes of a scene: ours, or a peer's to try the scene itself."""
+class ProcessFactory(Protocol):
+    """Creates the processes of a scene: ours, or a peer's to test the scene itself."""
 
     def coordination(self, world: NetWorld, root: Path) -> Coordination: ...
 
@@ -54,7 +54,7 @@ class Cast(Protocol):
     ) -> BrokerProcess: ...
 
 
-class MillstreamCast:
+class MillstreamProcesses:
     """Our brokers, on our keeper or on a real ensemble."""
 
     def __init__(
@@ -66,14 +66,14 @@ class MillstreamCast:
     def coordination(self, world: NetWorld, root: Path) -> Coordination:
         if not self._is_ensemble:
             keeper = KeeperProcess(world.add("keeper"), root / "keeper")
-            return Coordination([keeper], [keeper.place])
+            return Coordination([keeper], [keeper.address])
         nodes = [world.add(f"zookeeper-{number}") for number in range(1, ENSEMBLE + 1)]
         addresses = [node.address for node in nodes]
         members = [
             ZooKeeperProcess(node, root / node.name, number, addresses)
             for number, node in enumerate(nodes, 1)
         ]
-        return Coordination(members, [one.place for one in members])
+        return Coordination(members, [one.address for one in members])
 
     def broker(self, world: NetWorld, root: Path, broker_id: int, connect: str) -> BrokerProcess:
         node = world.add(f"broker-{broker_id}")
@@ -85,24 +85,29 @@ class ClusterScene:
     """Starts with `start`; `close` ends all of it."""
 
     def __init__(
-        self, root: Path, cast: Cast, *, partitions: int = PARTITIONS, brokers: int = BROKERS
+        self,
+        root: Path,
+        factory: ProcessFactory,
+        *,
+        partitions: int = PARTITIONS,
+        brokers: int = BROKERS,
     ) -> None:
         self._root = root
-        self._cast = cast
+        self._factory = factory
         self._stack = ExitStack()
         self._load: Load | None = None
         self._era = 0
         self._brokers_count = brokers
         self.partitions: Final = partitions
         self.world: Final = self._stack.enter_context(NetWorld())
-        self.eye: Final = self.world.add("eye")
+        self.observer: Final = self.world.add("eye")
         self.client: Final = self.world.add("client")
-        self.coordination: Final = cast.coordination(self.world, root)
+        self.coordination: Final = factory.coordination(self.world, root)
         self._stack.callback(self.coordination.close)
         self.brokers: Final[dict[int, BrokerProcess]] = {}
 
     def start(self) -> None:
-        """All of it is up and the first era began."""
+        """Start everything and begin the first era."""
         self.coordination.start()
         for broker_id in range(1, self._brokers_count + 1):
             self.add_broker(broker_id).spawn()
@@ -111,9 +116,9 @@ class ClusterScene:
         self.begin_era()
 
     def add_broker(self, broker_id: int) -> BrokerProcess:
-        """One more, which is not started yet."""
+        """Add a broker, which is not started yet."""
         connect = self.coordination.connect_string
-        broker = self._cast.broker(self.world, self._root, broker_id, connect)
+        broker = self._factory.broker(self.world, self._root, broker_id, connect)
         self._stack.callback(broker.close)
         self.brokers[broker_id] = broker
         return broker
@@ -124,7 +129,7 @@ class ClusterScene:
         self._stack.close()
 
     def check_alive(self) -> None:
-        """Nothing ended that we did not end."""
+        """Raise ChaosFailed if a process has ended by itself."""
         for process in (*self.brokers.values(), *self.coordination.members):
             process.check_alive()
 
@@ -137,13 +142,13 @@ class ClusterScene:
         return self._load
 
     def begin_era(self, codec: str = "none") -> None:
-        """A new topic under a new writer and a new reader."""
+        """Create a new topic with a new writer and a new reader."""
         self._era += 1
         topic = f"era-{self._era}"
         self.create_topic(topic)
-        places = ",".join(one.place for one in self.brokers.values())
+        addresses = ",".join(one.address for one in self.brokers.values())
         task = ClientTask(
-            bootstrap=places,
+            bootstrap=addresses,
             topic=topic,
             partitions=self.partitions,
             history="",
@@ -152,20 +157,20 @@ class ClusterScene:
         )
         self._load = Load(self.client, self._root / topic, task)
         self._load.start()
-        self._load.wait_for(1, "in the beginning")
+        self._load.wait_for(1, "at the start")
 
     def end_era(self) -> None:
-        """The topic is no more; its clients ended before."""
+        """Delete the topic; its clients have ended before."""
         load, self._load = self.load, None
         load.close()
         request = DeleteTopicsRequest(topic_names=[load.topic], timeout_ms=10_000)
         self.administer(request, 5, lambda answer: answer.responses[0].error_code)
 
     def create_topic(self, topic: str) -> None:
-        wish = CreatableTopic(
+        topic_spec = CreatableTopic(
             name=topic, num_partitions=self.partitions, replication_factor=self._brokers_count
         )
-        request = CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
+        request = CreateTopicsRequest(topics=[topic_spec], timeout_ms=10_000)
         done = (ErrorCode.TOPIC_ALREADY_EXISTS,)
         self.administer(request, 7, lambda answer: answer.topics[0].error_code, done=done)
 
@@ -177,14 +182,16 @@ class ClusterScene:
         *,
         done: Collection[ErrorCode] = (),
     ) -> Any:
-        """Ask until it is done, as a tool would; raises ChaosFailed with the last refusal."""
+        """Retry a request until it succeeds, as a tool does; raises ChaosFailed with the errors."""
         refusals: list[str] = []
         answers: list[Any] = []
 
         def is_done() -> bool:
             for broker in self.up():
                 try:
-                    answer = ask_node(self.eye, broker.node.address, request, version, ADMIN_MAX_S)
+                    answer = send_from_node(
+                        self.observer, broker.node.address, request, version, ADMIN_MAX_S
+                    )
                 except OSError as error:
                     refusals.append(str(error))
                     continue
@@ -202,10 +209,10 @@ class ClusterScene:
             raise ChaosFailed(f"{failed}: {refusals[-3:]}") from failed
         return answers[-1]
 
-    # -- looking ---------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------
 
     def up(self, *, but: int | None = None) -> list[BrokerProcess]:
-        """Brokers that can be asked."""
+        """Brokers that can answer."""
         return [
             one
             for one in self.brokers.values()
@@ -213,56 +220,56 @@ class ClusterScene:
         ]
 
     def view(self, *, but: int | None = None) -> ClusterView:
-        """The newest word of all brokers that can be asked, or of all but one."""
+        """The newest view of all brokers that can answer, or of all but one."""
         topic = self.load.topic
-        views = [view_of(self.eye, one, topic) for one in self.up(but=but)]
+        views = [read_view(self.observer, one, topic) for one in self.up(but=but)]
         return newest(one for one in views if one is not None)
 
     def wait_moved(self, before: ClusterView, victim: int) -> tuple[ClusterView, float]:
-        """Others say that what the victim led is led by others; the view, and after which time."""
+        """Wait until others lead what the victim led; return the view, and the time it took."""
         led, began_s = before.led_by(victim), time.monotonic()
         seen: list[ClusterView] = []
 
         def has_moved() -> bool:
             self.check_alive()
             seen[:] = [self.view(but=victim)]
-            is_led = set(seen[0].partitions) >= set(led) and seen[0].leads_elsewhere(led, victim)
+            is_led = set(seen[0].partitions) >= set(led) and seen[0].led_by_others(led, victim)
             return is_led and seen[0].controller != victim
 
         what = f"what broker {victim} led is led by others (I-39)"
         wait_until(has_moved, what, timeout_s=LEADER_MAX_S, pause_s=0.02)
         return seen[0], time.monotonic() - began_s
 
-    def wait_whole(self) -> ClusterView:
-        """Every broker says that everything is led and in sync, and all say the same (I-40)."""
+    def wait_healthy(self) -> ClusterView:
+        """Wait until all brokers report the same leaders and everything in sync (I-40)."""
         last: list[ClusterView | None] = []
 
-        def is_whole() -> bool:
+        def is_healthy() -> bool:
             self.check_alive()
             self.load.take()
-            last[:] = [view_of(self.eye, one, self.load.topic) for one in self.up()]
+            last[:] = [read_view(self.observer, one, self.load.topic) for one in self.up()]
             return (
                 len(last) == len(self.brokers)
-                and all(one is not None and self._is_whole(one) for one in last)
-                and len({self._gist(one) for one in last if one is not None}) == 1
+                and all(one is not None and self._is_healthy(one) for one in last)
+                and len({self._leadership(one) for one in last if one is not None}) == 1
             )
 
         try:
-            wait_until(is_whole, "all is in sync (I-40)", timeout_s=HEAL_MAX_S, pause_s=0.1)
+            wait_until(is_healthy, "all is in sync (I-40)", timeout_s=HEAL_MAX_S, pause_s=0.1)
         except ChaosFailed as failed:
             raise ChaosFailed("\n".join([str(failed), *map(str, last)])) from failed
         return newest(one for one in last if one is not None)
 
-    def _is_whole(self, view: ClusterView) -> bool:
-        return view.is_whole(partitions=self.partitions, brokers=self.brokers)
+    def _is_healthy(self, view: ClusterView) -> bool:
+        return view.is_healthy(partitions=self.partitions, brokers=self.brokers)
 
     @staticmethod
-    def _gist(view: ClusterView) -> tuple[object, ...]:
+    def _leadership(view: ClusterView) -> tuple[object, ...]:
         leaders = sorted((one, of.leader, of.epoch) for one, of in view.partitions.items())
         return (view.controller, *leaders)
 
     def wait_equal(self, view: ClusterView, topic: str) -> int:
-        """Replicas are the same byte for byte (I-19); how many bytes. Only with no writer."""
+        """Wait until replicas are equal byte for byte (I-19); their size. No writer may run."""
         total = 0
         for partition, one in view.partitions.items():
             logs: dict[int, bytes] = {}
@@ -280,12 +287,12 @@ class ClusterScene:
             try:
                 wait_until(is_equal, "replicas are equal (I-19)", timeout_s=EQUAL_MAX_S)
             except ChaosFailed as failed:
-                raise ChaosFailed(f"{failed}: {topic}-{partition} {_told(logs)}") from failed
+                raise ChaosFailed(f"{failed}: {topic}-{partition} {_describe(logs)}") from failed
             total += sum(len(log) for log in logs.values())
         return total
 
 
-def _told(logs: Mapping[int, bytes]) -> str:
+def _describe(logs: Mapping[int, bytes]) -> str:
     shortest = min(len(log) for log in logs.values())
     alike = len({log[:shortest] for log in logs.values()}) == 1
     sizes = {broker: len(log) for broker, log in logs.items()}

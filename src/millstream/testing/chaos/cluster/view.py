@@ -1,7 +1,7 @@
-"""What a cluster says of itself: who leads, who is in sync, who is the controller.
+"""A cluster's state as its brokers report it: leaders, in-sync replicas, controller.
 
-Asked of brokers one by one, because during a fault they know different things: the newest word on
-a partition is the one with the highest leader epoch.
+Each broker is queried separately, because during a fault they know different things: the newest
+state of a partition is the one with the highest leader epoch.
 """
 
 from collections import Counter
@@ -16,14 +16,14 @@ from millstream.testing.chaos.network.world import Node
 from millstream.wire.errors import ErrorCode
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
-NOBODY: Final = -1
-ASK_MAX_S: Final = 3.0
-"""A broker that does not answer Metadata for so long is as good as away."""
+NO_BROKER: Final = -1
+REQUEST_TIMEOUT_S: Final = 3.0
+"""A broker that does not answer Metadata for this long is treated as unreachable."""
 METADATA_VERSION: Final = 9
 
 
 class PartitionView(NamedTuple):
-    """As one broker says."""
+    """A partition's state as one broker reports it."""
 
     leader: int
     epoch: int
@@ -33,9 +33,9 @@ class PartitionView(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterView:
-    """What one broker says, or the newest of what several say."""
+    """What one broker reports, or the newest of what several report."""
 
-    controller: int = NOBODY
+    controller: int = NO_BROKER
     partitions: Mapping[int, PartitionView] = field(default_factory=dict)
     brokers: frozenset[int] = frozenset()
 
@@ -43,47 +43,49 @@ class ClusterView:
         """The partitions that it leads."""
         return [one for one, view in self.partitions.items() if view.leader == broker_id]
 
-    def leads_elsewhere(self, partitions: Iterable[int], broker_id: int) -> bool:
-        """Whether all of the partitions have a leader, and that is another one."""
+    def led_by_others(self, partitions: Iterable[int], broker_id: int) -> bool:
+        """Whether all of the partitions have a leader, and it is another broker."""
         leaders = [self.partitions[one].leader for one in partitions if one in self.partitions]
-        return all(leader not in (NOBODY, broker_id) for leader in leaders)
+        return all(leader not in (NO_BROKER, broker_id) for leader in leaders)
 
     def differs_from(self, other: "ClusterView") -> bool:
-        """Whether a leader or the controller is somebody else, nobody not counted."""
+        """Whether a leader or the controller changed; a missing one is no change."""
         pairs = [(self.controller, other.controller)]
         for partition, view in self.partitions.items():
             was = other.partitions.get(partition)
             if was is not None:
                 pairs.append((view.leader, was.leader))
-        return any(one != was and NOBODY not in (one, was) for one, was in pairs)
+        return any(one != was and NO_BROKER not in (one, was) for one, was in pairs)
 
-    def is_whole(self, *, partitions: int, brokers: Iterable[int]) -> bool:
-        """Everybody is there, everything is led and in sync, somebody is the controller."""
+    def is_healthy(self, *, partitions: int, brokers: Iterable[int]) -> bool:
+        """Whether all brokers and a controller are there, and everything is led and in sync."""
         return (
-            self.controller != NOBODY
+            self.controller != NO_BROKER
             and self.brokers >= set(brokers)
             and len(self.partitions) == partitions
             and all(
-                view.leader != NOBODY and set(view.isr) == set(view.replicas)
+                view.leader != NO_BROKER and set(view.isr) == set(view.replicas)
                 for view in self.partitions.values()
             )
         )
 
 
-def ask_node(eye: Node, host: str, request: Any, version: int, timeout_s: float) -> Any:
-    """One request from a node to a broker; raises OSError."""
-    with eye.connect(host, BROKER_PORT, timeout_s=timeout_s) as connection:
+def send_from_node(observer: Node, host: str, request: Any, version: int, timeout_s: float) -> Any:
+    """Send one request from a node to a broker and return the response; raises OSError."""
+    with observer.connect(host, BROKER_PORT, timeout_s=timeout_s) as connection:
         connection.settimeout(timeout_s)
         send_request(connection, request, version)
         return read_answer(connection, request, version)
 
 
-def view_of(eye: Node, broker: BrokerProcess, topic: str) -> ClusterView | None:
-    """What the broker says; None when it does not answer, or says it knows nothing yet."""
-    wish = MetadataRequestTopic(name=topic)
-    request = MetadataRequest(topics=[wish], allow_auto_topic_creation=False)
+def read_view(observer: Node, broker: BrokerProcess, topic: str) -> ClusterView | None:
+    """The broker's view; None when it does not answer."""
+    topic_request = MetadataRequestTopic(name=topic)
+    request = MetadataRequest(topics=[topic_request], allow_auto_topic_creation=False)
     try:
-        answer = ask_node(eye, broker.node.address, request, METADATA_VERSION, ASK_MAX_S)
+        answer = send_from_node(
+            observer, broker.node.address, request, METADATA_VERSION, REQUEST_TIMEOUT_S
+        )
     except OSError:
         return None
     if answer.topics[0].error_code:
@@ -107,10 +109,10 @@ def newest(views: Iterable[ClusterView]) -> ClusterView:
     brokers: set[int] = set()
     for view in views:
         brokers |= view.brokers
-        if view.controller != NOBODY:
+        if view.controller != NO_BROKER:
             controllers[view.controller] += 1
         for number, one in view.partitions.items():
             if number not in partitions or one.epoch > partitions[number].epoch:
                 partitions[number] = one
     named = controllers.most_common(1)
-    return ClusterView(named[0][0] if named else NOBODY, partitions, frozenset(brokers))
+    return ClusterView(named[0][0] if named else NO_BROKER, partitions, frozenset(brokers))

@@ -1,8 +1,8 @@
-"""Writing to a leader that is none any more: it may say no or nothing, but not yes and lose it.
+"""Writes to a former leader: it may refuse or not answer, but never acknowledge and lose them.
 
-librdkafka goes to the new leader as soon as it hears of one, so it would never try. These records
-go straight to the old one: over a connection that was there before it was paused, or while it is
-cut off and does not know. Every one is part of the history: acknowledged means it is in the log in
+librdkafka switches to the new leader as soon as it sees one, so it would never try. These records
+go straight to the old one: over a connection from before it was paused, or while it is
+cut off and does not know. Each is part of the history: if acknowledged, it must be in the log in
 the end.
 """
 
@@ -25,12 +25,12 @@ from millstream.wire.messages.produce import (
 
 ACKS_TIMEOUT_MS: Final = 2_000
 ANSWER_MAX_S: Final = 10.0
-"""Longer than acks are waited for: what a broker that can answer would have said by then."""
+"""Longer than brokers wait for acks: a broker that can answer has answered by then."""
 PRODUCE_VERSION: Final = 9
 
 
 class Zombie:
-    """Connections to a broker, made while it led; each carries one write."""
+    """Connections to a broker that were opened while it led; each carries one write."""
 
     def __init__(self, scene: ClusterScene, broker: BrokerProcess) -> None:
         self._scene = scene
@@ -39,7 +39,7 @@ class Zombie:
         self._under_way: dict[int, tuple[str, ProduceRequest]] = {}
 
     def connect(self, partitions: Iterable[int]) -> None:
-        """Before it becomes one."""
+        """Connect while the broker still leads."""
         for partition in partitions:
             with suppress(OSError):
                 self._connections[partition] = self._scene.client.connect(
@@ -47,9 +47,9 @@ class Zombie:
                 )
 
     def write(self) -> int:
-        """One record to every partition; how many were on their way."""
+        """Send one record to every partition; return how many were sent."""
         for partition, connection in self._connections.items():
-            # A name that was never used, also by an earlier zombie.
+            # A name that no earlier zombie has used.
             lane = f"zombie-{self._broker.broker_id}-{time.monotonic_ns()}"
             topic = self._scene.load.topic
             line = {"t": "send", "lane": lane, "n": 0, "topic": topic, "p": partition, "v": lane}
@@ -60,12 +60,12 @@ class Zombie:
                 self._under_way[partition] = (lane, request)
         return len(self._under_way)
 
-    def listen(self) -> tuple[int, int]:
-        """What it says to them: how many were acknowledged, and how many not, for any reason."""
+    def collect(self) -> tuple[int, int]:
+        """Read the responses; return how many writes were acknowledged, and how many were not."""
         acknowledged = refused = 0
         deadline_s = time.monotonic() + ANSWER_MAX_S
         for partition, (lane, request) in self._under_way.items():
-            if self._is_told(partition, lane, request, deadline_s):
+            if self._is_acknowledged(partition, lane, request, deadline_s):
                 acknowledged += 1
             else:
                 refused += 1
@@ -73,7 +73,7 @@ class Zombie:
             connection.close()
         return acknowledged, refused
 
-    def _is_told(
+    def _is_acknowledged(
         self, partition: int, lane: str, request: ProduceRequest, deadline_s: float
     ) -> bool:
         connection = self._connections[partition]
@@ -82,10 +82,10 @@ class Zombie:
             answer = read_answer(connection, request, PRODUCE_VERSION)
         except OSError:
             return False
-        told = answer.responses[0].partition_responses[0]
-        if ErrorCode(told.error_code) is not ErrorCode.NONE:
+        response = answer.responses[0].partition_responses[0]
+        if ErrorCode(response.error_code) is not ErrorCode.NONE:
             return False
-        line = {"t": "ok", "lane": lane, "n": 0, "offset": told.base_offset}
+        line = {"t": "ok", "lane": lane, "n": 0, "offset": response.base_offset}
         self._scene.load.lines.take_line({**line, "at": time.monotonic()})
         return True
 

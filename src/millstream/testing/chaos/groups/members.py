@@ -1,4 +1,4 @@
-"""One consumer group under test: its members, what they noted, and when it is settled."""
+"""One consumer group under test: its members, what they recorded, and when it is stable."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,9 @@ from millstream.testing.history.groups import GroupHistory, check_group
 SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 1_000
 POLL_INTERVAL_MS: Final = 9_000
-"""Longer than the session, which librdkafka insists on."""
+"""Longer than the session, as librdkafka requires."""
 STALL_MAX_MS: Final = 300_000
-ANOMALIES_TOLD_MAX: Final = 8
+ANOMALIES_SHOWN_MAX: Final = 8
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Member:
 
 
 class Group:
-    """Reads some topics by name, or whatever matches a pattern."""
+    """Reads topics by name, or all that match a pattern."""
 
     def __init__(
         self, name: str, directory: Path, *, topics: Sequence[str] = (), pattern: str | None = None
@@ -50,7 +50,7 @@ class Group:
         self.topics: Final = list(topics)
         self.history: Final = GroupHistory()
         self.members: Final[dict[str, Member]] = {}
-        """Those that live."""
+        """Members that are alive."""
         self._directory = directory
         self._gone: list[LineFollower] = []
         self._lives = 0
@@ -66,12 +66,12 @@ class Group:
     def join(
         self, kind: MemberKind, program: Program, servers: str, *, instance: str | None = None
     ) -> Member:
-        """One more member; it works from now on."""
+        """Add a member; it starts at once."""
         self._lives += 1
         name = f"{self.name}-{self._lives}-{kind}"
         path = self._directory / f"{name}.jsonl"
         member = Member(name, kind, program, instance, LineFollower(path))
-        program.ask(
+        program.request(
             "join",
             servers=servers,
             member=name,
@@ -89,38 +89,38 @@ class Group:
         return member
 
     def leave(self, member: Member) -> None:
-        """In good order; returns when its consumer is closed."""
-        member.program.ask("leave", member=member.name)
-        self._forget(member)
+        """Leave the group properly; return when its consumer is closed."""
+        member.program.request("leave", member=member.name)
+        self._remove(member)
         self.take_members()
 
     def stall(self, member: Member, now_ns: int) -> None:
-        """It does not poll until it is woken."""
-        self.harm(member, now_ns, "stalled")
+        """Stop its polls until it is woken."""
+        self.record_harm(member, now_ns, "stalled")
         member.is_stalled = True
-        member.program.ask("stall", member=member.name, ms=STALL_MAX_MS)
+        member.program.request("stall", member=member.name, ms=STALL_MAX_MS)
 
     def wake(self, member: Member) -> None:
         member.is_stalled = False
-        member.program.ask("stall", member=member.name, ms=0)
+        member.program.request("stall", member=member.name, ms=0)
 
-    def harm(self, member: Member, now_ns: int, how: str) -> None:
+    def record_harm(self, member: Member, now_ns: int, how: str) -> None:
         self.history.harm(Harmed(now_ns, member.name, how))
 
-    def killed(self, member: Member, now_ns: int) -> None:
-        """Its process is no more."""
-        self._forget(member)
+    def record_kill(self, member: Member, now_ns: int) -> None:
+        """Record that its process was killed."""
+        self._remove(member)
         self.take_members()
         self.history.harm(Harmed(now_ns, member.name, "killed"), is_death=True)
 
-    def _forget(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         del self.members[member.name]
         self._gone.append(member.lines)
 
-    # -- what they noted -------------------------------------------------------------------
+    # -- what they recorded ----------------------------------------------------------------
 
     def take_members(self) -> None:
-        """What is new in all logs, also of those that are gone."""
+        """Read what is new in all logs, also of members that are gone."""
         for lines in (*(one.lines for one in self.members.values()), *self._gone):
             story = self.history.story(lines.path.stem)
             for line in lines.take():
@@ -136,31 +136,31 @@ class Group:
         self.history.seen.extend(seen)
         self.take_members()
 
-    # -- what must be ----------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
-    def unsettled(self, places: Iterable[Place], *, is_shared: bool = True) -> str:
-        """Why the group is not settled yet, "" when it is.
+    def unstable_reason(self, places: Iterable[Place], *, is_shared: bool = True) -> str:
+        """Why the group is not stable yet, "" when it is.
 
-        Settled: every partition has one owner, who is there and polls; `is_shared` asks that
-        nobody is without one, where there are enough.
+        Stable: every partition has one owner, which is alive and polls; `is_shared` requires that
+        no member is without a partition, where there are enough.
         """
         owners = self.history.owners()
-        wanted = list(places)
+        expected = list(places)
         working = {one.name for one in self.members.values() if not one.is_stalled}
-        for place in wanted:
-            # One that is stalled does not know yet that it was replaced.
+        for place in expected:
+            # A stalled member does not know yet that it was replaced.
             found = [one for one in owners.get(place, []) if one in working]
             if len(found) != 1:
-                return f"{place} belongs to {found or 'nobody'}"
-        idle = working - {one for place in wanted for one in owners[place]}
-        if is_shared and idle and len(working) <= len(wanted):
+                return f"{place} belongs to {found or 'no member'}"
+        idle = working - {one for place in expected for one in owners[place]}
+        if is_shared and idle and len(working) <= len(expected):
             return f"{sorted(idle)} have nothing"
         return ""
 
     def check(self, *, is_complete: bool) -> None:
-        """Raise ChaosFailed with what must not be."""
+        """Raise ChaosFailed with the anomalies found."""
         found = check_group(self.history, is_complete=is_complete)
         if found:
-            told = [f"{one.kind}: {one.told}" for one in found[:ANOMALIES_TOLD_MAX]]
+            lines = [f"{one.kind}: {one.told}" for one in found[:ANOMALIES_SHOWN_MAX]]
             head = f"group {self.name}: {len(found)} anomalies (logs in {self._directory})"
-            raise ChaosFailed("\n".join([head, *told]))
+            raise ChaosFailed("\n".join([head, *lines]))

@@ -1,10 +1,10 @@
-"""Feeds the topics that groups read, as a process of its own.
+"""Produces to the topics that groups read, as a process of its own.
 
     python -m millstream.testing.chaos.groups.producer SERVERS LOG RECORDS_PER_S
 
 Its standard input names topics, one JSON object a line with `topic` and `partitions`, as often as
 there are new ones; its end ends it, when everything is acknowledged. Values are unique. What was
-acknowledged is noted in the log (`history/group_events.py`).
+acknowledged is recorded in the log (`history/group_events.py`).
 """
 
 import json
@@ -28,7 +28,7 @@ _UNKNOWN_PARTITION: Final = -190
 _SETTINGS: Final[Mapping[str, Any]] = {
     "enable.idempotence": True,
     "acks": "all",
-    # With more librdkafka may send again what was stored (see `chaos/cluster/client.py`).
+    # With more, librdkafka may send stored records again (see `chaos/cluster/client.py`).
     "max.in.flight.requests.per.connection": 1,
     "linger.ms": 5,
     "message.timeout.ms": 300_000,
@@ -47,7 +47,7 @@ _SETTINGS: Final[Mapping[str, Any]] = {
 
 
 class Feeder:
-    """Sends to all known partitions in turn, at a steady pace."""
+    """Sends to all known partitions in turn, at a steady rate."""
 
     def __init__(self, servers: str, log: EventWriter, records_per_s: float) -> None:
         from confluent_kafka import Producer
@@ -60,11 +60,11 @@ class Feeder:
         self._failure = ""
         self._is_over = threading.Event()
 
-    def listen(self) -> None:
-        """To standard input, in a thread."""
+    def read_topics(self) -> None:
+        """Read topics from standard input, in a thread."""
         for line in sys.stdin:
-            said = json.loads(line)
-            self._partitions = {**self._partitions, said["topic"]: said["partitions"]}
+            message = json.loads(line)
+            self._partitions = {**self._partitions, message["topic"]: message["partitions"]}
         self._is_over.set()
 
     def run(self) -> int:
@@ -102,15 +102,15 @@ class Feeder:
         except KafkaException as error:
             if error.args[0].code() != _UNKNOWN_PARTITION:
                 raise
-            return  # it was made a moment ago, and the client has not looked since
+            return  # it is new, and the client has not refreshed its metadata since
         self._waiting += 1
 
 
 def main(arguments: list[str]) -> int:
-    """1 when something was not acknowledged."""
+    """Return 1 when a record was not acknowledged."""
     servers, log, records_per_s = arguments
     feeder = Feeder(servers, EventWriter(Path(log)), float(records_per_s))
-    threading.Thread(target=feeder.listen, daemon=True).start()
+    threading.Thread(target=feeder.read_topics, daemon=True).start()
     return feeder.run()
 
 

@@ -1,4 +1,4 @@
-"""Foreign clients as members of groups: their programs in a node, and what each of them can be."""
+"""Foreign clients as members of groups: their programs in a node, and what each supports."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ from millstream.testing.chaos.log.reader import ChaosFailed
 from millstream.testing.chaos.network.world import Node
 
 ANSWER_MAX_S: Final = 90.0
-"""The first answer waits for a virtual machine to start on a busy computer."""
+"""The first answer waits for a JVM to start on a busy machine."""
 
 EAGER, COOPERATIVE, CONSUMER = "eager", "cooperative", "consumer"
 
 
 class MemberKind(NamedTuple):
-    """A client and the protocol it is a member by."""
+    """A client and the group protocol it uses."""
 
     client: str
     protocol: str
@@ -30,11 +30,11 @@ class Abilities(NamedTuple):
 
     protocols: tuple[str, ...]
     follows_patterns: bool = True
-    """New topics that match are found, not only those that are there at the start."""
+    """It finds new topics that match, not only those that exist at the start."""
     is_static: bool = True
-    """It knows group.instance.id."""
+    """It supports group.instance.id."""
     leaves_when_stalled: bool = True
-    """Without a poll for long it gives up its membership by itself, or is taken for dead."""
+    """Without polls it leaves the group by itself, or its session expires."""
 
 
 CLIENTS: Final[Mapping[str, Abilities]] = {
@@ -44,8 +44,8 @@ CLIENTS: Final[Mapping[str, Abilities]] = {
     "java": Abilities((EAGER, COOPERATIVE, CONSUMER)),
     # Its heartbeats do not depend on polls: only a rebalance waits, up to its timeout.
     "franz-go": Abilities((EAGER, COOPERATIVE, CONSUMER), leaves_when_stalled=False),
-    # Its assignor is its own, so it shares groups with its like only. While one batch takes its
-    # time, its fetches from other brokers go on, and heartbeats with them.
+    # Its assignor is its own, so it only shares groups with other kafkajs members. While a batch is
+    # processed, its fetches from other brokers continue, and its heartbeats with them.
     "kafkajs": Abilities(
         (EAGER,), follows_patterns=False, is_static=False, leaves_when_stalled=False
     ),
@@ -53,21 +53,21 @@ CLIENTS: Final[Mapping[str, Abilities]] = {
 
 
 class Program(NodeProcess):
-    """A client's program, which may be several members of several groups."""
+    """A client's program, which can run several members of several groups."""
 
     def __init__(self, node: Node, directory: Path, client: str, command: Sequence[str]) -> None:
         super().__init__(node, directory, command)
         self.client: Final = client
 
-    def ask(self, do: str, **given: object) -> Any:
-        """Its answer; raises ChaosFailed where it says no, or nothing."""
+    def request(self, do: str, **given: object) -> Any:
+        """Send a command and return the answer; raises ChaosFailed on an error or no answer."""
         self.check_alive()
         process = self._process
         if process is None or process.stdin is None:
             raise ChaosFailed(f"{self.client} is not running")
         process.stdin.write(json.dumps({"do": do, **given}) + "\n")
         process.stdin.flush()
-        line = self._line(ANSWER_MAX_S)
+        line = self._read_line(ANSWER_MAX_S)
         if not line:
             raise ChaosFailed(f"{self.client} does not answer to {do}\n{self.tail()}")
         answer = json.loads(line)

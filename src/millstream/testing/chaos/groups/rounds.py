@@ -1,9 +1,9 @@
-"""Consumer groups of foreign clients under chaos, for as long as one likes.
+"""Consumer groups of foreign clients under chaos, for any number of rounds.
 
-The long form of the interop story: every round something happens to a member, a program of members,
-a coordinator or a topic, and then all groups must settle again by themselves. An *era* of rounds
-ends when everything is read; then what all members noted is checked (`history/groups.py`), and new
-groups of other members begin.
+The long form of the interop story: every round a fault hits a member, a program of members, a
+coordinator or a topic, and then all groups must become stable again by themselves. An *era* of
+rounds ends when everything is read; then what the members recorded is checked
+(`history/groups.py`), and new groups of other members begin.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from millstream.runtime.randomness import SeededRandomness
-from millstream.testing.chaos.cluster.scene import Cast, MillstreamCast
+from millstream.testing.chaos.cluster.scene import MillstreamProcesses, ProcessFactory
 from millstream.testing.chaos.groups.members import SESSION_MS, Group, Member
 from millstream.testing.chaos.groups.programs import (
     CLIENTS,
@@ -30,20 +30,20 @@ from millstream.testing.peers.client_programs import RUNTIMES
 
 SOURCES: Final = Path("tests/interop/clients")
 CACHE: Final = Path("build/peers")
-"""Where `make` runs."""
+"""Relative to the directory where `make` runs."""
 ERA_ROUNDS: Final = 10
 SLOTS: Final = ("a", "b", "c")
 MEMBERS_MAX: Final = 5
-"""Of one group: they share two cores with everything else."""
+"""Members of one group: they share two cores with everything else."""
 PARTITIONS_MAX: Final = 12
 PAUSE_S: Final = 1.5 * SESSION_MS / 1000
 KAFKAJS: Final = "kafkajs"
-PATIENT: Final = (KAFKAJS, "kafka-python")
-"""Clients that stay for longer than their session with a coordinator that does not answer."""
+SLOW_TO_LEAVE: Final = (KAFKAJS, "kafka-python")
+"""Clients that stay longer than their session with a coordinator that does not answer."""
 
 
 class GroupChaos:
-    """One cluster's life; `close` ends it."""
+    """Rounds on one cluster; `close` ends it."""
 
     def __init__(
         self,
@@ -52,36 +52,36 @@ class GroupChaos:
         *,
         is_ensemble: bool = False,
         only: str = "",
-        cast: Cast | None = None,
+        factory: ProcessFactory | None = None,
         sources: Path = SOURCES,
         cache: Path = CACHE,
     ) -> None:
         if not (sources / "README.md").exists():
-            raise ChaosFailed(f"no client programs in {sources}: run it where the Makefile is")
+            raise ChaosFailed(f"no client programs in {sources}: run it next to the Makefile")
         self._names = [one for one in ACTIONS if only in one for _ in range(WEIGHTS.get(one, 2))]
         if not self._names:
             raise ChaosFailed(f"no action has {only!r} in its name: {', '.join(ACTIONS)}")
         self._chance = SeededRandomness(f"group chaos {seed}")
-        made = cast or MillstreamCast(is_ensemble=is_ensemble, settings=GROUP_SETTINGS)
+        made = factory or MillstreamProcesses(is_ensemble=is_ensemble, settings=GROUP_SETTINGS)
         self.scene: Final = GroupScene(
             Path(directory).absolute(), made, sources=sources.absolute(), cache=cache.absolute()
         )
-        self._clients = [one for one in CLIENTS if _is_here(one)]
+        self._clients = [one for one in CLIENTS if _is_available(one)]
         self._is_started = False
         self._round = self._era = self._era_rounds = 0
         self._own: Counter[str] = Counter()
-        self._settled_s: list[float] = []
+        self._stable_after_s: list[float] = []
 
     @property
     def counts(self) -> Counter[str]:
-        """What was counted, and the times in milliseconds."""
+        """Counters, and times in milliseconds."""
         found = Counter(self._own)
-        if self._settled_s:
-            found["ms to settled groups, longest"] = int(max(self._settled_s) * 1000)
+        if self._stable_after_s:
+            found["ms to stable groups, longest"] = int(max(self._stable_after_s) * 1000)
         return found
 
     def run_round(self) -> str:
-        """Something happens, and the groups settle. Raises ChaosFailed."""
+        """Inject a fault, and wait until the groups are stable. Raises ChaosFailed."""
         return self.act(self._chance.choice(self._names))
 
     def act(self, name: str) -> str:
@@ -91,7 +91,7 @@ class GroupChaos:
         self._era_rounds += 1
         began_s = time.monotonic()
         ACTIONS[name](self)
-        self.settle(f"after: {name}")
+        self.wait_stable(f"after: {name}")
         self.scene.check()
         self._own[name] += 1
         if self._era_rounds >= ERA_ROUNDS:
@@ -100,14 +100,14 @@ class GroupChaos:
         return f"round {self._round}: {name}, {members} members, {time.monotonic() - began_s:.0f} s"
 
     def check(self) -> None:
-        """End the era: everything is read, and nothing happened that must not."""
+        """End the era: everything is read, and there is no anomaly."""
         if not self._era_rounds:
             return
         for figures in self.scene.finish().values():
             self._own.update(figures)
         self._own["eras"] += 1
         self._era_rounds = 0
-        self.scene.begin_feeding()
+        self.scene.start_producer()
         self._begin_era()
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class GroupChaos:
             )
             for _ in range(self._chance.integer(2, 3)):
                 self._join(group)
-        self.settle("in the beginning")
+        self.wait_stable("at the start")
 
     def _join(self, group: Group) -> Member:
         protocol = group.name.split("-", 2)[2]
@@ -153,8 +153,8 @@ class GroupChaos:
         self._own["joins"] += 1
         return group.join(kind, program, self.scene.servers)
 
-    def settle(self, what: str, *, is_shared: bool = True) -> None:
-        self._settled_s.append(self.scene.wait_settled(what, is_shared=is_shared))
+    def wait_stable(self, what: str, *, is_shared: bool = True) -> None:
+        self._stable_after_s.append(self.scene.wait_stable(what, is_shared=is_shared))
 
     # -- members ---------------------------------------------------------------------------
 
@@ -185,11 +185,11 @@ class GroupChaos:
             return
         group, member = found
         group.stall(member, time.monotonic_ns())
-        self.settle("without the stalled one", is_shared=False)
+        self.wait_stable("without the stalled one", is_shared=False)
         group.wake(member)
 
     def program_is_killed(self) -> None:
-        """Those of its members come back elsewhere, each in its group."""
+        """Its members are replaced in other programs, each in its group."""
         program = self._some_program()
         hosted = [group for group, _ in self.scene.members_of(program)]
         self.scene.kill_program(program)
@@ -198,22 +198,22 @@ class GroupChaos:
                 self._join(group)
 
     def program_is_paused(self) -> None:
-        """Past the session: when it wakes, everybody else has gone on without it."""
+        """Pause past the session: when it wakes, the groups have continued without it."""
         program = self._some_program()
         hosted, now_ns = self.scene.members_of(program), time.monotonic_ns()
         for group, member in hosted:
-            group.harm(member, now_ns, "paused")
+            group.record_harm(member, now_ns, "paused")
             member.is_stalled = True
             if all(one.is_stalled for one in group.members.values()):
-                self._join_elsewhere(group, program)
+                self._join_other_program(group, program)
         program.pause()
         self._hold(PAUSE_S)
-        self.settle("without the paused one", is_shared=False)
+        self.wait_stable("without the paused one", is_shared=False)
         program.wake()
         for _, member in hosted:
             member.is_stalled = False
 
-    def _join_elsewhere(self, group: Group, program: Program) -> None:
+    def _join_other_program(self, group: Group, program: Program) -> None:
         while self._join(group).program is program:
             group.leave(list(group.members.values())[-1])
 
@@ -228,67 +228,69 @@ class GroupChaos:
         self._disturb_group()
         broker = self.scene.brokers[self.scene.coordinator(self.some_group())]
         broker.kill()
-        self.settle("with another coordinator")
+        self.wait_stable("with another coordinator")
         broker.start()
 
     def coordinator_is_stopped(self) -> None:
         broker = self.scene.brokers[self.scene.coordinator(self.some_group())]
         broker.stop()
-        self.settle("with another coordinator")
+        self.wait_stable("with another coordinator")
         broker.start()
 
     def coordinator_is_paused(self) -> None:
-        """Past its session; it wakes as one that thinks it still is the coordinator.
+        """Pause past its session; it wakes and still believes that it is the coordinator.
 
-        Groups that stay with it settle after the wake.
+        Groups that stay with it become stable after it wakes.
         """
         scene = self.scene
         broker = scene.brokers[scene.coordinator(self.some_group())]
         broker.pause()
-        stuck = self._stuck()
+        stuck = self._mark_stuck()
         self._hold(PAUSE_S)
         others = [one for one in scene.groups.values() if one not in stuck]
-        self._settled_s.append(scene.wait_settled("with another coordinator", others))
+        self._stable_after_s.append(scene.wait_stable("with another coordinator", others))
         broker.wake()
 
     def coordinator_is_cut_off(self) -> None:
-        """From everybody but the eye."""
+        """Cut it from all nodes but the observer."""
         scene = self.scene
         broker = scene.brokers[scene.coordinator(self.some_group())]
         for node in scene.world.nodes:
-            if node is not broker.node and node is not scene.eye:
+            if node is not broker.node and node is not scene.observer:
                 scene.world.cut_both(broker.node, node)
-        self._stuck()
+        self._mark_stuck()
         self._hold(2 * PAUSE_S)
         scene.world.heal()
 
-    def _stuck(self) -> list[Group]:
-        """Groups of kafkajs: it looks for another coordinator only when the connection ends, which
-        stands while nobody answers. kafka-python looks when requests have timed out. The session of
-        either has run out by then.
+    def _mark_stuck(self) -> list[Group]:
+        """Groups of kafkajs: it searches another coordinator only when the connection ends, which
+        stays open while the broker is silent. kafka-python searches when requests have timed out.
+        The session of either has expired by then.
         """
         groups = list(self.scene.groups.values())
         for group in groups:
             for member in group.members.values():
-                if member.kind.client in PATIENT:
-                    group.harm(member, time.monotonic_ns(), "with a coordinator that is silent")
+                if member.kind.client in SLOW_TO_LEAVE:
+                    group.record_harm(
+                        member, time.monotonic_ns(), "with a coordinator that is silent"
+                    )
         return [one for one in groups if one.name.endswith(KAFKAJS)]
 
     def coordinator_loses_coordination(self) -> None:
-        """Its clients still reach it. The onlooker does not: until it hears, from the others, that
-        somebody else is the coordinator it goes on answering reads with what it knew, and what a
-        tool is told then is old. No member may be misled by that for longer.
+        """Its clients still reach it. The offset monitor does not: until the broker learns from the
+        others that another one is the coordinator, it answers reads with stale offsets, which a
+        tool would see. No member may be misled by that for longer.
         """
         scene = self.scene
         broker = scene.brokers[scene.coordinator(self.some_group())]
-        for node in [*(one.node for one in scene.coordination.members), scene.onlooker.node]:
+        for node in [*(one.node for one in scene.coordination.members), scene.offset_monitor.node]:
             scene.world.cut_both(broker.node, node)
         self._hold(2 * PAUSE_S)
-        self.settle("with another coordinator")
+        self.wait_stable("with another coordinator")
         scene.world.heal()
 
     def _disturb_group(self) -> None:
-        """So that something is under way."""
+        """Start a rebalance, most of the time."""
         if self._chance.chance(0.7):
             (self.member_joins if self._chance.chance(0.6) else self.member_leaves)()
 
@@ -305,7 +307,7 @@ class GroupChaos:
         self.scene.add_topic(f"era-{self._era}-match-{number}", self._chance.integer(1, 3))
 
     def _hold(self, length_s: float) -> None:
-        """The fault lasts so long: its length, not a guess at when something is done."""
+        """Keep the fault for this long: its duration, not a guess at when something is done."""
         end_s = time.monotonic() + length_s
         while (left_s := end_s - time.monotonic()) > 0:
             self.scene.check_alive()
@@ -313,7 +315,7 @@ class GroupChaos:
             time.sleep(min(left_s, 0.25))
 
 
-def _is_here(client: str) -> bool:
+def _is_available(client: str) -> bool:
     return all(shutil.which(one) is not None for one in RUNTIMES.get(client, ()))
 
 

@@ -1,9 +1,9 @@
-"""A cluster with consumer groups of foreign clients on it, and what is done to them.
+"""A cluster with consumer groups of foreign clients on it, and the faults they must survive.
 
-    eye, onlooker, client --- router --- broker-1, broker-2, broker-3, keeper
+    observer, offsets, client --- router --- broker-1, broker-2, broker-3, keeper
 
-All groups work at one time, on topics that one producer feeds. Whatever happens, every group must
-settle again by itself: every partition has one owner who reads it to its end.
+All groups run at the same time, on topics that one producer feeds. After every fault every group
+must become stable again by itself: every partition has one owner, which reads it to its end.
 """
 
 import json
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from millstream.testing.chaos.cluster.processes import NodeProcess
-from millstream.testing.chaos.cluster.scene import BROKERS, Cast, ClusterScene
+from millstream.testing.chaos.cluster.scene import BROKERS, ClusterScene, ProcessFactory
 from millstream.testing.chaos.groups.members import HEARTBEAT_MS, SESSION_MS, Group, Member
-from millstream.testing.chaos.groups.offset_reader import Onlooker, coordinator_of
+from millstream.testing.chaos.groups.offset_monitor import OffsetMonitor, coordinator_of
 from millstream.testing.chaos.groups.programs import Program
 from millstream.testing.chaos.log.reader import ChaosFailed
 from millstream.testing.chaos.network.world import Node
@@ -38,11 +38,11 @@ from millstream.wire.messages.create_partitions import (
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 RECORDS_PER_S: Final = 60.0
-SETTLE_MAX_S: Final = 90.0
-"""From any event to groups that work again: a session of 6 s, a coordinator's failover (a session
-of the cluster, an election, loading), a rebalance, on two cores that run everybody else too."""
+STABLE_MAX_S: Final = 90.0
+"""From any fault to stable groups: a session of 6 s, a coordinator's failover (a session
+of the cluster, an election, loading), a rebalance, on two cores that run everything else too."""
 FINISH_MAX_S: Final = 180.0
-LOOK_S: Final = 0.1
+POLL_INTERVAL_S: Final = 0.1
 OFFSETS_PARTITIONS: Final = 6
 
 GROUP_SETTINGS: Final[Mapping[str, str]] = {
@@ -58,9 +58,9 @@ GROUP_SETTINGS: Final[Mapping[str, str]] = {
 
 
 class ProducerProcess(NodeProcess):
-    """`chaos/groups/producer.py`, and what it noted."""
+    """`chaos/groups/producer.py`, and what it recorded."""
 
-    says_ready = False
+    prints_ready_line = False
 
     def __init__(self, node: Node, directory: Path, servers: str) -> None:
         log = directory / "produced.jsonl"
@@ -75,7 +75,7 @@ class ProducerProcess(NodeProcess):
         self._lines = LineFollower(log)
 
     def feed(self, topic: str, partitions: int) -> None:
-        """Also this one, or also its new partitions."""
+        """Produce also to this topic, or also to its new partitions."""
         if self._process is None or self._process.stdin is None:
             raise ChaosFailed("the producer is not running")
         self._process.stdin.write(json.dumps({"topic": topic, "partitions": partitions}) + "\n")
@@ -91,12 +91,12 @@ class ProducerProcess(NodeProcess):
         return found
 
     def finish(self) -> None:
-        """Everything it sent is acknowledged."""
+        """Stop it when everything it sent is acknowledged."""
         if self._process is None or self._process.stdin is None:
             raise ChaosFailed("the producer is not running")
         self._process.stdin.close()
         code = self._process.wait(FINISH_MAX_S)
-        self._forget()
+        self._clear_process()
         if code != 0:
             raise ChaosFailed(f"the producer ended with {code}: {self.take()}\n{self.tail()}")
 
@@ -104,39 +104,39 @@ class ProducerProcess(NodeProcess):
 class GroupScene(ClusterScene):
     """Brokers, a producer, programs of clients, and groups of their members."""
 
-    def __init__(self, root: Path, cast: Cast, *, sources: Path, cache: Path) -> None:
-        super().__init__(root, cast)
+    def __init__(self, root: Path, factory: ProcessFactory, *, sources: Path, cache: Path) -> None:
+        super().__init__(root, factory)
         self._directory = root
         self._sources = sources
         self._cache = cache
         self._topics: dict[str, int] = {}
-        self._feedings = 0
+        self._producers_started = 0
         self.programs: Final[dict[tuple[str, str], Program]] = {}
         self._producer: ProducerProcess | None = None
         self.groups: Final[dict[str, Group]] = {}
-        self.onlooker: Final = Onlooker(self.world.add("onlooker"), self.up)
+        self.offset_monitor: Final = OffsetMonitor(self.world.add("offsets"), self.up)
 
     def start(self) -> None:
-        """The brokers and the producer; there are no topics yet."""
+        """Start the brokers and the producer; there are no topics yet."""
         self.coordination.start()
         for broker_id in range(1, BROKERS + 1):
             self.add_broker(broker_id).spawn()
         for broker in self.brokers.values():
             broker.wait_ready()
-        self.begin_feeding()
+        self.start_producer()
 
-    def begin_feeding(self) -> None:
-        """A new producer, new topics to come, no groups yet; the cluster and the programs stay."""
-        self._feedings += 1
+    def start_producer(self) -> None:
+        """Start a new producer without topics and groups; the cluster and the programs stay."""
+        self._producers_started += 1
         self.groups.clear()
-        self.onlooker.forget()
+        self.offset_monitor.clear()
         self._topics.clear()
-        directory = self._directory / f"producer-{self._feedings}"
+        directory = self._directory / f"producer-{self._producers_started}"
         self._producer = ProducerProcess(self.client, directory, self.servers)
         self._producer.spawn()
 
     def close(self) -> None:
-        self.onlooker.close()
+        self.offset_monitor.close()
         for process in (*self.programs.values(), self._producer):
             if process is not None:
                 process.close()
@@ -144,40 +144,40 @@ class GroupScene(ClusterScene):
 
     @property
     def servers(self) -> str:
-        return ",".join(one.place for one in self.brokers.values())
+        return ",".join(one.address for one in self.brokers.values())
 
     @property
     def producer(self) -> ProducerProcess:
         if self._producer is None:
-            raise ChaosFailed("the scene has not begun")
+            raise ChaosFailed("the scene has not started")
         return self._producer
 
     # -- topics ----------------------------------------------------------------------------
 
     @property
     def topics(self) -> Mapping[str, int]:
-        """Names and numbers of partitions."""
+        """Topics by name, with their numbers of partitions."""
         return self._topics
 
     def add_topic(self, name: str, partitions: int) -> None:
-        """Made and fed from now on."""
-        wish = CreatableTopic(name=name, num_partitions=partitions, replication_factor=BROKERS)
-        request = CreateTopicsRequest(topics=[wish], timeout_ms=10_000)
+        """Create a topic and produce to it from now on."""
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=BROKERS)
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
         done = (ErrorCode.TOPIC_ALREADY_EXISTS,)
         self.administer(request, 7, lambda answer: answer.topics[0].error_code, done=done)
         self._topics[name] = partitions
         self.producer.feed(name, partitions)
 
     def add_partitions(self, name: str, total: int) -> None:
-        wish = CreatePartitionsTopic(name=name, count=total, assignments=None)
-        request = CreatePartitionsRequest(topics=[wish], timeout_ms=10_000)
-        # Asked again it says that they are there.
+        topic = CreatePartitionsTopic(name=name, count=total, assignments=None)
+        request = CreatePartitionsRequest(topics=[topic], timeout_ms=10_000)
+        # A retry is answered that they exist.
         done = (ErrorCode.INVALID_PARTITIONS,)
         self.administer(request, 3, lambda answer: answer.results[0].error_code, done=done)
         self._topics[name] = total
         self.producer.feed(name, total)
 
-    def places(self, group: Group) -> list[Place]:
+    def partitions_of(self, group: Group) -> list[Place]:
         """All partitions that the group has to read."""
         topics = [(name, n) for name, n in list(self._topics.items()) if group.reads(name)]
         return [(name, partition) for name, n in topics for partition in range(n)]
@@ -189,11 +189,11 @@ class GroupScene(ClusterScene):
     ) -> Group:
         made = Group(name, self._directory / "groups" / name, topics=topics, pattern=pattern)
         self.groups[name] = made
-        self.onlooker.watch(name, lambda: self.places(made))
+        self.offset_monitor.watch(name, lambda: self.partitions_of(made))
         return made
 
     def program(self, client: str, slot: str) -> Program:
-        """A running program of the client; slots tell several apart."""
+        """A running program of the client; slots distinguish several."""
         found = self.programs.get((client, slot))
         if found is None:
             command = client_command(client, sources=self._sources, cache=self._cache)
@@ -213,30 +213,30 @@ class GroupScene(ClusterScene):
         ]
 
     def kill_program(self, program: Program) -> None:
-        """SIGKILL: all members in it are gone without a word."""
+        """SIGKILL: all members in it are gone without leaving their groups."""
         hosted, now_ns = self.members_of(program), time.monotonic_ns()
         program.kill()
         for group, member in hosted:
-            group.killed(member, now_ns)
+            group.record_kill(member, now_ns)
 
     def coordinator(self, group: Group) -> int:
-        """The broker that looks after the group; waits until there is one."""
+        """The coordinator of the group; waits until there is one."""
         found: list[int | None] = []
 
         def is_known() -> bool:
-            found[:] = [coordinator_of(self.eye, self.up(), group.name)]
+            found[:] = [coordinator_of(self.observer, self.up(), group.name)]
             return found[0] is not None
 
-        wait_until(is_known, f"{group.name} has a coordinator", timeout_s=SETTLE_MAX_S)
+        wait_until(is_known, f"{group.name} has a coordinator", timeout_s=STABLE_MAX_S)
         return found[0] or 0
 
-    # -- what must be ----------------------------------------------------------------------
+    # -- checks ----------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Whatever anybody has noted meanwhile."""
+        """Read what all processes have recorded meanwhile."""
         produced = self.producer.take()
         for name, group in self.groups.items():
-            group.take(produced, self.onlooker.take(name))
+            group.take(produced, self.offset_monitor.take(name))
 
     def check_alive(self) -> None:
         super().check_alive()
@@ -244,11 +244,11 @@ class GroupScene(ClusterScene):
             if process is not None:
                 process.check_alive()
 
-    def wait_settled(
+    def wait_stable(
         self, what: str, groups: Iterable[Group] | None = None, *, is_shared: bool = True
     ) -> float:
-        """All partitions are owned and read as far as they were written now, and every group had a
-        commit acknowledged since: its coordinator serves. The time it took.
+        """Wait until all partitions are owned and read up to their current ends, and every group
+        had a commit acknowledged since, so its coordinator serves; return the time it took.
         """
         self.take()
         chosen = list(self.groups.values() if groups is None else groups)
@@ -256,29 +256,31 @@ class GroupScene(ClusterScene):
         began_ns = time.monotonic_ns()
         reasons: list[str] = []
 
-        def is_settled() -> bool:
+        def is_stable() -> bool:
             self.check_alive()
             self.take()
             reasons[:] = [
                 f"{group.name}: {why}"
                 for group in chosen
-                if (why := self._why_not(group, wanted[group.name], is_shared=is_shared))
-                or (why := self._why_silent(group, began_ns))
+                if (why := self._unstable_reason(group, wanted[group.name], is_shared=is_shared))
+                or (why := self._commit_stalled_reason(group, began_ns))
             ]
             return not reasons
 
         try:
-            wait_until(is_settled, what, timeout_s=SETTLE_MAX_S, pause_s=LOOK_S)
+            wait_until(is_stable, what, timeout_s=STABLE_MAX_S, pause_s=POLL_INTERVAL_S)
         except ChaosFailed as failed:
             raise ChaosFailed("\n".join([str(failed), *reasons])) from failed
         return (time.monotonic_ns() - began_ns) / 1e9
 
-    def _why_not(self, group: Group, wanted: set[tuple[Place, int]], *, is_shared: bool) -> str:
-        why = group.unsettled(self.places(group), is_shared=is_shared)
+    def _unstable_reason(
+        self, group: Group, wanted: set[tuple[Place, int]], *, is_shared: bool
+    ) -> str:
+        why = group.unstable_reason(self.partitions_of(group), is_shared=is_shared)
         unread = wanted.intersection(group.history.unprocessed()) if not why else ()
         return why or (f"{len(unread)} records are unread, {min(unread)} first" if unread else "")
 
-    def _why_silent(self, group: Group, began_ns: int) -> str:
+    def _commit_stalled_reason(self, group: Group, began_ns: int) -> str:
         if not self.producer.is_up:  # nothing new, nothing to commit
             return ""
         commits = (one.commits[-1] for one in group.history.members.values() if one.commits)
@@ -286,9 +288,9 @@ class GroupScene(ClusterScene):
         return "" if is_served else "no commit is acknowledged"
 
     def finish(self) -> Mapping[str, Mapping[str, int]]:
-        """No more records; all are read; nothing that must not be happened. Figures by group."""
+        """Stop the producer, wait until all is read, and check; return the figures by group."""
         self.producer.finish()
-        self.wait_settled("everything is read in the end (I-31, I-33)", is_shared=False)
+        self.wait_stable("everything is read in the end (I-31, I-33)", is_shared=False)
         for group in self.groups.values():
             for member in list(group.members.values()):
                 group.leave(member)
@@ -296,7 +298,7 @@ class GroupScene(ClusterScene):
         return self.check(is_complete=True)
 
     def check(self, *, is_complete: bool = False) -> Mapping[str, Mapping[str, int]]:
-        """So far; raises ChaosFailed."""
+        """Check what was recorded so far; raises ChaosFailed."""
         for group in self.groups.values():
             group.check(is_complete=is_complete)
         return {name: figures(group.history) for name, group in self.groups.items()}

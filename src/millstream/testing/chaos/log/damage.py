@@ -1,4 +1,4 @@
-"""Damage to the files of a killed writer, and where the log must end because of it."""
+"""Damage to the files of a killed writer, and the log end that must follow from it."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -21,8 +21,8 @@ class Damage(Enum):
     CHECKPOINT = "checkpoint cut or removed"
 
 
-class BatchSpot(NamedTuple):
-    """Where a batch lies and what it holds, [first, end)."""
+class BatchLocation(NamedTuple):
+    """The position of a batch and its offsets, [first, end)."""
 
     segment: int
     position: int
@@ -33,12 +33,12 @@ class BatchSpot(NamedTuple):
 
 
 class LogFiles(NamedTuple):
-    """The segments of a partition, read apart from the code that recovers them."""
+    """The segments of a partition, read by other code than recovery uses."""
 
     directory: str
     sizes: dict[int, int]
     """Bytes per segment, by base offset."""
-    spots: list[BatchSpot]
+    locations: list[BatchLocation]
     """Every whole batch up to the first bad byte."""
 
     @property
@@ -47,14 +47,14 @@ class LogFiles(NamedTuple):
 
     @property
     def log_end(self) -> int:
-        return self.spots[-1].end if self.spots else self.last_base
+        return self.locations[-1].end if self.locations else self.last_base
 
     def path(self, base: int, suffix: str = names.LOG) -> str:
         return f"{self.directory}/{base:020d}{suffix}"
 
 
-def look(disk: Disk, directory: str) -> LogFiles:
-    """Walk all segments; stops at the first byte that is no valid batch."""
+def scan_log_files(disk: Disk, directory: str) -> LogFiles:
+    """Read all segments up to the first byte that is not part of a valid batch."""
     parsed = [names.parse_segment_file(name) for name in disk.list_directory(directory)]
     bases = sorted(one[0] for one in parsed if one is not None and one[1:] == (names.LOG, ""))
     files = LogFiles(directory, {}, [])
@@ -67,7 +67,7 @@ def look(disk: Disk, directory: str) -> LogFiles:
             for step in walk:
                 rows = step.rows
                 for row in range(0, len(rows), batches.ROW_FIELDS):
-                    spot = BatchSpot(
+                    location = BatchLocation(
                         segment,
                         rows[row + batches.POSITION] + step.shift,
                         rows[row + batches.SIZE],
@@ -75,25 +75,29 @@ def look(disk: Disk, directory: str) -> LogFiles:
                         rows[row + batches.LAST_OFFSET] + 1,
                         rows[row + batches.PRODUCER_ID],
                     )
-                    files.spots.append(spot)
+                    files.locations.append(location)
         if walk.valid_end != size:
             break
     return files
 
 
-Harm = Callable[[Disk, LogFiles, Randomness, int], int | None]
-"""Does it and returns the log's end afterwards; None when there was nothing to harm."""
+DamageFunction = Callable[[Disk, LogFiles, Randomness, int], int | None]
+"""Damages the files and returns the log end afterwards; None when there was nothing to damage."""
 
 
 def damage(
     disk: Disk, files: LogFiles, chance: Randomness, *, unflushed_from: int
 ) -> tuple[Damage, int]:
-    """Do one kind of damage, or none; the log must then end at the returned offset.
+    """Damage the files in one way, or not at all; the log must then end at the returned offset.
 
-    `unflushed_from` is the first offset that was never told durable.
+    `unflushed_from` is the first offset whose flush was never acknowledged.
     """
     kind = chance.choice(list(Damage))
-    end = _HARM[kind](disk, files, chance, unflushed_from) if kind in _HARM else None
+    end = (
+        _DAMAGE_FUNCTIONS[kind](disk, files, chance, unflushed_from)
+        if kind in _DAMAGE_FUNCTIONS
+        else None
+    )
     return (Damage.NONE, files.log_end) if end is None else (kind, end)
 
 
@@ -104,25 +108,27 @@ def _truncate(disk: Disk, files: LogFiles, chance: Randomness, _unflushed_from: 
     size = chance.integer(0, files.sizes[base])
     with disk.open_write(files.path(base)) as file:
         file.truncate(size)
-    left = [one for one in files.spots if one.segment != base or one.position + one.size <= size]
+    left = [
+        one for one in files.locations if one.segment != base or one.position + one.size <= size
+    ]
     return left[-1].end if left else base
 
 
 _UNPROTECTED: Final = (range(8), range(12, 16))
-"""Base offset and leader epoch: the CRC does not cover them, so nobody can notice."""
+"""Base offset and leader epoch: the CRC does not cover them, so a change cannot be detected."""
 
 
 def _flip(disk: Disk, files: LogFiles, chance: Randomness, unflushed_from: int) -> int | None:
-    tail = [spot for spot in files.spots if spot.first >= unflushed_from]
+    tail = [one for one in files.locations if one.first >= unflushed_from]
     if not tail:
         return None
-    spot = chance.choice(tail)
-    places = [at for at in range(spot.size) if not any(at in part for part in _UNPROTECTED)]
-    at = spot.position + chance.choice(places)
-    with disk.open_write(files.path(spot.segment)) as file:
+    batch = chance.choice(tail)
+    covered = [at for at in range(batch.size) if not any(at in part for part in _UNPROTECTED)]
+    at = batch.position + chance.choice(covered)
+    with disk.open_write(files.path(batch.segment)) as file:
         byte = file.read_at(at, 1)[0]
         file.write_at(at, bytes([byte ^ 1 << chance.integer(0, 8)]))
-    return spot.first
+    return batch.first
 
 
 def _remove_index(
@@ -130,14 +136,14 @@ def _remove_index(
 ) -> int | None:
     suffix = chance.choice([names.OFFSET_INDEX, names.TIME_INDEX])
     paths = [files.path(base, suffix) for base in files.sizes]
-    there = [path for path in paths if disk.exists(path)]
-    if not there:
+    existing = [path for path in paths if disk.exists(path)]
+    if not existing:
         return None
-    disk.remove(chance.choice(there))
+    disk.remove(chance.choice(existing))
     return files.log_end
 
 
-def _harm_checkpoint(
+def _damage_checkpoint(
     disk: Disk, files: LogFiles, chance: Randomness, _unflushed_from: int
 ) -> int | None:
     root = files.directory.rpartition("/")[0]
@@ -153,9 +159,9 @@ def _harm_checkpoint(
     return files.log_end
 
 
-_HARM: Final[dict[Damage, Harm]] = {
+_DAMAGE_FUNCTIONS: Final[dict[Damage, DamageFunction]] = {
     Damage.TRUNCATED: _truncate,
     Damage.FLIPPED: _flip,
     Damage.INDEX: _remove_index,
-    Damage.CHECKPOINT: _harm_checkpoint,
+    Damage.CHECKPOINT: _damage_checkpoint,
 }

@@ -13,7 +13,7 @@ from millstream.storage.log.log import Log
 from millstream.storage.log.reader import Isolation
 from millstream.storage.manager.log_manager import LogManager, StorageDependencies
 from millstream.storage.scan.partition_scan import scan_partition
-from millstream.testing.chaos.log.damage import look
+from millstream.testing.chaos.log.damage import scan_log_files
 from millstream.testing.chaos.log.writer import CONFIG, FIRST_MS, PARTITION, record_at
 from millstream.testing.log_kit import read_all
 from millstream.testing.record_batches import PlainRecord
@@ -26,7 +26,7 @@ class ChaosFailed(Exception):
 
 @dataclass(slots=True)
 class Expected:
-    """The log as it must be found: its ends, and which life wrote which offsets."""
+    """The expected log: its ends, and which life wrote which offsets."""
 
     seed: int
     log_start: int = 0
@@ -44,7 +44,7 @@ class Expected:
         return next(life for first, life in reversed(self.lives) if first <= offset)
 
     def move_start(self, start: int) -> None:
-        """Accept a later start only if retention had reason: what stays is still enough."""
+        """Accept a later start only where retention allows it: what stays is still enough."""
         if start < self.log_start:
             raise ChaosFailed(f"log start went back from {self.log_start} to {start}")
         kept = sum(size for base, size in self.segment_bytes.items() if base >= start)
@@ -67,7 +67,7 @@ class Expected:
 
 
 def check_log(directory: str, expected: Expected, chance: SeededRandomness) -> None:
-    """Open the log as a broker would, compare everything, and stop, cleanly or not."""
+    """Open the log as a broker does, compare everything, and stop, cleanly or not."""
     disk = OsDisk()
     dependencies = StorageDependencies(
         disk, SystemClock(), chance.fork("manager"), InlineBackground()
@@ -92,7 +92,7 @@ def check_log(directory: str, expected: Expected, chance: SeededRandomness) -> N
 
 
 def abandon(manager: LogManager) -> None:
-    """Stop as a killed process does, within this one: nothing is written, the lock is free."""
+    """Stop as a killed process would, inside this process: nothing is written, the lock is free."""
     for log in manager:
         log.release()
     for directory in manager.directories:
@@ -117,7 +117,7 @@ def _check_files(disk: OsDisk, log: Log, *, is_flushed: bool) -> None:
 
 
 def _check_records(log: Log, expected: Expected, chance: SeededRandomness) -> None:
-    """Every record, from the start and from a random place, by offset and by time."""
+    """Every record, from the start and from a random offset, by offset and by time."""
     start, end = log.log_start, log.log_end
     wanted = [expected.record(offset) for offset in range(start, end)]
     _compare(read_all(log, size_max=chance.choice([1, 5_000, 300_000])), wanted)
@@ -125,9 +125,9 @@ def _check_records(log: Log, expected: Expected, chance: SeededRandomness) -> No
         return
     offset = chance.integer(start, end)
     _compare(read_all(log, start=Offset(offset), size_max=100_000), wanted[offset - start :])
-    place = log.find_timestamp(TimestampMs(FIRST_MS + offset))
-    if place is None or place.offset != offset:
-        raise ChaosFailed(f"the record of time {FIRST_MS + offset} is {place}, not {offset}")
+    found = log.find_timestamp(TimestampMs(FIRST_MS + offset))
+    if found is None or found.offset != offset:
+        raise ChaosFailed(f"the record of time {FIRST_MS + offset} is {found}, not {offset}")
     if start > 0:
         _check_below(log, Offset(start - 1))
 
@@ -152,17 +152,18 @@ def _check_epochs(log: Log, expected: Expected) -> None:
     for life, end in expected.life_ends().items():
         found = log.end_offset_for_epoch(LeaderEpoch(life))
         if found != (life, end):
-            raise ChaosFailed(f"epoch {life} ends at {end}, the log says {found}")
+            raise ChaosFailed(f"epoch {life} ends at {end}, the log has {found}")
 
 
 def _check_retries(disk: OsDisk, log: Log) -> None:
-    """Every producer's last batch, sent again, is known: producer state survived (I-20)."""
-    newest = {spot.producer_id: spot for spot in look(disk, log.context.directory).spots}
-    for spot in newest.values():
-        if spot.first < log.log_start:
+    """Every producer's last batch, sent again, is a duplicate: producer state survived (I-20)."""
+    batches = scan_log_files(disk, log.context.directory).locations
+    newest = {batch.producer_id: batch for batch in batches}
+    for batch in newest.values():
+        if batch.first < log.log_start:
             continue
-        first = Offset(spot.first)
+        first = Offset(batch.first)
         data = bytearray(log.read(first, size_max=1, isolation=Isolation.LOG_END).data.read())
         answer = log.append_as_leader(data, leader_epoch=log.latest_epoch)
         if not answer.is_duplicate or answer.base_offset != first:
-            raise ChaosFailed(f"I-20 producer {spot.producer_id} at {first} again: {answer}")
+            raise ChaosFailed(f"I-20 producer {batch.producer_id} at {first} again: {answer}")

@@ -1,10 +1,10 @@
-"""The process that chaos kills: it appends for ever and tells what it made durable.
+"""The process that chaos kills: it appends forever and reports what is durable.
 
     python -m millstream.testing.chaos.log.writer DIRECTORY SEED LIFE
 
-Lines on stdout: `open START END` once the log is there, then `ack END` whenever everything below
+Lines on stdout: `open START END` once the log is open, then `ack END` whenever everything below
 END is flushed. A record depends on the seed, the life (one per process, also its leader epoch) and
-the offset alone, so that whoever reads it later knows what must be there, and from which life.
+the offset only, so that a later reader knows what must be there, and from which life.
 """
 
 import asyncio
@@ -40,17 +40,17 @@ CONFIG: Final = LogConfig(
 FIRST_MS: Final = 1_700_000_000_000
 """A record's timestamp is this plus its offset."""
 PRODUCERS: Final = 12
-"""Each writes half as often as the one before it: the last ones are remembered from long ago."""
+"""Each writes half as often as the one before it, so the state of the last ones is old."""
 
 
 def record_at(*, seed: int, life: int, offset: int) -> Pair:
-    """The one record that may be found there."""
+    """The only record that may be found at that offset."""
     digest = blake2b(f"{seed}/{life}/{offset}".encode(), digest_size=32).digest()
     return b"key %d" % (offset % 97), digest * (1 + digest[0] % 8)
 
 
 class ChaosWriter:
-    """Appends, flushes, rolls and deletes by chance, as the seed has it."""
+    """Appends, flushes, rolls and deletes at random, decided by the seed."""
 
     def __init__(self, manager: LogManager, *, seed: int, life: int) -> None:
         self._manager = manager
@@ -61,10 +61,10 @@ class ChaosWriter:
         self._chance = SeededRandomness(f"chaos writer {seed}/{life}")
         self._flush_chance = self._chance.choice([0.3, 0.1, 0.02])
         self._flushes_after_roll = self._chance.chance(0.5)
-        _tell(f"open {self._log.log_start} {self._log.log_end}")
+        _print_line(f"open {self._log.log_start} {self._log.log_end}")
 
     async def run(self) -> NoReturn:
-        """Until somebody kills the process."""
+        """Run until the process is killed."""
         while True:
             self._append(self._chance.integer(1, 40))
             is_due = self._flushes_after_roll and self._log.is_flush_due
@@ -76,7 +76,7 @@ class ChaosWriter:
                 self._manager.run_retention()
             if self._chance.chance(0.01):
                 self._log.roll()
-            await asyncio.sleep(0)  # flushes that finished in their thread are told here
+            await asyncio.sleep(0)  # flushes that finished in their thread are reported here
 
     def _append(self, count: int) -> None:
         first = self._log.log_end
@@ -104,21 +104,21 @@ class ChaosWriter:
 
     def _flush(self) -> None:
         end = self._log.log_end
-        self._manager.flush(self._log, lambda failure: self._flushed(end, failure))
+        self._manager.flush(self._log, lambda failure: self._on_flushed(end, failure))
 
-    def _flushed(self, end: Offset, failure: OperatingError | None) -> None:
+    def _on_flushed(self, end: Offset, failure: OperatingError | None) -> None:
         if failure is not None:
             raise failure
         self._log.set_high_watermark(max(end, self._log.high_watermark))
-        _tell(f"ack {end}")
+        _print_line(f"ack {end}")
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     """One system call: a killed process leaves whole lines or none."""
     try:
         os.write(sys.stdout.fileno(), f"{line}\n".encode())
     except BrokenPipeError:
-        os._exit(0)  # nobody listens any more: the run that started this process is over
+        os._exit(0)  # nothing reads the pipe: the run that started this process is over
 
 
 async def _write(directory: str, *, seed: int, life: int) -> None:

@@ -1,13 +1,13 @@
-"""Holds one network namespace for as long as its maker lives, and opens connections in it.
+"""Holds one network namespace for as long as its creator lives, and opens connections in it.
 
-    python net_holder.py        # with one end of a Unix socket pair as standard input
+    python namespace_holder.py  # with one end of a Unix socket pair as standard input
 
-A namespace lives as long as a process in it does, so nothing needs to be removed: when the maker
-is gone, even by SIGKILL, the socket ends, this process ends, and the namespace with all its
-interfaces and rules is no more. On request (one packet `host port timeout_s`) it connects from
+A namespace lives as long as a process in it does, so nothing needs to be removed: when the creator
+is gone, even by SIGKILL, the socket closes, this process ends, and the namespace disappears with
+all its interfaces and rules. On request (one packet `host port timeout_s`) it connects from
 inside and hands the connection out, so that a test talks to nodes without being in their network.
 
-Run by its path and with nothing of ours imported: there is one for every node.
+Run by its path and without importing this package: there is one for every node.
 """
 
 import socket
@@ -19,7 +19,7 @@ PACKET_BYTES_MAX = 4096
 
 
 def serve(control: socket.socket) -> None:
-    """Until the maker is gone."""
+    """Serve until the creator is gone."""
     control.send(READY)
     while request := control.recv(PACKET_BYTES_MAX):
         host, port, timeout_s = request.decode().split()
@@ -33,7 +33,7 @@ def serve(control: socket.socket) -> None:
 
 
 def main() -> int:
-    """Not interrupted with its maker by Ctrl-C: it ends after it."""
+    """Ignore Ctrl-C, which is for the creator: this process ends after it."""
     with socket.socket(fileno=sys.stdin.fileno()) as control:
         try:
             serve(control)

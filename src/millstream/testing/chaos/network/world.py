@@ -1,9 +1,9 @@
-"""A network of its own for every node of a test, with links that can be cut one way.
+"""A network namespace for every node of a test, with links that can be cut in one direction.
 
 Each node has a network namespace and an IPv4 address; a router namespace in the middle forwards
-between them. A cut is a rule in the router that drops what goes from one address to another
-without a word, as a broken network does: the sender gets no error, and the other direction still
-works. (A route on the sender would not do: it fails at once, which is not what loss looks like.)
+between them. A cut is a rule in the router that silently drops packets from one address to another,
+as a broken network does: the sender gets no error, and the other direction still
+works. (A route on the sender would fail at once, which is not how loss behaves.)
 
 Nothing here changes the machine: the namespaces have no names, two worlds never meet, and all of a
 world ends with the process that made it, however that ends (`chaos/network/namespace_holder.py`). A
@@ -26,17 +26,17 @@ START_MAX_S: Final = 30.0
 COMMAND_MAX_S: Final = 20.0
 CONNECT_MAX_S: Final = 5.0
 NODES_MAX: Final = 200
-"""Each has a network of 256 addresses in 10.77.0.0/16, which nobody else sees."""
+"""Each has a network of 256 addresses in 10.77.0.0/16, which is not visible outside."""
 PROGRAMS: Final = ("ip", "nsenter", "setpriv", "unshare")
 _EXIT_MAX_S: Final = 10.0
 
 
 class NoNetworks(RuntimeError):
-    """This machine does not let us make network namespaces; the message says why."""
+    """This machine does not allow network namespaces; the message says why."""
 
 
 class _Holder:
-    """A process that keeps a namespace, and the socket to it."""
+    """A process that keeps a namespace alive, and the socket to it."""
 
     def __init__(self, enter: Sequence[str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -69,7 +69,7 @@ class _Holder:
             raise NoNetworks(f"{' '.join(command[:2])}: {errors.strip() or 'ended'}")
 
     def connect(self, host: str, port: int, timeout_s: float) -> socket.socket:
-        """A connection made from inside; raises OSError as connecting here would."""
+        """A connection opened inside the namespace; raises OSError like a local connect."""
         self._control.settimeout(timeout_s + COMMAND_MAX_S)
         self._control.send(f"{host} {port} {timeout_s}".encode())
         said, descriptors, _, _ = socket.recv_fds(self._control, net_holder.PACKET_BYTES_MAX, 1)
@@ -92,7 +92,7 @@ class _Holder:
 
 
 class Node:
-    """One machine of the world."""
+    """One machine of the network."""
 
     def __init__(self, name: str, address: str, holder: _Holder, enter: Sequence[str]) -> None:
         self.name: Final = name
@@ -104,7 +104,7 @@ class Node:
         return f"{self.name} ({self.address})"
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Runs inside this node, under the process id of whoever runs it, and ends with us."""
+        """The command for running inside this node; it keeps its process id and ends with us."""
         return [*self._enter, *arguments]
 
     def start(
@@ -121,7 +121,7 @@ class Node:
             stdout=stdout,
             stderr=stderr,
             text=True,
-            start_new_session=True,  # Ctrl-C reaches the test alone, which then ends them
+            start_new_session=True,  # Ctrl-C reaches only the test, which then ends them
         )
 
     def connect(self, host: str, port: int, *, timeout_s: float = CONNECT_MAX_S) -> socket.socket:
@@ -155,7 +155,7 @@ class NetWorld:
     # -- building --------------------------------------------------------------------------
 
     def add(self, name: str) -> Node:
-        """A node that reaches all the others; one more at any time."""
+        """Add a node that reaches all the others; possible at any time."""
         number = len(self._nodes) + 1
         if name in self._nodes or number > NODES_MAX:
             raise ValueError(f"no node {name!r}: the name is taken, or there are {NODES_MAX}")
@@ -180,25 +180,25 @@ class NetWorld:
     # -- faults ----------------------------------------------------------------------------
 
     def cut(self, source: Node, target: Node) -> None:
-        """From now on nothing of `source` reaches `target`; the other way still works."""
+        """Drop everything from `source` to `target`; the other direction still works."""
         pair = (source.address, target.address)
         if pair not in self._cuts:
             self._rule("add", *pair)
             self._cuts.add(pair)
 
     def cut_both(self, one: Node, other: Node) -> None:
-        """Neither hears the other."""
+        """Cut both directions."""
         self.cut(one, other)
         self.cut(other, one)
 
     def isolate(self, node: Node) -> None:
-        """Nobody hears the node, and it hears nobody."""
+        """Cut the node from all others, in both directions."""
         for other in self.nodes:
             if other is not node:
                 self.cut_both(node, other)
 
     def heal(self) -> None:
-        """All cuts end; what was lost stays lost, as packets do."""
+        """Remove all cuts; packets that were dropped stay lost."""
         for pair in sorted(self._cuts):
             self._rule("del", *pair)
         self._cuts.clear()
@@ -212,7 +212,7 @@ class NetWorld:
     # -- the end ---------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End the namespaces; processes in them are their starters' to end."""
+        """End the namespaces; processes in them must be ended by those that started them."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -225,7 +225,7 @@ class NetWorld:
 
     @staticmethod
     def _first_that_works() -> tuple[_Holder, list[str]]:
-        """Root needs no user namespace; anybody else becomes root in one of his own."""
+        """Root needs no user namespace; other users become root in one of their own."""
         ways = [["-n"], ["-Urn"]] if os.geteuid() == 0 else [["-Urn"]]
         reasons = []
         for options in ways:
@@ -254,7 +254,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def missing_networks() -> str:
-    """Why there can be no world here; "" where there can."""
+    """Why network namespaces are not possible here; "" where they are."""
     try:
         with NetWorld() as world:
             one, other = world.add("one"), world.add("other")
@@ -265,7 +265,7 @@ def missing_networks() -> str:
 
 
 def require_networks() -> None:
-    """Inside a test: skip with the reason where there can be no world; with CI=true, fail."""
+    """In a test: skip with the reason where there are no network namespaces; fail with CI=true."""
     import pytest
 
     why = missing_networks()

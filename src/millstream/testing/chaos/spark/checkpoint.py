@@ -1,4 +1,4 @@
-"""What a query's checkpoint and the manifest of its file sink say, read without Spark."""
+"""A query's checkpoint and the manifest of its file sink, read without Spark."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ COMPACT: Final = ".compact"
 
 
 class Checkpoint:
-    """Of one query."""
+    """The checkpoint of one query."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -16,12 +16,12 @@ class Checkpoint:
     @property
     def logged(self) -> int:
         """The newest batch of the offset log; -1 without any."""
-        return _newest_steps(self.directory / "offsets")
+        return _newest_batch(self.directory / "offsets")
 
     @property
     def committed(self) -> int:
         """The newest batch of the commit log; -1 without any."""
-        return _newest_steps(self.directory / "commits")
+        return _newest_batch(self.directory / "commits")
 
     def ends(self) -> dict[int, dict[str, Any]]:
         """By batch: the offset at which it ends."""
@@ -38,7 +38,7 @@ class Checkpoint:
 
 
 class Manifest:
-    """Which files of a directory count: a query that died may have left others."""
+    """Which files of a directory are valid: a query that died may have left others."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory / "_spark_metadata"
@@ -48,7 +48,7 @@ class Manifest:
         return any((self._directory / name).exists() for name in names)
 
     def files(self) -> list[Path]:
-        """In no order; a file of several batches would be there several times."""
+        """The files in no order; a file of several batches would be there several times."""
         logs = _batches(self._directory)
         compacted = [batch for batch, path in logs.items() if path.name.endswith(COMPACT)]
         first = max(compacted, default=-1)
@@ -65,5 +65,5 @@ def _batches(directory: Path) -> dict[int, Path]:
     return {int(name): path for name, path in paths.items() if name.isdecimal()}
 
 
-def _newest_steps(directory: Path) -> int:
+def _newest_batch(directory: Path) -> int:
     return max(_batches(directory), default=-1)

@@ -1,25 +1,25 @@
-"""What must hold after any kills, as functions of what was read, written and told."""
+"""What must hold after any kills, as functions of what was read, written and reported."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millstream.testing.chaos.log.reader import ChaosFailed
-from millstream.testing.chaos.spark.control import Told
+from millstream.testing.chaos.spark.control import Report
 
 Row = tuple[int, int]
 """Partition and offset of a record of the source; every value carries its own."""
 
 
 def check_nothing_missing(expected: Iterable[Row], found: Counter[Row]) -> None:
-    """I-43 at least once, and nothing that was not there to read."""
+    """I-43 at least once, and nothing that the source did not have."""
     wanted = set(expected)
     missing = sorted(wanted - set(found))
     if missing:
         raise ChaosFailed(f"I-43 {len(missing)} rows are missing, the first is {missing[0]}")
     foreign = sorted(set(found) - wanted)
     if foreign:
-        raise ChaosFailed(f"I-43 {len(foreign)} rows are nobody's, the first is {foreign[0]}")
+        raise ChaosFailed(f"I-43 {len(foreign)} rows are foreign, the first is {foreign[0]}")
 
 
 def check_once(found: Counter[Row]) -> None:
@@ -29,8 +29,8 @@ def check_once(found: Counter[Row]) -> None:
         raise ChaosFailed(f"I-43 {len(twice)} rows are there twice, the first is {twice[0]}")
 
 
-def check_copies(found: Counter[Row], reads: Iterable[Told], writes: Iterable[Told]) -> int:
-    """A row may be there as often as its task was run, no more; returns how many are surplus."""
+def check_copies(found: Counter[Row], reads: Iterable[Report], writes: Iterable[Report]) -> int:
+    """A row may be there as often as its task was run, no more; return how many are surplus."""
     runs = Counter((one.batch, one.task) for one in writes)
     surplus = 0
     allowed: dict[Row, int] = {}
@@ -45,8 +45,8 @@ def check_copies(found: Counter[Row], reads: Iterable[Told], writes: Iterable[To
     return surplus
 
 
-def check_reads(reads: Iterable[Told]) -> int:
-    """A task of a batch reads the same however often; returns how many could be compared."""
+def check_reads(reads: Iterable[Report]) -> int:
+    """A task of a batch reads the same each time; return how many reads were compared."""
     first: dict[tuple[int | None, int | None], Mapping[str, Any]] = {}
     compared = 0
     for one in reads:
@@ -57,13 +57,13 @@ def check_reads(reads: Iterable[Told]) -> int:
         if known is not one.facts:
             compared += 1
             if known != one.facts:
-                told = f"read {dict(known)}, then {dict(one.facts)}"
-                raise ChaosFailed(f"I-43 task {one.task} of batch {one.batch} {told}")
+                difference = f"read {dict(known)}, then {dict(one.facts)}"
+                raise ChaosFailed(f"I-43 task {one.task} of batch {one.batch} {difference}")
     return compared
 
 
-def check_plans(plans: Iterable[Told], ends: Mapping[int, Mapping[str, Any]]) -> int:
-    """A batch is in the offset log before it is planned, and is cut the same way each time."""
+def check_plans(plans: Iterable[Report], ends: Mapping[int, Mapping[str, Any]]) -> int:
+    """A batch is in the offset log before it is planned, and has the same tasks each time."""
     first: dict[int, list[str]] = {}
     compared = 0
     for one in plans:
@@ -75,9 +75,9 @@ def check_plans(plans: Iterable[Told], ends: Mapping[int, Mapping[str, Any]]) ->
         if known is not tasks:
             compared += 1
             if known != tasks:
-                raise ChaosFailed(f"I-43 batch {batches[0]} was cut {known}, then {tasks}")
+                raise ChaosFailed(f"I-43 batch {batches[0]} was planned as {known}, then {tasks}")
     return compared
 
 
-def _range(one: Told) -> tuple[int, int, int]:
+def _range(one: Report) -> tuple[int, int, int]:
     return one.facts["partition"], one.facts["start"], one.facts["end"]

@@ -1,8 +1,8 @@
-"""How the processes of a query under test tell where they are, and are held there.
+"""How the processes of a query under test report where they are, and are held there.
 
 Spark runs a source and a sink in half a dozen processes that come and go. Each connects for one
-message, a line of JSON, and waits for the answer: whoever kills knows exactly where the query is,
-for it stays there until it is let go or dies.
+message, a line of JSON, and waits for the answer: the test knows exactly where the query is when it
+kills something, because the query stays there until it is released or dies.
 """
 
 import json
@@ -17,31 +17,31 @@ from shutil import rmtree
 from typing import Any, Final, Self
 
 HELD_MAX_S: Final = 300.0
-"""A process that is held longer goes on by itself: the one that held it is gone or hangs."""
+"""A process that is held longer continues by itself: the test that held it is gone or hangs."""
 _GO: Final = b"go\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Report:
     """One message of one process."""
 
     query: str
     what: str
     pid: int
     batch: int | None = None
-    """Where a task tells it: nothing else in Python knows the batch."""
+    """Set in reports of tasks: nothing else in Python knows the batch."""
     task: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Hook:
-    """The side of the query; travels by pickle."""
+    """The query's side of the connection; travels by pickle."""
 
     def __init__(self, path: str, query: str) -> None:
         self._path = path
         self._query = query
 
-    def tell(
+    def report(
         self,
         what: str,
         *,
@@ -49,7 +49,7 @@ class Hook:
         task: int | None = None,
         **facts: object,
     ) -> None:
-        """Returns when it may go on; at once when nobody listens any more."""
+        """Return when the query may continue; at once when the server is gone."""
         message = {"query": self._query, "what": what, "pid": os.getpid()}
         message |= {"batch": batch, "task": task, "facts": facts}
         try:
@@ -62,57 +62,57 @@ class Hook:
             return
 
 
-class Catch:
-    """The first message that fits is held, and whoever sent it."""
+class Breakpoint:
+    """Holds the first report that matches, and the process that sent it."""
 
-    def __init__(self, fits: Callable[[Told], bool]) -> None:
-        self.fits = fits
-        self.told: Told | None = None
-        self.is_caught = threading.Event()
-        self.may_go = threading.Event()
+    def __init__(self, matches: Callable[[Report], bool]) -> None:
+        self.matches = matches
+        self.report: Report | None = None
+        self.is_hit = threading.Event()
+        self.resume = threading.Event()
 
 
-class Desk:
-    """Where the messages arrive."""
+class ControlServer:
+    """Receives the reports."""
 
     def __init__(self) -> None:
         # Not where the test's files are: a socket's path must be short.
-        self._directory = Path(tempfile.mkdtemp(prefix="desk-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="control-"))
         self.path = self._directory / "socket"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
         self._listener.listen(64)
         self._lock = threading.Lock()
-        self._heard: list[Told] = []
-        self._catch: Catch | None = None
-        self._thread = threading.Thread(target=self._accept, name="chaos desk", daemon=True)
+        self._reports: list[Report] = []
+        self._breakpoint: Breakpoint | None = None
+        self._thread = threading.Thread(target=self._accept, name="chaos control", daemon=True)
         self._thread.start()
 
-    def heard(self, query: str, what: str) -> list[Told]:
-        """All messages of a kind so far."""
+    def reports(self, query: str, what: str) -> list[Report]:
+        """All reports of a kind so far."""
         with self._lock:
-            return [one for one in self._heard if (one.query, one.what) == (query, what)]
+            return [one for one in self._reports if (one.query, one.what) == (query, what)]
 
-    def arm(self, fits: Callable[[Told], bool]) -> Catch:
-        """From now on the next that fits is held; let it go by `may_go`."""
+    def set_breakpoint(self, matches: Callable[[Report], bool]) -> Breakpoint:
+        """Hold the next report that matches; release it by `resume`."""
         with self._lock:
-            self._catch = Catch(fits)
-            return self._catch
+            self._breakpoint = Breakpoint(matches)
+            return self._breakpoint
 
     @property
-    def current(self) -> Catch | None:
-        """What was armed last."""
-        return self._catch
+    def current(self) -> Breakpoint | None:
+        """The breakpoint that was set last."""
+        return self._breakpoint
 
-    def let_go(self) -> None:
-        """Whoever is held, or would be."""
+    def release(self) -> None:
+        """Clear the breakpoint and release the process that it holds."""
         with self._lock:
-            catch, self._catch = self._catch, None
-        if catch is not None:
-            catch.may_go.set()
+            point, self._breakpoint = self._breakpoint, None
+        if point is not None:
+            point.resume.set()
 
     def close(self) -> None:
-        self.let_go()
+        self.release()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._thread.join(HELD_MAX_S)
@@ -138,20 +138,20 @@ class Desk:
             line = connection.makefile("rb").readline()
             if not line.endswith(b"\n"):
                 return  # killed in the middle of it
-            catch = self._take(Told(**json.loads(line)))
-            if catch is not None:
-                catch.is_caught.set()
-                catch.may_go.wait(HELD_MAX_S)
+            point = self._take(Report(**json.loads(line)))
+            if point is not None:
+                point.is_hit.set()
+                point.resume.wait(HELD_MAX_S)
             try:
                 connection.sendall(_GO)
             except OSError:
                 return
 
-    def _take(self, told: Told) -> Catch | None:
+    def _take(self, report: Report) -> Breakpoint | None:
         with self._lock:
-            self._heard.append(told)
-            catch = self._catch
-            if catch is None or catch.told is not None or not catch.fits(told):
+            self._reports.append(report)
+            point = self._breakpoint
+            if point is None or point.report is not None or not point.matches(report):
                 return None
-            catch.told = told
-            return catch
+            point.report = report
+            return point

@@ -1,8 +1,8 @@
 """The Spark program that chaos kills: it runs queries until then.
 
-    python -m millstream.testing.chaos.spark.driver DIRECTORY DESK MASTER SETTINGS
+    python -m millstream.testing.chaos.spark.driver DIRECTORY CONTROL MASTER SETTINGS
 
-Commands are lines of JSON on its standard input; it tells how things go at the desk. When its
+Commands are lines of JSON on its standard input; it reports to the control server. When its
 input ends, so does it.
 """
 
@@ -24,26 +24,26 @@ READY: Final = "ready"
 FAILED: Final = "failed"
 STOPPED: Final = "stopped"
 PROGRAM: Final = "driver"
-"""Who tells that it is ready: not a query."""
+"""The name under which the program itself reports, instead of a query."""
 
 
 class Program:
     """The session and its queries."""
 
-    def __init__(self, session: "SparkSession", desk: str) -> None:
+    def __init__(self, session: "SparkSession", control: str) -> None:
         self._session = session
-        self._desk = desk
+        self._control = control
         self._queries: dict[str, StreamingQuery] = {}
 
-    def obey(self, command: dict[str, dict[str, object]]) -> None:
-        """One command: `start` a query, or `stop` it."""
+    def execute(self, command: dict[str, dict[str, object]]) -> None:
+        """Execute one command: `start` a query, or `stop` it."""
         match command:
             case {"start": given}:
-                spec = QuerySpec.decoded(given)
+                spec = QuerySpec.from_dict(given)
                 try:
                     query = start_query(self._session, spec)
-                except Exception as error:  # noqa: BLE001 - told
-                    Hook(self._desk, spec.name).tell(FAILED, why=str(error))
+                except Exception as error:  # noqa: BLE001 - reported
+                    Hook(self._control, spec.name).report(FAILED, why=str(error))
                     return
                 self._queries[spec.name] = query
                 watch = threading.Thread(target=self._watch, args=(spec.name, query), daemon=True)
@@ -52,25 +52,25 @@ class Program:
                 self._queries.pop(str(name)).stop()
 
     def _watch(self, name: str, query: "StreamingQuery") -> None:
-        hook = Hook(self._desk, name)
+        hook = Hook(self._control, name)
         try:
             query.awaitTermination()
-        except Exception as error:  # noqa: BLE001 - told
-            hook.tell(FAILED, why=str(error))
+        except Exception as error:  # noqa: BLE001 - reported
+            hook.report(FAILED, why=str(error))
         else:
-            hook.tell(STOPPED)
+            hook.report(STOPPED)
 
 
-def main(directory: str, desk: str, master: str, settings: str) -> None:
-    """Until the input ends."""
+def main(directory: str, control: str, master: str, settings: str) -> None:
+    """Run until the input ends."""
     own = SETTINGS | json.loads(settings)
     session = local_session(Path(directory), master=master, settings=own)
     register_hooks(session)
-    program = Program(session, desk)
+    program = Program(session, control)
     gateway: Any = session.sparkContext._gateway  # noqa: SLF001 - the JVM is to be killed too
-    Hook(desk, PROGRAM).tell(READY, jvm=gateway.proc.pid)
+    Hook(control, PROGRAM).report(READY, jvm=gateway.proc.pid)
     for line in sys.stdin:
-        program.obey(json.loads(line))
+        program.execute(json.loads(line))
     session.stop()
 
 

@@ -1,4 +1,4 @@
-"""The data source under test with hooks: it tells every step it takes, and can be held there.
+"""The data source under test with hooks: it reports every step, and can be held there.
 
 Registered under a name of its own; everything that is read and written goes through the real one.
 """
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "millstream-hooked"
-DESK_OPTION: Final = "hooks.desk"
+CONTROL_OPTION: Final = "hooks.control"
 QUERY_OPTION: Final = "hooks.query"
 
-# What is told besides the steps.
+# Reports other than the steps.
 STARTED: Final = "initialOffset"
 PLAN: Final = "plan"
 TASK_READ: Final = "task read"
 TASK_WRITES: Final = "task writes"
 
 SECOND: Final = 2
-"""The first batch of rows was handed to the writer, the others are yet to come."""
+"""The first batch of rows was handed to the writer, the others were not yet."""
 
 
 class HookedDataSource(DataSource):
-    """`format("millstream-hooked")`, with the two options that say where to tell."""
+    """`format("millstream-hooked")`, with two options that say where to report."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,10 +59,10 @@ class HookedDataSource(DataSource):
         return HookedWriter(self._hook(), self._rest(), schema)
 
     def _hook(self) -> Hook:
-        return Hook(self.options[DESK_OPTION], self.options[QUERY_OPTION])
+        return Hook(self.options[CONTROL_OPTION], self.options[QUERY_OPTION])
 
     def _rest(self) -> dict[str, str]:
-        own = {DESK_OPTION, QUERY_OPTION}
+        own = {CONTROL_OPTION, QUERY_OPTION}
         return {name: value for name, value in self.options.items() if name.lower() not in own}
 
 
@@ -75,41 +75,41 @@ class HookedReader(StreamReader):
 
     def initialOffset(self) -> Any:  # noqa: N802
         found = super().initialOffset()
-        self._hook.tell(STARTED, offset=found)
+        self._hook.report(STARTED, offset=found)
         return found
 
     def latestOffset(self, start: dict[str, Any], limit: "ReadLimit") -> dict[str, Any]:  # noqa: N802
-        self._hook.tell(Step.END.value, start=start)
+        self._hook.report(Step.END.value, start=start)
         return super().latestOffset(start, limit)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Asked for when the batch is in the offset log, and before anything else happens."""
-        self._hook.tell(Step.LOGGED.value)
+        """Called when the batch is in the offset log, and before anything else happens."""
+        self._hook.report(Step.LOGGED.value)
         found = super().partitions(start, end)
-        self._hook.tell(PLAN, end=end, tasks=[repr(one) for one in found])
+        self._hook.report(PLAN, end=end, tasks=[repr(one) for one in found])
         return found
 
     def commit(self, end: dict[str, Any]) -> None:
-        self._hook.tell(Step.RELEASE.value, end=end)
+        self._hook.report(Step.RELEASE.value, end=end)
         super().commit(end)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        place = task_place()
+        identity = task_identity()
         batches = super().read(partition)
         rows, check = 0, 0
         for batch in batches:
             middle = batch.num_rows // 2
             yield batch.slice(0, middle)
             if rows == 0:
-                self._hook.tell(Step.READING.value, **place)
+                self._hook.report(Step.READING.value, **identity)
             yield batch.slice(middle)
             rows += batch.num_rows
             check = crc32(repr(batch.to_pylist()).encode(), check)
-        self._hook.tell(Step.READ.value, **place)
+        self._hook.report(Step.READ.value, **identity)
         if isinstance(partition, ReadTask):
             wanted = partition.wanted
             facts = {"partition": wanted.partition, "start": wanted.start, "end": wanted.end}
-            self._hook.tell(TASK_READ, **place, **facts, rows=rows, check=check)
+            self._hook.report(TASK_READ, **identity, **facts, rows=rows, check=check)
 
 
 class HookedWriter(StreamWriter):
@@ -120,36 +120,36 @@ class HookedWriter(StreamWriter):
         self._hook = hook
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> TaskWritten:
-        place = task_place()
-        self._hook.tell(TASK_WRITES, **place)
-        written = super().write(self._watched(iterator, place))
+        identity = task_identity()
+        self._hook.report(TASK_WRITES, **identity)
+        written = super().write(self._report_writes(iterator, identity))
         if written.record_count:
-            self._hook.tell(Step.WRITTEN.value, **place)
+            self._hook.report(Step.WRITTEN.value, **identity)
         return written
 
-    def _watched(
-        self, batches: "Iterator[pa.RecordBatch]", place: dict[str, int]
+    def _report_writes(
+        self, batches: "Iterator[pa.RecordBatch]", identity: dict[str, int]
     ) -> "Iterator[pa.RecordBatch]":
         number = 0
         for number, batch in enumerate(batches, start=1):
             if number == SECOND:
-                self._hook.tell(Step.WRITING.value, **place)
+                self._hook.report(Step.WRITING.value, **identity)
             yield batch
         if number:
-            self._hook.tell(Step.UNFLUSHED.value, **place)
+            self._hook.report(Step.UNFLUSHED.value, **identity)
 
     def commit(
         self,
         messages: Sequence[WriterCommitMessage | None],
         batchId: int,  # noqa: N803
     ) -> None:
-        self._hook.tell(Step.REPORTED.value, batch=batchId)
+        self._hook.report(Step.REPORTED.value, batch=batchId)
         super().commit(messages, batchId)
-        self._hook.tell(Step.COMMITTED.value, batch=batchId)
+        self._hook.report(Step.COMMITTED.value, batch=batchId)
 
 
-def task_place() -> dict[str, int]:
-    """Batch and number of the task that runs in this process."""
+def task_identity() -> dict[str, int]:
+    """Batch and task number of the task that runs in this process."""
     context = TaskContext.get()
     batch = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
     if context is None or batch is None:

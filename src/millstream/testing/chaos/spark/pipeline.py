@@ -19,7 +19,7 @@ from millstream.testing.chaos.spark.checks import (
     check_plans,
     check_reads,
 )
-from millstream.testing.chaos.spark.control import Desk
+from millstream.testing.chaos.spark.control import ControlServer
 from millstream.testing.chaos.spark.query import QuerySpec
 from millstream.testing.chaos.spark.steps import Sink
 
@@ -30,16 +30,16 @@ _PARTITION_END: Final = -191
 
 @dataclass(slots=True)
 class Pipeline:
-    """From its making to its last check; `spec` is what Spark is told."""
+    """A query from its creation to its last check; `spec` is what Spark gets."""
 
     spec: QuerySpec
-    desk: Desk
+    control: ControlServer
     starts: dict[int, int] = field(default_factory=dict)
-    """Where the query begins: what was written before it was started is not for it."""
+    """Where the query begins: it must not read what was written before it was started."""
     ends: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(PARTITIONS), 0))
-    """Of the source's topic."""
+    """The ends of the source's topic."""
     compared: Counter[str] = field(default_factory=Counter)
-    """What the last check found to compare."""
+    """What the last check compared."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -56,7 +56,7 @@ class Pipeline:
     # -- input
 
     def create_topics(self) -> None:
-        """The source's, with something in it that the query must not read; the sink's."""
+        """Create the source's topic, with records that the query must not read, and the sink's."""
         names = [self.spec.source]
         names += [self.spec.target] if self.spec.sink is Sink.TOPIC else []
         with _client(self.spec.servers) as client:
@@ -67,7 +67,7 @@ class Pipeline:
         self.starts = dict(self.ends)
 
     def feed(self, counts: dict[int, int]) -> int:
-        """Write so many records per partition; each value tells where it is."""
+        """Write this many records per partition; each value is its own partition and offset."""
         import pyarrow as pa
 
         rows = [
@@ -87,11 +87,11 @@ class Pipeline:
             client.column_writer(topic=self.spec.source) as writer,
         ):
             writer.write(batch)
-            told = writer.flush()
-        for place, delivered in told.items():
-            self.ends[place.partition] += delivered.records
-            if delivered.last_offset + 1 != self.ends[place.partition]:
-                raise ChaosFailed(f"{place} ends at {delivered.last_offset + 1}: someone else")
+            delivered = writer.flush()
+        for at, written in delivered.items():
+            self.ends[at.partition] += written.records
+            if written.last_offset + 1 != self.ends[at.partition]:
+                raise ChaosFailed(f"{at} ends at {written.last_offset + 1}: foreign records")
         return len(rows)
 
     # -- progress
@@ -104,33 +104,33 @@ class Pipeline:
 
     @property
     def pending(self) -> int | None:
-        """The batch that is logged and not committed, if there is one."""
+        """The batch that is logged and not committed, if any."""
         logged = self.checkpoint.logged
         return logged if self.checkpoint.committed < logged else None
 
     # -- what must be true
 
     def check(self) -> Counter[str]:
-        """Raises ChaosFailed; returns what there was to compare."""
+        """Raise ChaosFailed on a difference; return what was compared."""
         from millstream.testing.chaos.spark.hooks import PLAN, TASK_READ, TASK_WRITES
 
         found = self._found()
         check_nothing_missing(self._expected(), found)
-        reads = self.desk.heard(self.name, TASK_READ)
+        reads = self.control.reports(self.name, TASK_READ)
         counts = Counter(
             {
                 "rows": len(found),
                 "batches": self.checkpoint.committed + 1,
                 "task reads compared": check_reads(reads),
                 "plans compared": check_plans(
-                    self.desk.heard(self.name, PLAN), self.checkpoint.ends()
+                    self.control.reports(self.name, PLAN), self.checkpoint.ends()
                 ),
             }
         )
         if self.spec.sink is Sink.FILES:
             check_once(found)
         else:
-            writes = self.desk.heard(self.name, TASK_WRITES)
+            writes = self.control.reports(self.name, TASK_WRITES)
             counts["rows written again"] = check_copies(found, reads, writes)
         self.compared = counts
         return counts
@@ -172,7 +172,7 @@ def _row(value: bytes) -> Row:
 
 
 def _values(servers: str, topic: str) -> list[bytes]:
-    """Of all records, by a client that is not ours."""
+    """The values of all records, read by a client that is not ours."""
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(

@@ -1,4 +1,4 @@
-"""A Spark program in processes of its own, to be commanded, killed and looked after."""
+"""A Spark program in processes of its own that can be controlled and killed."""
 
 import json
 import os
@@ -11,37 +11,37 @@ from pathlib import Path
 from typing import Final
 
 from millstream.testing.chaos.log.reader import ChaosFailed
-from millstream.testing.chaos.spark.control import Desk, Told
+from millstream.testing.chaos.spark.control import ControlServer, Report
 from millstream.testing.chaos.spark.driver import FAILED, PROGRAM, READY, STOPPED
 from millstream.testing.chaos.spark.query import QuerySpec
 from millstream.testing.wait_until import wait_until
 
 LOCAL: Final = "local[2,4]"
-"""Tasks are tried again, as on a cluster: by default a local session gives up at once."""
+"""Tasks are retried, as on a cluster: by default a local session gives up at once."""
 START_MAX_S: Final = 180.0
 END_MAX_S: Final = 60.0
-"""So long may the processes of a killed driver stay."""
+"""How long the processes of a killed driver may stay."""
 _MODULE: Final = "millstream.testing.chaos.spark.driver"
 
 
 class SparkDriver:
-    """It has a session of the operating system for itself, by which all that belongs is found."""
+    """Has an operating-system session of its own, by which all its processes are found."""
 
     retries_tasks = True
 
     def __init__(
         self,
         directory: Path,
-        desk: Desk,
+        control: ControlServer,
         *,
         master: str = LOCAL,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self._desk = desk
+        self._control = control
         self.master = master
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "driver.log"
-        command = [sys.executable, "-m", _MODULE, str(directory), str(desk.path), master]
+        command = [sys.executable, "-m", _MODULE, str(directory), str(control.path), master]
         command.append(json.dumps(dict(settings or {})))
         with self.log.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603
@@ -52,32 +52,32 @@ class SparkDriver:
         except ChaosFailed:
             self.close()
             raise
-        self.jvm_pid = int(self._told(PROGRAM, READY)[0].facts["jvm"])
+        self.jvm_pid = int(self._reports(PROGRAM, READY)[0].facts["jvm"])
 
     # -- queries
 
     def start(self, spec: QuerySpec) -> None:
-        """A new query, or one that goes on."""
-        self._command({"start": spec.encoded()})
+        """Start a new query, or continue one."""
+        self._command({"start": spec.to_dict()})
 
     def stop(self, query: str) -> None:
-        """Returns when it is over."""
-        ends = len(self._told(query, STOPPED)) + len(self.failures(query))
+        """Stop a query and return when it is over."""
+        ends = len(self._reports(query, STOPPED)) + len(self.failures(query))
         self._command({"stop": query})
         wait_until(
-            lambda: len(self._told(query, STOPPED)) + len(self.failures(query)) > ends,
+            lambda: len(self._reports(query, STOPPED)) + len(self.failures(query)) > ends,
             f"the query {query} stops",
             timeout_s=END_MAX_S,
         )
 
     def failures(self, query: str) -> list[str]:
-        """Why it stopped by itself, each time that it did."""
-        return [str(one.facts["why"]) for one in self._told(query, FAILED)]
+        """The reasons why it stopped by itself, one for each time."""
+        return [str(one.facts["why"]) for one in self._reports(query, FAILED)]
 
     # -- the end
 
     def kill(self) -> None:
-        """The program and its JVM at once; its workers have to find out by themselves."""
+        """Kill the program and its JVM at once; its workers have to notice by themselves."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(END_MAX_S)
         if self._process.stdin is not None:
@@ -92,7 +92,7 @@ class SparkDriver:
         )
 
     def close(self) -> None:
-        """Whatever state it is in: nothing of it stays."""
+        """End all its processes, in whatever state they are."""
         if self._process.poll() is None:
             self.kill()
         for pid in session_members(self._process.pid):
@@ -105,10 +105,10 @@ class SparkDriver:
 
     def _is_ready(self) -> bool:
         self.check_alive()
-        return bool(self._told(PROGRAM, READY))
+        return bool(self._reports(PROGRAM, READY))
 
-    def _told(self, query: str, what: str) -> list[Told]:
-        found = self._desk.heard(query, what)
+    def _reports(self, query: str, what: str) -> list[Report]:
+        found = self._control.reports(query, what)
         return [one for one in found if one.pid == self._process.pid]
 
     def _command(self, command: dict[str, object]) -> None:
@@ -120,7 +120,7 @@ class SparkDriver:
 
 
 def session_members(session_id: int) -> list[int]:
-    """Living processes of a session of the operating system."""
+    """Living processes of an operating-system session."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         fields = _stat(path)

@@ -24,7 +24,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuerySpec:
-    """Everything that a Spark program needs to start it, or to go on with it."""
+    """Everything that a Spark program needs to start a query, or to continue it."""
 
     name: str
     servers: str
@@ -33,32 +33,32 @@ class QuerySpec:
     target: str
     """A topic or a directory."""
     checkpoint: str
-    desk: str
-    """Where it tells what it does."""
+    control: str
+    """The path of the control server's socket."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the source; what is for the client counts for the sink too."""
+    """Options of the source; those of the client are also used for the sink."""
 
-    def encoded(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"sink": self.sink.value}
 
     @classmethod
-    def decoded(cls, given: dict[str, Any]) -> "QuerySpec":
+    def from_dict(cls, given: dict[str, Any]) -> "QuerySpec":
         return cls(**(given | {"sink": Sink(given["sink"])}))
 
 
 def register_hooks(session: "SparkSession") -> None:
-    """Before the first query."""
+    """Register the hooked data source, before the first query."""
     from millstream.testing.chaos.spark.hooks import HookedDataSource
 
     session.dataSource.register(HookedDataSource)
 
 
 def start_query(session: "SparkSession", spec: QuerySpec) -> "StreamingQuery":
-    """It runs until it is stopped or fails."""
-    from millstream.testing.chaos.spark.hooks import DESK_OPTION, FORMAT, QUERY_OPTION
+    """Start a query that runs until it is stopped or fails."""
+    from millstream.testing.chaos.spark.hooks import CONTROL_OPTION, FORMAT, QUERY_OPTION
 
     own = {
-        DESK_OPTION: spec.desk,
+        CONTROL_OPTION: spec.control,
         QUERY_OPTION: spec.name,
         "kafka.bootstrap.servers": spec.servers,
     }

@@ -1,8 +1,8 @@
 """Spark queries killed at every step of a micro-batch: driver, workers, executors and broker.
 
-Rounds on one broker. Each is one cell of the matrix (`chaos/spark/steps.py`): a query is brought to
-a step and held there, something is killed with SIGKILL, everything goes on, and what came out is
-compared with what went in. A step that is not reached is a failure, so no kill can quietly miss.
+Rounds on one broker. Each is one cell of the matrix (`chaos/spark/steps.py`): a query is run to
+a step and held there, something is killed with SIGKILL, everything continues, and the output is
+compared with the input. A step that is not reached is a failure, so no kill can silently miss.
 """
 
 import time
@@ -46,18 +46,18 @@ class SparkChaos:
             self._pipelines[cell.sink] = pipeline
             found = pipeline.check()
         except ChaosFailed as failure:
-            alone = f'make chaos PART=spark CELLS="{cell}"'
-            raise ChaosFailed(f"{cell}: {failure} (alone: {alone})") from failure
+            replay = f'make chaos PART=spark CELLS="{cell}"'
+            raise ChaosFailed(f"{cell}: {failure} (only this: {replay})") from failure
         self._kills[pipeline.name] += 1
         self.counts[f"kills: {cell}"] += 1
         self.counts += kill.counts
-        news = found - before
-        self.counts += news
-        told = ", ".join(f"{count} {name}" for name, count in sorted(news.items()) if count)
-        return f"round {self._round}: {cell}, {time.monotonic() - started_s:.0f} s; {told}"
+        added = found - before
+        self.counts += added
+        summary = ", ".join(f"{count} {name}" for name, count in sorted(added.items()) if count)
+        return f"round {self._round}: {cell}, {time.monotonic() - started_s:.0f} s; {summary}"
 
     def check(self) -> None:
-        """Everything that is left once more. Raises ChaosFailed."""
+        """Check all running pipelines once more. Raises ChaosFailed."""
         for pipeline in self._pipelines.values():
             pipeline.check()
 
@@ -65,7 +65,7 @@ class SparkChaos:
         self._world.close()
 
     def _pipeline(self, cell: Cell) -> Pipeline:
-        """The one that goes on, or a new one: for a first batch, and before there is too much."""
+        """The current pipeline, or a new one for a first batch or when the old one is too large."""
         known = self._pipelines.get(cell.sink)
         if known is not None:
             is_old = self._kills[known.name] >= KILLS_PER_PIPELINE_MAX
@@ -76,7 +76,7 @@ class SparkChaos:
 
 
 def cells_in_order(chance: SeededRandomness, only: str) -> list[Cell]:
-    """By chance, but those that need a cluster together at the end: it has a driver of its own."""
+    """In random order, with those that need a cluster at the end: it has its own driver."""
     left = [cell for cell in matrix() if only in str(cell)]
     if not left:
         raise ChaosFailed(f"no kill is named like {only!r}; they are: {_names()}")

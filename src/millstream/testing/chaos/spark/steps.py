@@ -1,4 +1,4 @@
-"""Which kills there are: at every step of a micro-batch, of everything that can die there."""
+"""The matrix of kills: every process that can die, at every step of a micro-batch."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -51,7 +51,7 @@ class Sink(Enum):
 
     TOPIC = "topic"
     FILES = "files"
-    """Parquet by Spark's file sink, which is exactly-once: then so must be the whole."""
+    """Parquet by Spark's file sink, which is exactly-once: so the whole query must be too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Cell:
     sink: Sink
     step: Step
     is_first_batch: bool = False
-    """Of a new query that starts at `latest`: nobody but its own offsets knows where it began."""
+    """Of a new query that starts at `latest`: only its own offset log knows where it began."""
 
     def __str__(self) -> str:
         first = " of the first batch" if self.is_first_batch else ""
@@ -81,8 +81,8 @@ _STEPS: Final = {
         Step.MANIFEST,
     ),
 }
-# Not before the offset log: a query that dies there has never begun, and begins at what is latest
-# when it is started again.
+# Not before the offset log: a query that dies there has never begun, and begins at the latest
+# offset when it is started again.
 _FIRST_STEPS: Final = {
     Sink.TOPIC: (Step.LOGGED, Step.READING, Step.UNFLUSHED, Step.COMMITTED),
     Sink.FILES: (Step.LOGGED, Step.READ, Step.MANIFEST),
@@ -107,7 +107,7 @@ def matrix() -> list[Cell]:
 
 
 def _has_victim(victim: Victim, step: Step) -> bool:
-    """The manifest is the JVM's work: no worker is there. Executors run tasks and nothing else."""
+    """The JVM writes the manifest, without a worker. Executors run tasks and nothing else."""
     if victim is Victim.EXECUTOR:
         return step.is_in_task
     return not (victim is Victim.WORKER and step is Step.MANIFEST)

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from millstream.runtime.randomness import SeededRandomness
 from millstream.testing.chaos.broker.killable_broker import KillableBroker
 from millstream.testing.chaos.log.reader import ChaosFailed
-from millstream.testing.chaos.spark.control import Desk
+from millstream.testing.chaos.spark.control import ControlServer
 from millstream.testing.chaos.spark.pipeline import Pipeline
 from millstream.testing.chaos.spark.process import LOCAL, SparkDriver
 from millstream.testing.chaos.spark.query import QuerySpec
@@ -45,27 +45,27 @@ class SparkWorld:
         self.successor: QueryRunner | None = None
         """Takes over the queries of a killed driver; without it a new driver does."""
         self.broker = KillableBroker(root / "broker", _BROKER).start()
-        self.desk = Desk()
+        self.control = ControlServer()
 
     def close(self) -> None:
         if isinstance(self.runner, SparkDriver):
             self.runner.close()
         if self._cluster is not None:
             self._cluster.close()
-        self.desk.close()
+        self.control.close()
         self.broker.stop()
 
     # -- the Spark program
 
     @property
     def driver(self) -> SparkDriver:
-        """As a process; raises ChaosFailed when there is none."""
+        """The driver process; raises ChaosFailed when there is none."""
         if not isinstance(self.runner, SparkDriver):
             raise ChaosFailed("there is no driver to kill")
         return self.runner
 
-    def have_driver(self, *, is_cluster: bool) -> None:
-        """A running one, of the kind; another kind is ended first."""
+    def ensure_driver(self, *, is_cluster: bool) -> None:
+        """Ensure that a driver of this kind runs; end one of the other kind first."""
         master = self._master(is_cluster=is_cluster)
         if isinstance(self.runner, SparkDriver):
             if self.runner.master == master:
@@ -76,13 +76,13 @@ class SparkWorld:
         self._drivers += 1
         settings = self._cluster.session_settings if is_cluster and self._cluster else {}
         directory = self._root / f"driver-{self._drivers}"
-        self.runner = SparkDriver(directory, self.desk, master=master, settings=settings)
+        self.runner = SparkDriver(directory, self.control, master=master, settings=settings)
 
     def end_driver(self) -> None:
-        """By SIGKILL; whoever is held goes on and finds nobody."""
+        """Kill the driver; a process that is held continues and finds it gone."""
         driver = self.driver
         driver.kill()
-        self.desk.let_go()
+        self.control.release()
         driver.wait_for_workers_to_end()
         driver.close()
         self.runner = self.successor
@@ -99,28 +99,28 @@ class SparkWorld:
     # -- queries
 
     def new_pipeline(self, sink: Sink) -> Pipeline:
-        """With topics, checkpoint and options of its own; its query is not started yet."""
+        """Create a pipeline with its own topics, checkpoint and options; its query does not run."""
         self._made[sink] += 1
         name = f"{sink.value}-{self._made[sink]}"
-        home = self._root / name
-        home.mkdir()
-        target = f"{name}-out" if sink is Sink.TOPIC else str(home / "files")
+        directory = self._root / name
+        directory.mkdir()
+        target = f"{name}-out" if sink is Sink.TOPIC else str(directory / "files")
         spec = QuerySpec(
             name=name,
-            servers=self.broker.place,
+            servers=self.broker.bootstrap_servers,
             source=f"{name}-in",
             sink=sink,
             target=target,
-            checkpoint=str(home / "checkpoint"),
-            desk=str(self.desk.path),
+            checkpoint=str(directory / "checkpoint"),
+            control=str(self.control.path),
             options=self._options(),
         )
-        pipeline = Pipeline(spec, self.desk)
+        pipeline = Pipeline(spec, self.control)
         pipeline.create_topics()
         return pipeline
 
     def _options(self) -> dict[str, str]:
-        """Of a source: what decides how a batch is cut."""
+        """Options of a source that decide how a batch is divided into tasks."""
         options = {"startingOffsets": "latest"}
         if self._chance.chance(0.5):
             options["maxOffsetsPerTrigger"] = str(self._chance.integer(150, 500))
@@ -128,8 +128,8 @@ class SparkWorld:
             options["minPartitions"] = str(self._chance.integer(4, 7))
         return options
 
-    def have_running(self, pipeline: Pipeline) -> None:
-        """Start its query, or start it again where it failed."""
+    def ensure_running(self, pipeline: Pipeline) -> None:
+        """Start its query, or restart it where it failed."""
         if self.runner is None:
             raise ChaosFailed("there is no Spark program")
         if pipeline.name not in self._running:
@@ -137,7 +137,7 @@ class SparkWorld:
             self._running.add(pipeline.name)
 
     def new_failure(self, pipeline: Pipeline) -> str | None:
-        """Why its query stopped by itself, told once."""
+        """Why its query stopped by itself; each failure is returned once."""
         failures = [] if self.runner is None else self.runner.failures(pipeline.name)
         seen = self._failures_seen[pipeline.name]
         if len(failures) <= seen:
@@ -147,7 +147,7 @@ class SparkWorld:
         return failures[seen]
 
     def retire(self, pipeline: Pipeline) -> None:
-        """Its query is over."""
+        """Stop its query."""
         if self.runner is not None and pipeline.name in self._running:
             self.runner.stop(pipeline.name)
             self._running.discard(pipeline.name)

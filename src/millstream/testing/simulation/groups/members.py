@@ -33,9 +33,9 @@ from millstream.testing.protocol_members.classic import ClassicMember, Cooperati
 from millstream.testing.protocol_members.consumer import ConsumerMember
 from millstream.testing.protocol_members.member import (
     FETCH,
+    KnownTopics,
     MemberSpec,
     ProtocolMember,
-    TopicsKnown,
 )
 from millstream.testing.simulation.broker.client import Client
 from millstream.testing.simulation.broker.scene import PORT
@@ -72,7 +72,7 @@ class Source:
 class SimGroup:
     """One group: what it reads and what its members went through."""
 
-    def __init__(self, name: str, kind: str, topics: TopicsKnown, source: Source) -> None:
+    def __init__(self, name: str, kind: str, topics: KnownTopics, source: Source) -> None:
         self.name: Final = name
         self.kind: Final = kind
         self.topics: Final = topics
@@ -256,7 +256,7 @@ class SimOnlooker(Client):
         wish = OffsetFetchRequestGroup(group_id=group.name, topics=None)
         began_ns = round(self.scene.now_s() * 1e9)
         link = self._links[group.name]
-        answer = await link.ask(OffsetFetchRequest(groups=[wish], require_stable=True), FETCH)
+        answer = await link.send(OffsetFetchRequest(groups=[wish], require_stable=True), FETCH)
         if link.coordinator is None or link.coordinator.host != self._leader_of(group):
             # One that was deposed and has not heard of it tells what it knew.
             self.scene.made["looks at old coordinators"] += 1
@@ -265,7 +265,7 @@ class SimOnlooker(Client):
         if told.error_code:
             code = ErrorCode(told.error_code)
             self.scene.made[f"looks refused: {code.name}"] += 1
-            await link.asked_in_vain(code)
+            await link.back_off_if_retriable(code)
             return
         offsets = dict.fromkeys(group.places, NOTHING_COMMITTED)
         for topic in told.topics:

@@ -16,7 +16,7 @@ from typing import Final
 
 from millstream.rpc.connections import Address
 from millstream.testing.history.groups import check_group, figures
-from millstream.testing.protocol_members.member import MemberSpec, TopicsKnown
+from millstream.testing.protocol_members.member import KnownTopics, MemberSpec
 from millstream.testing.simulation.broker.scene import PORT
 from millstream.testing.simulation.broker.simulation import errors_are_failures
 from millstream.testing.simulation.broker.watch import SimulationFailed
@@ -117,7 +117,7 @@ class GroupPlay(ClusterPlay):
         self._is_calm = calm
         self._sizes = sizes or tuple(self._chance.integer(1, 8) for _ in KINDS)
         self._source = Source(self.scene.now_s)
-        self._known = TopicsKnown(partitions={}, names={})
+        self._known = KnownTopics(partitions={}, names={})
         self.groups: list[SimGroup] = []
         self._leaving: list[SimMember] = []
 

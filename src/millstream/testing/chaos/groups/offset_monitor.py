@@ -1,7 +1,7 @@
-"""Reads what groups have committed, again and again, as a tool that shows their lag would.
+"""Reads committed offsets of groups continuously, as a tool that shows their lag would.
 
-It asks the coordinators over the wire from a node of its own, which is never cut off. An answer
-with an error is no look; an answer without a partition says that nothing is committed there.
+It queries the coordinators over the wire from a node of its own, which is never cut off. An answer
+with an error is ignored; an answer without a partition means that nothing is committed there.
 """
 
 import threading
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from millstream.testing.chaos.cluster.processes import BrokerProcess
-from millstream.testing.chaos.cluster.view import ask_node
+from millstream.testing.chaos.cluster.view import send_from_node
 from millstream.testing.chaos.network.world import Node
 from millstream.testing.history.group_events import NOTHING_COMMITTED, Place, Seen
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
-ASK_MAX_S: Final = 3.0
+REQUEST_TIMEOUT_S: Final = 3.0
 PAUSE_S: Final = 0.3
 FIND_VERSION: Final = 4
 FETCH_VERSION: Final = 8
@@ -25,12 +25,14 @@ Brokers = Callable[[], Iterable[BrokerProcess]]
 Places = Callable[[], Iterable[Place]]
 
 
-def coordinator_of(eye: Node, brokers: Iterable[BrokerProcess], group: str) -> int | None:
-    """The id of the broker that looks after a group, as the first says who knows one."""
+def coordinator_of(observer: Node, brokers: Iterable[BrokerProcess], group: str) -> int | None:
+    """The id of the group's coordinator, as the first broker reports that knows one."""
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
     for broker in brokers:
         try:
-            answer = ask_node(eye, broker.node.address, request, FIND_VERSION, ASK_MAX_S)
+            answer = send_from_node(
+                observer, broker.node.address, request, FIND_VERSION, REQUEST_TIMEOUT_S
+            )
         except OSError:
             continue
         (found,) = answer.coordinators
@@ -39,8 +41,8 @@ def coordinator_of(eye: Node, brokers: Iterable[BrokerProcess], group: str) -> i
     return None
 
 
-class Onlooker:
-    """Looks from a thread until it is closed; `take` gives what is new for one group."""
+class OffsetMonitor:
+    """Polls from a thread until it is closed; `take` returns what is new for one group."""
 
     def __init__(self, node: Node, brokers: Brokers) -> None:
         self.node: Final = node
@@ -50,19 +52,19 @@ class Onlooker:
         self._seen: dict[str, list[Seen]] = {}
         self._lock = threading.Lock()
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="onlooker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="offset monitor", daemon=True)
         self._failure: Exception | None = None
 
     def watch(self, group: str, places: Places) -> None:
-        """From now on, at the partitions that it reads then."""
+        """Watch a group from now on, at the partitions that it reads then."""
         with self._lock:
             self._places[group] = places
             self._seen[group] = []
         if not self._thread.is_alive():
             self._thread.start()
 
-    def forget(self) -> None:
-        """All groups."""
+    def clear(self) -> None:
+        """Stop watching all groups."""
         with self._lock:
             self._places.clear()
             self._seen.clear()
@@ -77,7 +79,7 @@ class Onlooker:
     def close(self) -> None:
         self._is_over.set()
         if self._thread.is_alive():
-            self._thread.join(2 * ASK_MAX_S)
+            self._thread.join(2 * REQUEST_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
@@ -85,11 +87,11 @@ class Onlooker:
                 with self._lock:
                     groups = list(self._places.items())
                 for group, places in groups:
-                    self._look(group, places)
-        except Exception as error:  # noqa: BLE001 - raised where somebody listens
+                    self._poll(group, places)
+        except Exception as error:  # noqa: BLE001 - raised by `take`
             self._failure = error
 
-    def _look(self, group: str, places: Places) -> None:
+    def _poll(self, group: str, places: Places) -> None:
         known = list(places())
         brokers = {one.broker_id: one for one in self._brokers()}
         broker = brokers.get(self._coordinators.get(group, -1))
@@ -98,24 +100,26 @@ class Onlooker:
             if found is not None:
                 self._coordinators[group] = found
             return
-        wish = OffsetFetchRequestGroup(group_id=group, topics=None)
-        request = OffsetFetchRequest(groups=[wish], require_stable=True)
+        group_request = OffsetFetchRequestGroup(group_id=group, topics=None)
+        request = OffsetFetchRequest(groups=[group_request], require_stable=True)
         began_ns = time.monotonic_ns()
         try:
-            answer = ask_node(self.node, broker.node.address, request, FETCH_VERSION, ASK_MAX_S)
+            answer = send_from_node(
+                self.node, broker.node.address, request, FETCH_VERSION, REQUEST_TIMEOUT_S
+            )
         except OSError:
             self._coordinators.pop(group, None)
             return
-        at_ns, (told,) = time.monotonic_ns(), answer.groups
-        if told.error_code:
+        at_ns, (answered,) = time.monotonic_ns(), answer.groups
+        if answered.error_code:
             self._coordinators.pop(group, None)
             return
         offsets = dict.fromkeys(known, NOTHING_COMMITTED)
-        for topic in told.topics:
+        for topic in answered.topics:
             for one in topic.partitions:
                 place = (topic.name, one.partition_index)
                 if one.error_code:
-                    offsets.pop(place, None)  # it is told to ask again
+                    offsets.pop(place, None)  # the client has to retry
                 else:
                     offsets[place] = one.committed_offset
         with self._lock:
